@@ -1,0 +1,70 @@
+# Every target makes its own virtual environment and installs what it needs; nothing else has to be prepared.
+PYTHON ?= python3
+VENV ?= .venv
+PYTHONS ?= 3.11 3.12 3.13
+PYTEST_ARGS ?=
+export NO_MKDOCS_2_WARNING := 1
+
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed-
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Two installations into one environment must not overlap, whatever -j says.
+.NOTPARALLEL:
+.PHONY: help demo test test-full test-all check format docs bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED)examples ## train a small network on real handwritten digits, fed by worker processes
+	$(RUN) examples/digits.py
+
+test: $(INSTALLED)test ## run the quick suite: tests, doctests, code in the documents
+	$(RUN) -m pytest $(PYTEST_ARGS)
+
+test-full: $(INSTALLED)test ## run everything, the whole products of cases included
+	$(RUN) -m pytest -m "full or not full" $(PYTEST_ARGS)
+
+test-all: ## run the quick suite on each of Python 3.11, 3.12 and 3.13 that is found
+	@ran=; failed=; missing=; \
+	for version in $(PYTHONS); do \
+		if python$$version -c "" 2>/dev/null; then \
+			echo "== Python $$version"; ran="$$ran $$version"; \
+			$(MAKE) --no-print-directory test PYTHON=python$$version VENV=.venv-$$version || failed="$$failed $$version"; \
+		else \
+			missing="$$missing $$version"; \
+		fi; \
+	done; \
+	echo "== run:$${ran:- none}; failed:$${failed:- none}; not found:$${missing:- none}"; \
+	test -n "$$ran" && test -z "$$failed"
+
+check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy --strict dataflow
+	$(RUN) -m mkdocs build --strict --quiet
+
+format: $(INSTALLED)check ## format the code and mend what the linter can mend
+	$(RUN) -m ruff format .
+	$(RUN) -m ruff check --fix .
+
+docs: $(INSTALLED)docs ## build the documents into site/
+	$(RUN) -m mkdocs build --strict
+
+bench: $(INSTALLED)test ## run the benchmarks
+	$(RUN) -m benchmarks $(BENCH_ARGS)
+
+clean: ## remove environments, caches and whatever was built
+	rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis site build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment that was broken off half-way has no stamp, and is made anew.
+$(VENV)/.made:
+	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+# One stamp per extra of pyproject.toml; an edit there installs again.
+$(INSTALLED)%: pyproject.toml | $(VENV)/.made
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	touch $@

@@ -1,0 +1,77 @@
+"""SPDL: one sub-process per worker; arrays travel through shared memory that is made once (its arena).
+
+The segments of the pool are given back in the order in which they were taken: the consumer must not keep a datapoint.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from benchmarks.contenders import Variant
+from benchmarks.workloads import Workload
+
+REQUIRES = ("spdl==0.8.0",)
+IMPORTS = ("spdl.pipeline",)
+
+
+class Source:
+    """SPDL iterates an object that can be iterated again, made in the sub-process."""
+
+    def __init__(self, workload: Workload, start: int, step: int) -> None:
+        self.make_datapoints = partial(workload.source, start, step)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.make_datapoints()
+
+
+def in_turn(streams: list[Iterator[Any]]) -> Iterator[Any]:
+    while True:
+        for stream in streams:
+            yield next(stream)
+
+
+def variant(make_arena: Callable[[int, int], Any], **options: Any) -> Variant:
+    """`make_arena` is told the bytes of a datapoint and how many of them are under way."""
+
+    @contextmanager
+    def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
+        from spdl.pipeline import iterate_in_subprocess
+
+        buffer_size = max(2, workload.window // num_workers)
+        streams = [
+            iter(
+                iterate_in_subprocess(
+                    partial(Source, workload, index, num_workers),
+                    mp_context="fork",
+                    buffer_size=buffer_size,
+                    daemon=True,
+                    arena=make_arena(workload.max_bytes + (1 << 16), buffer_size + 4),
+                )
+            )
+            for index in range(num_workers)
+        ]
+        yield streams[0] if num_workers == 1 else in_turn(streams)
+
+    return Variant(open_stream, **options)
+
+
+def pool(datapoint_bytes: int, count: int) -> Any:
+    from spdl.pipeline import SharedMemorySegmentPool
+
+    return SharedMemorySegmentPool(datapoint_bytes, count)
+
+
+def ring(datapoint_bytes: int, count: int) -> Any:
+    from spdl.pipeline import SharedMemoryRingBuffer
+
+    return SharedMemoryRingBuffer(capacity=datapoint_bytes * count)
+
+
+ARRAYS = ("image", "batch", "collate", "jpeg", "ragged")
+
+VARIANTS = {
+    "pool": variant(pool, workloads=ARRAYS),
+    "ring": variant(ring, workloads=ARRAYS),
+    "queue": variant(lambda datapoint_bytes, count: None, workloads=("small", "mnist", "ragged")),
+}

@@ -1,0 +1,126 @@
+"""One measurement, in a process and an environment of its own: ``python -m benchmarks.measure '{"label": …}'``.
+
+The job is one argument in JSON, the result one line of JSON on standard output. Whatever a library prints goes to
+standard error. The process leaves without waiting for threads or workers; who started it ends its group.
+"""
+
+import importlib
+import importlib.metadata
+import itertools
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from benchmarks import contenders, probes
+from benchmarks.contenders import Variant
+from benchmarks.workloads import Workload, by_name
+
+__all__ = ["main"]
+
+STEP = 0.02  # seconds that the consumer reads between two looks at the clock, about
+WARM_UP = 0.25  # part of the measured time that passes before
+
+
+def throughput(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
+    """Datapoints per second in the steady state, the consumer's share of the CPU, and the time to start and to close.
+
+    Between two steps the consumer holds no datapoint: some transports wait until theirs are given back.
+    """
+    workload = by_name(job["workload"])
+    consume = workload.consume if job["touch"] == "ends" else read_everything(workload)
+    workload.pool  # noqa: B018 — prepared now, and inherited by workers that are forked
+    with ExitStack() as stack:
+        opened = time.perf_counter()
+        stream = stack.enter_context(variant.open(workload, job["workers"]))
+        dp = next(stream)
+        startup = time.perf_counter() - opened
+        workload.check(dp, whole=True)
+        dp = None
+        count = warm_up(stream, consume, WARM_UP * job["seconds"])
+
+        done, cpu = 0, time.process_time()
+        begun = now = time.perf_counter()
+        while now - begun < job["seconds"]:
+            workload.check(consume(itertools.islice(stream, count)))
+            done += count
+            now = time.perf_counter()
+        elapsed, cpu = now - begun, time.process_time() - cpu
+
+        workload.check(next(stream), whole=True)
+        closing = time.perf_counter()
+    return {
+        "rate": done / elapsed,
+        "consumer_cpu": cpu / done,
+        "startup": startup,
+        "close": time.perf_counter() - closing,
+    }
+
+
+def warm_up(stream: Iterator[Any], consume: Callable[[Iterator[Any]], Any], seconds: float) -> int:
+    """Read for `seconds`; return how many datapoints take about `STEP` seconds."""
+    count, begun = 1, time.perf_counter()
+    while True:
+        before = time.perf_counter()
+        consume(itertools.islice(stream, count))
+        now = time.perf_counter()
+        if now - before < STEP / 2:
+            count *= 2
+        elif now - begun >= seconds:
+            return count
+
+
+def read_everything(workload: Workload) -> Callable[[Iterator[Any]], Any]:
+    """A consumer that copies every array into one warm buffer of its own."""
+    buffer = np.ones(max(workload.max_bytes, 1), np.uint8)
+
+    def consume(datapoints):
+        dp = None
+        for dp in datapoints:
+            for value in dp.values() if isinstance(dp, dict) else dp:
+                if isinstance(value, np.ndarray):
+                    np.copyto(buffer[: value.nbytes].view(value.dtype).reshape(value.shape), value)
+        return dp
+
+    return consume
+
+
+def versions(contender: ModuleType) -> dict[str, str]:
+    """Of Python and of what the contender's environment was made for."""
+    names = [re.split(r"[\[=<>]", requirement)[0] for requirement in (*contenders.COMMON, *(contender.REQUIRES or ()))]
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
+
+
+MEASUREMENTS: dict[str, Callable[[Variant, dict[str, Any]], dict[str, Any]]] = {
+    "throughput": throughput,
+    "burst": probes.burst,
+    "killed": probes.failure,
+    "raises": probes.failure,
+}
+
+
+def main() -> None:
+    # Libraries, and the workers that they start, may print. The result is alone in what was standard output.
+    result = os.dup(1)
+    os.dup2(2, 1)
+    job = json.loads(sys.argv[1])
+    name, variant_name = contenders.split(job["label"])
+    contender = contenders.load(name)
+    for module in contender.IMPORTS:
+        importlib.import_module(module)
+    record = job | MEASUREMENTS[job["measurement"]](contender.VARIANTS[variant_name], job)
+    record["versions"] = versions(contender)
+    os.write(result, json.dumps(record).encode() + b"\n")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

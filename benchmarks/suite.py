@@ -1,0 +1,138 @@
+"""Runs the jobs: every round goes over all of them, each in a fresh process, one at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import contenders
+from benchmarks.environments import python_of
+from benchmarks.workloads import JPEGS_VARIABLE
+
+__all__ = ["plan", "probe_plan", "run_job", "run_rounds"]
+
+ROOT = Path(__file__).parents[1]
+TIMEOUT = 120.0  # seconds for a process that measures, its start and the rehearsal of its work included
+GIVE_UP = 2  # failures after which a job is not tried again
+
+Job = dict[str, Any]
+
+
+def plan(
+    names: Sequence[str], workloads: Sequence[str], workers: Sequence[int], *, seconds: float, touch: str
+) -> list[Job]:
+    """The throughput jobs of one round, ordered so that what is compared runs close together."""
+    return [
+        {
+            "measurement": "throughput",
+            "workload": workload,
+            "label": f"{name}/{variant_name}",
+            "workers": num_workers,
+            "in_processes": variant.in_processes,
+            "seconds": seconds,
+            "touch": touch,
+        }
+        for workload in workloads
+        for name in names
+        for variant_name, variant in contenders.load(name).VARIANTS.items()
+        for num_workers in variant.workers
+        if workload in variant.workloads and (num_workers in workers or variant.workers == (1,))
+    ]
+
+
+def probe_plan(names: Sequence[str], *, bursts: int, silence: float) -> list[Job]:
+    """How long a burst waits and how soon a failure is known, where each worker iterates a source."""
+    return [
+        {"measurement": measurement, "label": f"{name}/{variant_name}", "bursts": bursts, "silence": silence}
+        for measurement in ("burst", "killed", "raises")
+        for name in names
+        for variant_name, variant in contenders.load(name).VARIANTS.items()
+        if variant.runs_source and "small" in variant.workloads
+    ]
+
+
+def run_rounds(jobs: Sequence[Job], rounds: int, say: Callable[[str], None]) -> Iterator[Job]:
+    """Run every job `rounds` times, in turn; a record of a failure has an ``error`` instead of figures."""
+    failures: Counter[int] = Counter()
+    for number in range(rounds):
+        for position, job in enumerate(jobs):
+            if failures[position] < GIVE_UP:
+                record = run_job(job) | {"round": number}
+                failures[position] += "error" in record
+                say(f"{number + 1}/{rounds} {position + 1}/{len(jobs)} {line_of(record)}")
+                yield record
+
+
+def run_job(job: Job) -> Job:
+    """One job in a process group of its own, of which nothing is left afterwards."""
+    name, _ = contenders.split(job["label"])
+    requires = contenders.load(name).REQUIRES
+    try:
+        python = python_of(name, None if requires is None else (*contenders.COMMON, *requires))
+    except subprocess.CalledProcessError as error:
+        return job | {"error": f"cannot be installed: {error}"}
+    process = subprocess.Popen(
+        [python, "-m", "benchmarks.measure", json.dumps(job)],
+        cwd=ROOT,
+        env=os.environ | {JPEGS_VARIABLE: os.pathsep.join(photographs())},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        result, noise = communicate(process)
+    finally:
+        end_group(process.pid)
+        process.wait()
+    return json.loads(result) if result else job | {"error": last_line(noise) or f"exit code {process.returncode}"}
+
+
+def communicate(process: "subprocess.Popen[str]") -> tuple[str, str]:
+    """The result, which ends with the line, and the end of what else was printed.
+
+    Workers that outlive their parent hold its pipes open, so nobody waits for the end of a file.
+    """
+    try:
+        result, noise = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return "", f"gave no result in {TIMEOUT:g} seconds"
+    return result, noise
+
+
+def end_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def photographs() -> list[str]:
+    """The photographs that come with scikit-learn."""
+    import sklearn.datasets
+
+    return sorted(map(str, (Path(sklearn.datasets.__file__).parent / "images").glob("*.jpg")))
+
+
+def last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def line_of(record: Job) -> str:
+    what = f"{record.get('workload', record['measurement'])} {record['label']}"
+    if "workers" in record:
+        what += f" x{record['workers']}"
+    if "error" in record and "seconds" not in record or record.get("error") and "rate" not in record and "workers" in record:
+        return f"{what}: failed: {record['error']}"
+    if "rate" in record:
+        return f"{what}: {record['rate']:,.0f}/s"
+    if "median" in record:
+        return f"{what}: {1e3 * record['median']:.1f} ms"
+    return f"{what}: {record['error']} after {record['seconds']} s"

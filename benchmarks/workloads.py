@@ -1,0 +1,289 @@
+"""What is moved: endless sources of datapoints that cost almost nothing to make, and what the consumer does with them.
+
+Every array that a source yields lies in memory of its own for at least one chunk of datapoints: no transport gains from
+seeing one object twice. Datapoint `index` can be recognised, so that the consumer can check it.
+"""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+__all__ = ["JPEGS_VARIABLE", "WORKLOADS", "Workload", "by_name"]
+
+JPEGS_VARIABLE = "BENCHMARK_JPEGS"  # where the photographs lie, parted by os.pathsep; scikit-learn ships them
+IMAGES_PER_BATCH = 32
+
+
+class Workload:
+    """One kind of datapoint. Pickles to its name: a process that is spawned prepares its own arrays.
+
+    Attributes:
+        window: Datapoints that a contender may compute ahead, for those that want to be told.
+        chunk: Datapoints per task, for those that send tasks.
+        max_bytes: What the arrays of one datapoint take at most.
+        items_per_batch: For a workload whose datapoints are batches that the worker stacks: how many `items` make one.
+    """
+
+    name: ClassVar[str]
+    window: ClassVar[int]
+    chunk: ClassVar[int]
+    max_bytes: ClassVar[int]
+    items_per_batch: ClassVar[int | None] = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name, (self.name,)
+
+    @cached_property
+    def pool(self) -> list[Any]:
+        """What datapoints are made of, prepared before any clock runs."""
+        return []
+
+    def make(self, index: int) -> Any:
+        """Datapoint `index`."""
+        raise NotImplementedError
+
+    def source(self, start: int = 0, step: int = 1) -> Iterator[Any]:
+        """Datapoints `start`, `start + step`, … for ever."""
+        return map(self.make, itertools.count(start, step))
+
+    def consume(self, datapoints: Iterable[Any]) -> Any:
+        """Read both ends of every array of `datapoints`; return the last datapoint."""
+        raise NotImplementedError
+
+    def check(self, dp: Any, whole: bool = False) -> None:
+        """Compare a datapoint with what it should be: some of its elements, or all of them."""
+        raise NotImplementedError
+
+
+class Small(Workload):
+    """Two numbers: what a transport costs when there is nothing to transport."""
+
+    name = "small"
+    window, chunk, max_bytes = 200, 1000, 0
+
+    def make(self, index):
+        return [index, index * 0.5]
+
+    def source(self, start=0, step=1):
+        for index in itertools.count(start, step):
+            yield [index, index * 0.5]
+
+    def consume(self, datapoints):
+        dp, total = None, 0
+        for dp in datapoints:
+            total += dp[0] + dp[1]
+        return dp
+
+    def check(self, dp, whole=False):
+        index, half = dp
+        require(type(index) is int and half == index * 0.5, dp)
+
+
+class Images(Workload):
+    """An array of bytes and a number."""
+
+    shape: ClassVar[tuple[int, ...]]
+    num_prepared: ClassVar[int]
+
+    @cached_property
+    def pool(self):
+        random = np.random.default_rng(0)
+        return [random.integers(0, 256, self.shape, dtype=np.uint8) for _ in range(self.num_prepared)]
+
+    def make(self, index):
+        return [self.pool[index % self.num_prepared], index]
+
+    def source(self, start=0, step=1):
+        pool, num_prepared = self.pool, self.num_prepared
+        for index in itertools.count(start, step):
+            yield [pool[index % num_prepared], index]
+
+    def consume(self, datapoints):
+        dp, total = None, 0
+        for dp in datapoints:
+            image = dp[0]
+            total += image.item(0) + image.item(-1) + dp[1]
+        return dp
+
+    def check(self, dp, whole=False):
+        image, index = dp
+        require_equal(image, self.pool[index % self.num_prepared], whole)
+
+
+class Mnist(Images):
+    """784 bytes: too much to ignore, too little for a block of its own."""
+
+    name = "mnist"
+    window, chunk, max_bytes = 200, 200, 784
+    shape, num_prepared = (28, 28), 256
+
+
+class Image(Images):
+    """A photograph, decoded."""
+
+    name = "image"
+    window, chunk, max_bytes = 50, 16, 150_528
+    shape, num_prepared = (224, 224, 3), 64
+
+
+class Batch(Workload):
+    """19 MB of float32, made already: the bytes count, nothing else does."""
+
+    name = "batch"
+    window, chunk, max_bytes = 4, 1, 19_267_840
+    num_prepared: ClassVar[int] = 4
+
+    @cached_property
+    def pool(self):
+        random = np.random.default_rng(0)
+        shape = (IMAGES_PER_BATCH, 224, 224, 3)
+        return [
+            (random.random(shape, dtype=np.float32), np.arange(first, first + IMAGES_PER_BATCH))
+            for first in range(self.num_prepared)
+        ]
+
+    def make(self, index):
+        return list(self.pool[index % self.num_prepared])
+
+    def consume(self, datapoints):
+        dp, total = None, 0
+        for dp in datapoints:
+            images, labels = dp
+            total += images.item(0) + images.item(-1) + labels.item(0) + labels.item(-1)
+        return dp
+
+    def check(self, dp, whole=False):
+        images, labels = dp
+        expected_images, expected_labels = self.pool[int(labels[0]) % self.num_prepared]
+        require_equal(images, expected_images, whole)
+        require_equal(labels, expected_labels, whole=True)
+
+
+class Collate(Batch):
+    """The same batches, stacked in the worker from 32 images of float32 each."""
+
+    name = "collate"
+    items_per_batch = IMAGES_PER_BATCH
+    num_prepared = 64
+
+    @cached_property
+    def pool(self):
+        random = np.random.default_rng(0)
+        return [random.random((224, 224, 3), dtype=np.float32) for _ in range(self.num_prepared)]
+
+    def items(self, start: int = 0, step: int = 1) -> Iterator[Any]:
+        """What is stacked. Batch k is items 32 k to 32 k + 31; `start` and `step` count batches."""
+        pool, num_prepared = self.pool, self.num_prepared
+        for batch in itertools.count(start, step):
+            for index in range(batch * IMAGES_PER_BATCH, (batch + 1) * IMAGES_PER_BATCH):
+                yield [pool[index % num_prepared], index]
+
+    def make(self, index):
+        return self.stack(list(itertools.islice(self.items(index), IMAGES_PER_BATCH)))
+
+    @staticmethod
+    def stack(items: list[Any]) -> list[Any]:
+        """Collation as one writes it by hand, for contenders that have none of their own."""
+        images, labels = zip(*items, strict=True)
+        return [np.stack(images), np.array(labels)]
+
+    def check(self, dp, whole=False):
+        images, labels = dp
+        first = int(labels[0])
+        require(first % IMAGES_PER_BATCH == 0, first)
+        require_equal(labels, np.arange(first, first + IMAGES_PER_BATCH), whole=True)
+        require(images.shape == (IMAGES_PER_BATCH, 224, 224, 3) and images.dtype == np.float32, images.shape)
+        for row in range(IMAGES_PER_BATCH) if whole else (0, IMAGES_PER_BATCH - 1):
+            require_equal(images[row], self.pool[(first + row) % self.num_prepared], whole)
+
+
+class Jpeg(Images):
+    """Real work: photographs are decoded, resized and every other one is mirrored."""
+
+    name = "jpeg"
+    window, chunk, max_bytes = 50, 16, 150_528
+
+    @cached_property
+    def pool(self):
+        import cv2
+
+        cv2.setNumThreads(1)
+        paths = os.environ[JPEGS_VARIABLE].split(os.pathsep)
+        return [np.frombuffer(Path(path).read_bytes(), np.uint8) for path in paths]
+
+    def make(self, index):
+        import cv2
+
+        image = cv2.imdecode(self.pool[index % len(self.pool)], cv2.IMREAD_COLOR)
+        image = cv2.resize(image, (224, 224))
+        return [cv2.flip(image, 1) if index // len(self.pool) % 2 else image, index]
+
+    def source(self, start=0, step=1):
+        return map(self.make, itertools.count(start, step))
+
+    def check(self, dp, whole=False):
+        image, index = dp
+        require_equal(image, self.make(index)[0], whole)
+
+
+class Ragged(Workload):
+    """Dictionaries of strings and arrays of many lengths: a text, its tokens, a sound."""
+
+    name = "ragged"
+    window, chunk, max_bytes = 100, 50, 40_000
+    num_prepared: ClassVar[int] = 256
+
+    @cached_property
+    def pool(self):
+        random = np.random.default_rng(0)
+
+        def piece():
+            num_tokens, num_spans = int(random.integers(0, 200)), int(random.integers(1, 20))
+            return {
+                "text": " ".join(f"word{number}" for number in random.integers(0, 5000, num_tokens)),
+                "tokens": random.integers(0, 5000, num_tokens + 1),
+                "spans": random.random((num_spans, 2), dtype=np.float32),
+                "sound": random.integers(-3000, 3000, int(random.integers(1, 16_000)), dtype=np.int16),
+            }
+
+        return [piece() for _ in range(self.num_prepared)]
+
+    def make(self, index):
+        return {"index": index, "name": f"sample-{index:08d}", **self.pool[index % self.num_prepared]}
+
+    def consume(self, datapoints):
+        dp, total = None, 0
+        for dp in datapoints:
+            tokens, spans, sound = dp["tokens"], dp["spans"], dp["sound"]
+            total += tokens.item(0) + tokens.item(-1) + spans.item(0) + spans.item(-1) + sound.item(0) + sound.item(-1)
+        return dp
+
+    def check(self, dp, whole=False):
+        expected = self.make(dp["index"])
+        require(list(dp) == list(expected) and dp["name"] == expected["name"] and dp["text"] == expected["text"], dp)
+        for key in ("tokens", "spans", "sound"):
+            require_equal(dp[key], expected[key], whole)
+
+
+def require(condition: bool, found: Any) -> None:
+    if not condition:
+        raise ValueError(f"a datapoint arrived wrong: {found!r:.200}")
+
+
+def require_equal(found: np.ndarray, expected: np.ndarray, whole: bool) -> None:
+    """Same type and shape, and same elements: all of them, or every 4093rd (a prime, so no column is favoured)."""
+    require(found.dtype == expected.dtype and found.shape == expected.shape, (found.dtype, found.shape))
+    stride = 1 if whole else 4093
+    require(np.array_equal(found.reshape(-1)[::stride], expected.reshape(-1)[::stride]), found)
+
+
+WORKLOADS = {kind.name: kind for kind in (Small, Mnist, Image, Batch, Collate, Jpeg, Ragged)}
+
+
+def by_name(name: str) -> Workload:
+    return WORKLOADS[name]()

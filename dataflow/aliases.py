@@ -1,0 +1,12 @@
+"""Old names of tensorpack, and what they mean."""
+
+from __future__ import annotations
+
+from dataflow.parallel.runners import MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
+
+__all__ = ["MultiProcessPrefetchData", "MultiThreadPrefetchData", "PrefetchData", "PrefetchDataZMQ"]
+
+PrefetchData = MultiProcessRunner
+MultiProcessPrefetchData = MultiProcessRunner
+PrefetchDataZMQ = MultiProcessRunnerZMQ
+MultiThreadPrefetchData = MultiThreadRunner

@@ -1,0 +1,298 @@
+"""The protocol: `DataFlow`, and the two classes from which most nodes derive.
+
+A node has two views, told from above, and keeps neither pass nor place:
+
+- ``run_pass(p, stream)`` gives the datapoints of pass `p` in order;
+- ``at(blocks, stream)`` takes arrays of indexes into the endless sequence of passes and gives one datapoint per index,
+  or `HOLE` where a map dropped it.
+
+A pass, ``df[i]`` and everything that parallel code asks of a flow follow from these two. Only the flow that the user
+iterates counts passes, in its `Life`. A node written by a user, with nothing but ``__iter__``, is adopted.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.adoption import adopt, found_inputs, noted, super_pass
+from dataflow.datapoint import HOLE, present
+from dataflow.errors import Dropped, LengthUnknown, NotAddressable
+from dataflow.life import life_of
+from dataflow.passes import next_pass, open_flow, root_stream, running_pass
+from dataflow.seeding import Rng, Stream, rng
+
+__all__ = ["Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "require_flow"]
+
+Blocks = Iterable[NDArray[np.int64]]
+"""Finite arrays of indexes, int64 (k,), each asked for when the datapoints before it were given."""
+
+_RESET = 1  # the purpose word of a generator that serves reset_state, not a pass
+
+
+class DataFlow:
+    """An endless sequence of passes over datapoints.
+
+    Iterate it with a plain loop: each ``for dp in df`` is one pass. A subclass defines ``__iter__``, and ``__len__`` if
+    it knows how many datapoints a pass has; `reset_state` is for what must happen in the process that iterates, and is
+    called by the first `iter` if nobody called it.
+
+    Example:
+        >>> class Squares(DataFlow):
+        ...     def __iter__(self):
+        ...         for k in range(4):
+        ...             yield [k * k]
+        ...     def __len__(self):
+        ...         return 4
+        >>> list(Squares())
+        [[0], [1], [4], [9]]
+    """
+
+    draws: bool = False
+    """Whether this node draws random numbers."""
+
+    own_root: int | None = None
+    """A root seed of its own (`seed=` of random nodes), instead of the one told from above."""
+
+    remote_inputs: ClassVar[bool] = False
+    """Whether the inputs are reset and iterated elsewhere, by workers."""
+
+    adopted: ClassVar[bool] = False
+    """Whether ``__iter__`` was written by a user."""
+
+    # -- what a node defines ------------------------------------------------------------------------------------------
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        """The datapoints of pass `p`, in order."""
+        raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        """One datapoint, or `HOLE`, for each index of each block."""
+        raise NotAddressable(f"{type(self).__name__} cannot be addressed")
+
+    @property
+    def inputs(self) -> Sequence[DataFlow]:
+        """The flows below: found among the attributes of a user's node, declared by built-in ones."""
+        return found_inputs(self, DataFlow)
+
+    @property
+    def indexed(self) -> bool:
+        """Whether this node itself can be addressed, given inputs that can."""
+        return False
+
+    @property
+    def endless(self) -> bool:
+        """Whether a pass never ends."""
+        return False
+
+    # -- what users call ----------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        return super_pass(self) if self.adopted else next_pass(self)
+
+    def __len__(self) -> int:
+        raise LengthUnknown(f"a pass of {type(self).__name__} has no known length")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """The datapoint at `index` of the endless sequence of passes, or a list of those of a slice.
+
+        Pure: it depends on (seed, index) alone and moves nothing.
+
+        Raises:
+            NotAddressable: Names the node that breaks the chain.
+            Dropped: A map dropped this datapoint (a slice leaves it out).
+        """
+        breaks = self.unaddressable()
+        if breaks is not None:
+            raise NotAddressable(
+                f"{type(self).__name__} cannot be addressed, because {type(breaks).__name__} is only a sequence of "
+                "passes: iterate it instead, or put the datapoints into a list (DataFromList)"
+            )
+        stream = root_stream(self)
+        open_flow(self, stream)
+        if isinstance(index, slice):
+            return list(present(self.at([_indexes(index)], stream)))
+        index = operator.index(index)
+        if index < 0:
+            raise IndexError(f"index {index}: the sequence of passes is endless and has no end to count from")
+        (dp,) = self.at([np.array([index], dtype=np.int64)], stream)
+        if dp is HOLE:
+            raise Dropped(f"the datapoint at index {index} of {type(self).__name__} was dropped: a map returned None")
+        return dp
+
+    @property
+    def addressable(self) -> bool:
+        """Whether ``df[index]`` works: every node of the chain has to support it."""
+        return self.unaddressable() is None
+
+    def unaddressable(self) -> DataFlow | None:
+        """The first node, from above, that cannot be addressed; None if all can."""
+        if self.adopted or not self.indexed:
+            return self
+        return next((broken for ds in self.inputs if (broken := ds.unaddressable()) is not None), None)
+
+    @noted
+    def reset_state(self) -> None:
+        """Prepare the flow in the process that iterates it. Optional: the first `iter` does it.
+
+        Calling it again renews workers and files; the count of passes goes on.
+        """
+        for ds in self.inputs:
+            ds.reset_state()
+
+    def close(self) -> None:
+        """Stop workers and close files, upstream too. Live iterators then raise `DataFlowTerminated`.
+
+        Iterating the flow again starts afresh.
+        """
+        life_of(self).end_session()
+        for ds in self.inputs:
+            ds.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def get_data(self) -> Iterator[Any]:
+        """The old name of ``iter(df)``."""
+        return DataFlow.__iter__(self)
+
+    def size(self) -> int:
+        """The old name of ``len(df)``."""
+        return len(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.pop("_life", None)
+        return state
+
+    # -- random numbers ------------------------------------------------------------------------------------------------
+
+    @property
+    def level(self) -> int:
+        """How many nodes below, along first inputs, draw or join."""
+        first = next(iter(self.inputs), None)
+        return 0 if first is None else first.level + (first.draws or first.joins)
+
+    @property
+    def joins(self) -> bool:
+        """Whether this node has several inputs, each with a stream of its own."""
+        return len(self.inputs) > 1
+
+    def words(self, stream: Stream, p: int) -> tuple[int, ...]:
+        """The key of this node's random numbers in pass `p`."""
+        return stream.words(self.level, p, root=self.own_root)
+
+    # -- users' own nodes ----------------------------------------------------------------------------------------------
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        adopt(cls)
+
+
+class ProxyDataFlow(DataFlow):
+    """A node over one input, which it passes on unless a subclass says otherwise.
+
+    Args:
+        ds: The input.
+
+    Raises:
+        TypeError: `ds` is no dataflow; the message names the source that makes one.
+    """
+
+    def __init__(self, ds: DataFlow) -> None:
+        self.ds = require_flow(ds, type(self).__name__)
+
+    @property
+    def inputs(self) -> Sequence[DataFlow]:
+        return found_inputs(self, DataFlow) if self.adopted else (self.ds,)
+
+    @property
+    def indexed(self) -> bool:
+        return True
+
+    @property
+    def endless(self) -> bool:
+        return self.ds.endless
+
+    def __len__(self) -> int:
+        return len(self.ds)
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return self.ds.run_pass(p, stream)
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return self.ds.at(blocks, stream)
+
+
+class RNGDataFlow(DataFlow):
+    """A node that draws random numbers from `self.rng`.
+
+    Example:
+        >>> class Noise(RNGDataFlow):
+        ...     def __iter__(self):
+        ...         for _ in range(3):
+        ...             yield [self.rng.normal()]
+        >>> dataflow.seed(1); first = list(Noise())
+        >>> dataflow.seed(1); first == list(Noise())
+        True
+        >>> dataflow.seed(None)
+    """
+
+    draws = True
+
+    @property
+    def rng(self) -> Rng:
+        """A `numpy.random.Generator` that is renewed every pass and differs in every worker.
+
+        Its numbers follow from the root seed, the place in the chain and the pass. It also has the old spellings
+        `rand`, `randn`, `randint` and `random_sample`.
+        """
+        own: Rng | None = self.__dict__.get("_own_rng")
+        if own is not None:
+            return own
+        running = running_pass(self)
+        if running is not None and running.rng is not None:
+            return running.rng
+        life = life_of(self)
+        if life.rng is None:
+            stream = life.stream or Stream(life.root())
+            life.rng = rng(stream.words(self.level, 0, root=self.own_root, purpose=_RESET))
+        return life.rng
+
+    @rng.setter
+    def rng(self, value: Rng) -> None:
+        self.__dict__["_own_rng"] = value
+
+
+def require_flow(ds: Any, owner: str) -> DataFlow:
+    """`ds`, if it is a dataflow.
+
+    Raises:
+        TypeError: It is not; the message names the source that makes one of it.
+    """
+    if isinstance(ds, DataFlow):
+        return ds
+    cure = "DataFromList" if isinstance(ds, list | tuple) else "DataFromIterable or DataFromGenerator"
+    raise TypeError(f"{owner} expects a dataflow, got {type(ds).__name__}: wrap it in {cure}")
+
+
+def _indexes(index: slice) -> NDArray[np.int64]:
+    start = 0 if index.start is None else operator.index(index.start)
+    stop = -1 if index.stop is None else operator.index(index.stop)
+    step = 1 if index.step is None else operator.index(index.step)
+    if start < 0 or stop < 0 or step < 1:
+        raise IndexError(f"{index}: give a stop, and no negative number; the sequence of passes is endless")
+    return np.arange(start, stop, step, dtype=np.int64)

@@ -1,0 +1,1 @@
+"""What a flow does, shown to people."""

@@ -1,0 +1,102 @@
+"""How fast a flow is."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import tqdm
+
+from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.passes import known_length
+from dataflow.seeding import Stream
+
+__all__ = ["TestDataSpeed"]
+
+_log = logging.getLogger("dataflow.diagnostics.speed")
+
+
+class _Bar(tqdm.tqdm):  # type: ignore[type-arg]
+    """A progress bar without tqdm's watching thread, which would be alive when workers are forked."""
+
+    monitor_interval = 0
+
+
+class TestDataSpeed(ProxyDataFlow):
+    """Measure how many datapoints per second a flow gives.
+
+    `start` measures. Iterating the node measures first, on the pass at hand, and then passes that pass on from its
+    beginning; an input that goes on where it stopped, such as a generator, goes on after what was measured.
+
+    Args:
+        ds: The flow to measure.
+        size: Datapoints to measure, at least 1; fewer if the pass ends before.
+        warmup: Datapoints to take, unmeasured, before.
+
+    Raises:
+        ValueError: `size` is less than 1, or `warmup` is negative.
+
+    Example:
+        >>> speed = TestDataSpeed(DataFromList([[k] for k in range(100)]), size=50).start()
+        >>> speed > 0
+        True
+    """
+
+    __test__: ClassVar[bool] = False  # the name must not make pytest collect it
+
+    def __init__(self, ds: DataFlow, size: int = 5000, warmup: int = 0) -> None:
+        super().__init__(ds)
+        if size < 1 or warmup < 0:
+            raise ValueError(f"size is at least 1 and warmup at least 0, got size={size} and warmup={warmup}")
+        self.test_size = size
+        self.warmup = warmup
+
+    def start(self) -> float:
+        """Measure a pass of the input, with a progress bar on stderr.
+
+        Returns:
+            Datapoints per second, which is also logged; 0.0 where the warmup left nothing to measure.
+        """
+        return self._measure(iter(self.ds))
+
+    start_test = start
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        self._measure(self.ds.run_pass(p, stream))
+        yield from self.ds.run_pass(p, stream)
+
+    def _measure(self, datapoints: Iterator[Any]) -> float:
+        warm = _exhaust(self._bar(itertools.islice(datapoints, self.warmup), self.warmup)) if self.warmup else 0
+        total = self._measurable()
+        begin = time.perf_counter()
+        count = _exhaust(self._bar(itertools.islice(datapoints, self.test_size), total))
+        seconds = time.perf_counter() - begin
+        name = type(self.ds).__name__
+        if not count:
+            _log.warning(
+                "nothing left to measure: the pass of %s ended with %d datapoints, the warmup takes %d",
+                name,
+                warm,
+                self.warmup,
+            )
+            return 0.0
+        speed = count / max(seconds, 1e-9)  # a clock may stand still for one datapoint
+        _log.info("%s: %.6g datapoints per second (%d in %.3g seconds)", name, speed, count, seconds)
+        return speed
+
+    def _measurable(self) -> int:
+        length = None if self.ds.endless else known_length(self.ds)
+        return self.test_size if length is None else min(self.test_size, max(length - self.warmup, 0))
+
+    def _bar(self, datapoints: Iterable[Any], total: int) -> Iterable[Any]:
+        return _Bar(datapoints, total=total, unit="dp", miniters=1, smoothing=0.2)
+
+
+def _exhaust(datapoints: Iterable[Any]) -> int:
+    count = 0
+    for _ in datapoints:
+        count += 1
+    return count

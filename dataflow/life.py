@@ -1,0 +1,160 @@
+"""What a flow remembers between passes, in this process only.
+
+A flow is a description: parameters and inputs. Whatever else it needs, namely how many passes were begun, its
+place in the chain, iterators held over from pass to pass, lives in its `Life`, which is never pickled or copied,
+and which a forked process does not inherit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from dataflow.errors import DataFlowTerminated, NotReentrant
+from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
+
+__all__ = ["Continued", "Life", "life_of", "terminated"]
+
+_KEY: Final = "_life"
+
+_from_parent: list[Life] = []
+"""Lives that came through a fork: kept, so that nothing in them is finalised in the child."""
+
+
+class Closeable(Protocol):
+    """Something that holds workers or files."""
+
+    def close(self) -> None:
+        """Let go of them. Idempotent."""
+
+
+class Life:
+    """The memory of one flow in one process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.entropy: int | None = None  # the root of an outermost flow where nobody called seed(); drawn once
+        self.origin: Turns | None = None  # turns above an outermost flow that user-written code began
+        self.passes = 0  # passes begun by the user; the number of the next one
+        self.stream: Stream | None = None  # the place in the chain, as of the last reset
+        self.ready = False  # reset_state has run since the last close
+        self.resetting = False  # reset_state runs: a nested call is a super() call
+        self.session: object = object()  # replaced by close(); live iterators compare
+        self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
+        self.shown = 0  # PrintData: datapoints printed since the last reset
+        self.warned = False  # the user has been told, once, what is told once
+        self.continued = Continued()  # iterators that outlive a pass
+        self.resource: Closeable | None = None  # what close() has to end: a runner's engine
+        self._finaliser: weakref.finalize[Any, Any] | None = None  # ends it when the flow is collected
+
+    def root(self) -> int:
+        """The root seed: the one fixed by `seed`, else entropy drawn once for this flow."""
+        root = current_root()
+        if root is not None:
+            return root
+        if self.entropy is None:
+            self.entropy = fresh_root()
+        return self.entropy
+
+    def own(self, df: Any, resource: Closeable | None) -> None:
+        """Close what was owned before, and own `resource`: it is closed at the latest when `df` is collected."""
+        if self.resource is not None:
+            self.resource.close()
+        if self._finaliser is not None:
+            self._finaliser.detach()
+        self.resource = resource
+        self._finaliser = None if resource is None else weakref.finalize(df, resource.close)
+
+    def end_session(self) -> None:
+        """After this, live iterators raise at their next step."""
+        self.session = object()
+        self.ready = False
+        self.continued.drop()
+        self.own(None, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Life, ()
+
+
+def life_of(df: Any) -> Life:
+    """The life of `df` in this process; a forked process finds a fresh one."""
+    found: Life | None = df.__dict__.get(_KEY)
+    if found is not None and found.pid == os.getpid():
+        return found
+    if found is not None:
+        _from_parent.append(found)
+    # setdefault: of two threads that meet here, both go on with the same life.
+    fresh = Life()
+    if found is not None:
+        df.__dict__[_KEY] = fresh
+        return fresh
+    life: Life = df.__dict__.setdefault(_KEY, fresh)
+    return life
+
+
+def terminated(name: str) -> DataFlowTerminated:
+    """The error of an iterator whose flow was closed."""
+    return DataFlowTerminated(f"{name} was closed while it was being iterated; iterate it again to start afresh")
+
+
+class _Held:
+    """An iterator held over from pass to pass, and the ticket of whoever may step it."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self.iterator = iterator
+        self.lock = threading.Lock()
+        self.ticket: object = None
+
+
+class Continued:
+    """Iterators on which passes go on where the last one stopped, one for each place in a chain.
+
+    Guarantees:
+
+    - The later of two takers wins; the earlier raises `NotReentrant` at its next step, also from another thread.
+    - Every datapoint goes to exactly one taker: a step is made under the lock that also guards the ticket.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Stream, _Held] = {}
+
+    def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
+        """Go on with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call."""
+        held = self._held.get(stream)
+        if held is None:
+            # Another root means that the user has seeded anew: what was begun under the old one is over.
+            for old in list(self._held):
+                if old.root != stream.root:
+                    self._held.pop(old, None)
+            held = self._held.setdefault(stream, _Held(begin()))
+        ticket = held.ticket = object()
+        return self._steps(stream, held, ticket, name)
+
+    def _steps(self, stream: Stream, held: _Held, ticket: object, name: str) -> Iterator[Any]:
+        while True:
+            with held.lock:
+                if held.ticket is not ticket:
+                    if held.ticket is terminated:
+                        raise terminated(name)
+                    raise NotReentrant(
+                        f"a later iteration of {name} took over; it can serve one at a time, because it goes on where "
+                        "the last pass stopped. Make one flow for each loop"
+                    )
+                try:
+                    dp = next(held.iterator)
+                except BaseException as error:
+                    if self._held.get(stream) is held:
+                        del self._held[stream]
+                    if isinstance(error, StopIteration):
+                        return
+                    raise
+            yield dp
+
+    def drop(self) -> None:
+        """Forget all iterators; who still steps one finds the flow closed."""
+        dropped, self._held = self._held, {}
+        for held in list(dropped.values()):
+            held.ticket = terminated

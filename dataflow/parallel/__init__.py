@@ -1,0 +1,1 @@
+"""Runners: where nodes and machines meet."""

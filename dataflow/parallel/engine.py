@@ -1,0 +1,252 @@
+"""The one loop: everything that has workers waits for its datapoints here.
+
+Guarantees:
+
+- Nothing waits without a limit: the consumer looks at its workers whenever nothing comes, and every half second while
+  others deliver.
+- Drain before you judge: what a worker had sent before it died or failed is handed out before its end is reported.
+- No message is lost unnoticed: whatever interrupts the engine between taking a message and entering it in the books
+  (an exception, Ctrl-C) ends the run. An interrupt while it waits does no harm.
+- The later of two iterations wins. The earlier raises `NotReentrant` at its next step, and no datapoint is lost or
+  given twice: a chunk is a list iterator, stepped under the interpreter's lock, and the later empties the earlier's.
+- After `close` no worker, descriptor or socket file of the run is left.
+
+Threads: all but `claim`'s first line runs under one lock, held for at most `_POLL` seconds at a time while waiting.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from dataflow.errors import DataFlowTerminated, NotReentrant
+from dataflow.life import terminated
+from dataflow.parallel.ledger import Ledger
+from dataflow.parallel.obituary import died, late
+from dataflow.parallel.serving import Service
+from dataflow.transport.channel import Channel
+from dataflow.transport.codec import Codec, Undecodable
+from dataflow.transport.credit import Credit
+from dataflow.transport.messages import Kind, Message
+from dataflow.workers.cleanup import close_at_exit
+from dataflow.workers.crew import Crew, Worker
+
+__all__ = ["Engine", "Plan"]
+
+_POLL: Final = 0.1  # seconds that one wait may last
+_LOOK: Final = 0.5  # seconds after which the workers are looked at, even while datapoints come
+_SETTLE: Final = 0.1  # seconds without a message after which all that a dead worker had sent has arrived here
+
+
+@dataclass
+class Plan:
+    """What an engine runs.
+
+    Attributes:
+        owner: Name of the runner's class, for messages.
+        channel: How messages move.
+        codec: How the consumer reads them.
+        credit: What bounds the workers.
+        services: What each worker runs.
+        start: Starts one worker.
+    """
+
+    owner: str
+    channel: Channel
+    codec: Codec
+    credit: Credit
+    services: Sequence[Service]
+    start: Callable[[Service], Worker]
+
+
+class Engine:
+    """The workers of one runner at work, and the consumer's end of what they send."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._pid = os.getpid()
+        self._plan = plan
+        self._lock = threading.RLock()
+        self._closing = False  # close() was called; set before the lock is taken, so that a waiting consumer yields
+        self._failure: BaseException | None = None  # what the consumer was told; the engine is closed then
+        self._ticket: object = None  # of the iteration that may step
+        self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
+        self._ledger = Ledger(len(plan.services))
+        self._looked = time.monotonic()
+        self._untimely: dict[int, float] = {}  # workers that died owing something: when that was seen, or last heard
+        self._backlog: deque[Message] = deque()  # taken from the receiver, not yet heard
+        self._verdict: BaseException | None = None  # to be reported when the chunk has been handed out
+        with ExitStack() as undo:
+            undo.callback(plan.credit.close)
+            undo.callback(plan.channel.close)
+            # Workers first, then our end: a forked child inherits no open socket, and no I/O thread is forked away.
+            self._crew = Crew([partial(plan.start, service) for service in plan.services])
+            undo.callback(self._crew.stop, 0)
+            self._receiver = plan.channel.open_receiver()
+            close_at_exit(self)
+            undo.pop_all()
+
+    def claim(self) -> object:
+        """Take over: the ticket for `chunk`. The iteration that had the last one raises at its next step."""
+        ticket = self._ticket = object()
+        with self._lock:
+            self._check(ticket)
+            # The earlier iteration may stand in the middle of a chunk: take the rest away from it.
+            self._chunk = iter(list(self._chunk))
+        return ticket
+
+    def chunk(self, ticket: object, timeout: float | None) -> Iterator[Any] | None:
+        """Wait for datapoints: an iterator over at least one, which may be left half-way. None after the last.
+
+        Raises:
+            TimeoutError: Nothing came for `timeout` seconds.
+            WorkerDied: A worker ended without an exception.
+            DataFlowTerminated: The flow was closed, or has failed before.
+            NotReentrant: A later iteration took over.
+            Exception: Whatever a worker raised.
+        """
+        if os.getpid() != self._pid:  # asked before the lock, which a thread of the parent may have held at the fork
+            raise DataFlowTerminated(
+                f"this iteration of {self._plan.owner} belongs to process {self._pid}, of which this process was "
+                "forked; iterate the flow again, which starts workers of its own"
+            )
+        began = time.monotonic()
+        silent = False
+        while True:
+            with self._lock:
+                self._check(ticket)
+                if operator.length_hint(self._chunk):
+                    return self._chunk
+                if self._verdict is not None:
+                    self._fail(self._verdict)
+                if self._ledger.exhausted:
+                    return None
+                now = time.monotonic()
+                if self._step(now, silent):
+                    silent = False
+                elif silent and not self._untimely and timeout is not None and now - began >= timeout:
+                    raise late(self._plan.owner, timeout, [worker.state() for worker in self._crew.workers])
+                else:
+                    patience = _POLL if timeout is None else min(_POLL, timeout)
+                    silent = not self._receiver.wait(patience, self._sentinels())
+
+    def close(self) -> None:
+        """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
+        if os.getpid() != self._pid:
+            return
+        self._closing = True
+        with self._lock, ExitStack() as last:  # all of it, even if the user interrupts the wait for the workers
+            last.callback(self._plan.credit.close)
+            last.callback(self._plan.channel.close)
+            last.callback(self._receiver.close)
+            last.callback(self._crew.stop)
+            self._chunk = iter(())
+            self._plan.credit.stop()
+            self._receiver.stop()
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _check(self, ticket: object) -> None:
+        owner = self._plan.owner
+        if self._failure is not None:
+            before = traceback.format_exception_only(self._failure)[0].strip()
+            raise DataFlowTerminated(
+                f"{owner} has failed before, with {before}. Call reset_state() to start afresh"
+            ) from self._failure
+        if self._closing:
+            raise terminated(owner)
+        if self._ticket is not ticket:
+            raise NotReentrant(
+                f"a later iteration of {owner} took over; it can serve one at a time, because its workers go on where "
+                "the last pass stopped. Make one runner for each loop"
+            )
+
+    def _step(self, now: float, silent: bool) -> bool:
+        """Hear one message, if one is there, and look at the workers, if it is time; whether there is news."""
+        try:
+            message = self._backlog.popleft() if self._backlog else self._receiver.take()
+            if message is not None:
+                self._hear(message, now)
+            if silent or now - self._looked > _LOOK:
+                self._look(now)
+        except BaseException as error:
+            self._fail(error)
+        return message is not None or self._verdict is not None
+
+    def _hear(self, message: Message, now: float) -> None:
+        worker, codec = message.worker, self._plan.codec
+        self._ledger.heard(worker, message.kind, message.count)
+        if worker in self._untimely:
+            self._untimely[worker] = now
+        if message.kind is Kind.DATA:
+            try:
+                self._chunk = iter(codec.decode(message.body))
+            except Undecodable as broken:
+                self._chunk = iter(broken.before)
+                self._verdict = self._unreadable(worker, message.count, broken)
+            # Credit is given as a chunk is begun: the worker goes on while the consumer takes it.
+            self._plan.credit.grant(worker, message.count, message.nbytes)
+        elif message.kind is Kind.HELLO:
+            if self._ledger.all_connected:
+                self._receiver.everyone_connected()
+        elif message.kind is Kind.ERROR:
+            self._verdict = codec.decode_failure(message.body)
+        elif message.kind is Kind.LEFT:
+            self._verdict = self._death(worker, message.count)
+            self._verdict.__cause__ = codec.decode_failure(message.body)  # tells where
+
+    def _sentinels(self) -> list[int]:
+        """Descriptors of the workers whose end would be news."""
+        return [
+            worker.sentinel
+            for k, worker in enumerate(self._crew.workers)
+            if worker.sentinel is not None and k not in self._untimely and self._ledger.missed(k)
+        ]
+
+    def _look(self, now: float) -> None:
+        """Look at the workers; condemn one that died and has nothing more under way."""
+        self._looked = now
+        for k in self._crew.ended():
+            if not self._ledger.missed(k):
+                continue
+            if now - self._untimely.setdefault(k, now) < _SETTLE:
+                self._looked = now - _LOOK + _SETTLE  # look again soon, also while others deliver
+            elif not self._is_under_way(k):
+                self._verdict = self._verdict or self._death(k, self._crew.workers[k].exitcode())
+
+    def _is_under_way(self, worker: int) -> bool:
+        """Whether there is a message of `worker` that was not heard yet.
+
+        Takes all that has come. That is not much: nobody is given credit meanwhile.
+        """
+        while (message := self._receiver.take()) is not None or self._receiver.wait(0):
+            if message is not None:
+                self._backlog.append(message)
+        return any(message.worker == worker for message in self._backlog)
+
+    def _unreadable(self, worker: int, count: int, broken: Undecodable) -> BaseException:
+        error = broken.__cause__ or broken
+        position = self._ledger.received[worker] - count + len(broken.before)
+        error.add_note(
+            f"datapoint {position} of worker {worker} of {len(self._plan.services)} of {self._plan.owner} was sent, "
+            "but cannot be unpickled in the consumer. Yield arrays, numbers, text and containers of them"
+        )
+        return error
+
+    def _death(self, worker: int, exitcode: int | None) -> BaseException:
+        plan, pid = self._plan, self._crew.workers[worker].pid
+        return died(plan.owner, worker, len(plan.services), pid, exitcode, self._ledger.received[worker])
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        self._failure = error
+        self.close()
+        raise error
+

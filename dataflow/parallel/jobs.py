@@ -1,0 +1,42 @@
+"""What a worker does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dataflow.base import DataFlow
+from dataflow.passes import open_flow
+from dataflow.seeding import Stream
+from dataflow.transport.outbox import Outbox
+
+__all__ = ["Job", "Produce"]
+
+
+class Job(Protocol):
+    """The work of one worker."""
+
+    def run(self, outbox: Outbox) -> None:
+        """Work until there is nothing more to do, or until the outbox says stop."""
+
+    def close(self) -> None:
+        """Close what the work had opened."""
+
+
+@dataclass
+class Produce:
+    """Pass after pass of a whole flow, for ever."""
+
+    df: DataFlow
+    stream: Stream
+
+    def run(self, outbox: Outbox) -> None:
+        open_flow(self.df, self.stream)
+        p = 0
+        # A pass with nothing in it would be followed by another: the flow has ended.
+        while outbox.put_all(self.df.run_pass(p, self.stream)):
+            p += 1
+        outbox.ended()
+
+    def close(self) -> None:
+        self.df.close()

@@ -1,0 +1,70 @@
+"""Who owes what: the state of every worker, as far as its messages tell. Pure: no process, socket or clock."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from dataflow.transport.messages import Kind
+
+__all__ = ["Ledger", "State"]
+
+
+class State(enum.Enum):
+    """What a worker's messages have told so far."""
+
+    STARTED = "has not connected yet"
+    CONNECTED = "works"
+    ENDED = "has nothing more to send"  # a pass of its flow was empty
+    FAILED = "raised an exception"
+    LEFT = "called sys.exit"
+
+
+_AFTER = {
+    Kind.HELLO: State.CONNECTED,
+    Kind.DATA: State.CONNECTED,
+    Kind.ENDED: State.ENDED,
+    Kind.ERROR: State.FAILED,
+    Kind.LEFT: State.LEFT,
+}
+_LAST_WORDS = {State.ENDED, State.FAILED, State.LEFT}
+
+
+@dataclass
+class Ledger:
+    """The books of one run.
+
+    Attributes:
+        num_workers: How many workers were started.
+        states: The state of each.
+        received: Datapoints received from each.
+    """
+
+    num_workers: int
+    states: list[State] = field(init=False)
+    received: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.states = [State.STARTED] * self.num_workers
+        self.received = [0] * self.num_workers
+
+    def heard(self, worker: int, kind: Kind, count: int = 0) -> None:
+        """A message of `worker` has come."""
+        assert self.states[worker] not in _LAST_WORDS, "a worker is silent after its last words"
+        self.states[worker] = _AFTER[kind]
+        if kind is Kind.DATA:
+            self.received[worker] += count
+
+    @property
+    def all_connected(self) -> bool:
+        """Whether every worker has been heard of."""
+        return State.STARTED not in self.states
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing more can come, and all is well."""
+        return all(state is State.ENDED for state in self.states)
+
+    def missed(self, worker: int) -> bool:
+        """Whether the end of `worker` would be untimely: it owes its last words."""
+        return self.states[worker] not in _LAST_WORDS

@@ -1,0 +1,62 @@
+"""What a consumer reads when a worker has died or is late: what happened, why, and what to do."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from dataflow.errors import TimeoutError, WorkerDied
+
+__all__ = ["died", "late"]
+
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+
+
+def died(owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int) -> WorkerDied:
+    """The error for a worker that ended without an exception.
+
+    Args:
+        owner: Name of the runner's class.
+        worker: Index of the worker.
+        num_workers: How many there were.
+        pid: Its process id; None for a thread.
+        exitcode: Its exit code, negative for a signal.
+        received: Datapoints that came from it.
+    """
+    who = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
+    happened, cure = _explanation(exitcode)
+    message = f"{who} {happened} after {received} datapoints, before it finished its work; {cure}"
+    return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
+
+
+def _explanation(exitcode: int | None) -> tuple[str, str]:
+    if exitcode is None or exitcode >= 0:
+        code = "" if exitcode is None else f" with exit code {exitcode}"
+        return (
+            f"ended{code}",
+            "something in the flow called sys.exit or os._exit. Raise an exception instead: it reaches the consumer",
+        )
+    try:
+        number = signal.Signals(-exitcode)
+    except ValueError:
+        return f"was killed by signal {-exitcode}", "see dmesg, and what sends this signal on this machine"
+    if number in _CRASHES:
+        return (
+            f"was killed by {number.name}",
+            "a native library crashed in it. Run with num_proc=0 under python -X faulthandler to see where",
+        )
+    if number is signal.SIGKILL:
+        return (
+            "was killed by SIGKILL",
+            "the kernel may have run out of memory. Lower num_proc or the buffer size, or see dmesg",
+        )
+    return f"was killed by {number.name}", "somebody or something on this machine sends it; see dmesg"
+
+
+def late(owner: str, timeout: float, states: Sequence[str]) -> TimeoutError:
+    """The error when no datapoint has come for `timeout` seconds; `states` tells what each worker is doing."""
+    workers = "; ".join(f"worker {k}: {state}" for k, state in enumerate(states))
+    return TimeoutError(
+        f"no datapoint from {owner} for {timeout:g} seconds ({workers}). The flow stays usable: iterate it again, "
+        "raise timeout=, or look at a worker with py-spy dump --pid PID"
+    )

@@ -1,0 +1,171 @@
+"""The runners. Each public class is a choice of worker and channel; what a pass of it means is in its docstring."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from multiprocessing.context import BaseContext
+from typing import SupportsIndex
+
+from dataflow.base import DataFlow, require_flow
+from dataflow.parallel.runner import ProcessRunner, Runner, window_of
+from dataflow.parallel.serving import Service
+from dataflow.transport.channel import Channel
+from dataflow.transport.codec import Codec, ObjectCodec, PickleCodec
+from dataflow.transport.credit import Credit
+from dataflow.transport.queues import PipeChannel, ThreadChannel
+from dataflow.transport.sockets import SocketChannel
+from dataflow.workers.crew import Worker
+from dataflow.workers.thread import ThreadWorker
+
+__all__ = ["MultiProcessRunner", "MultiProcessRunnerZMQ", "MultiThreadRunner"]
+
+
+class MultiProcessRunnerZMQ(ProcessRunner):
+    """Run a flow in `num_proc` processes, which send their datapoints over ZeroMQ.
+
+    Every worker repeats the whole of `ds`, for ever and independently, each with random numbers of its own; the
+    consumer gets the mixture. A pass is ``len(ds)`` datapoints of it, and never ends where `ds` has no length. With
+    ``num_proc=1`` it is `ds`'s own data in its own order. The workers stay, and go on where they are, when a loop is
+    left with `break`; what they had made ahead belongs to the next pass.
+
+    Runners may be nested in every combination: the number of leaf workers is the product.
+
+    Args:
+        ds: The flow. It is reset once inside every worker, and not in this process.
+        num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
+        hwm: Datapoints that a worker may have sent and the consumer has not yet handed out; at most ``2 * hwm + 2``
+            are computed ahead for each worker. None means 50, or as many as make up 256 KiB if that is more.
+        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
+        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``. Lambdas and
+            closures may be sent under each.
+
+    Raises:
+        WorkerDied: A worker was killed, crashed or exited; says which, how, and what to do.
+        WorkerError: A worker raised an exception that cannot be pickled. Any other arrives as its own type, with the
+            worker's traceback as its cause, after all datapoints that the worker had made before.
+        TimeoutError: No datapoint came for `timeout` seconds.
+        NotPicklable: The start method is not fork, and a node cannot be sent; names the node and the attribute.
+        NotReentrant: A later iteration of the same runner took over.
+
+    Example:
+        >>> df = MapData(DataFromList([[k] for k in range(4)], shuffle=False), lambda dp: [dp[0] ** 2])
+        >>> with MultiProcessRunnerZMQ(df, num_proc=1) as runner:
+        ...     list(runner), list(runner)
+        ([[0], [1], [4], [9]], [[0], [1], [4], [9]])
+
+    Source:
+        tensorpack.dataflow, whose class of this name it replaces.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_proc: SupportsIndex = 1,
+        hwm: int | None = None,
+        *,
+        timeout: float | None = None,
+        context: BaseContext | str | None = None,
+    ) -> None:
+        super().__init__(ds, num_proc, window_of(hwm, "hwm"), timeout, context)
+
+    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+        return SocketChannel(self.num_workers), PickleCodec(), Credit(self.num_workers, shared=True)
+
+
+class MultiProcessRunner(ProcessRunner):
+    """Run a flow in `num_proc` processes, each of which has a pipe to the consumer.
+
+    It means the same as `MultiProcessRunnerZMQ`, raises the same, and needs no socket.
+
+    Args:
+        ds: The flow. It is reset once inside every worker, and not in this process.
+        num_prefetch: Datapoints that each worker may have sent and the consumer has not yet handed out; at most
+            ``2 * num_prefetch + 2`` are computed ahead for each worker.
+        num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
+        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
+        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
+
+    Example:
+        >>> df = DataFromList([[k] for k in range(4)], shuffle=False)
+        >>> with MultiProcessRunner(df, num_prefetch=10, num_proc=1) as runner:
+        ...     list(runner)
+        [[0], [1], [2], [3]]
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_prefetch: int,
+        num_proc: SupportsIndex,
+        *,
+        timeout: float | None = None,
+        context: BaseContext | str | None = None,
+    ) -> None:
+        super().__init__(ds, num_proc, window_of(num_prefetch, "num_prefetch"), timeout, context)
+
+    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+        return PipeChannel(self.num_workers), PickleCodec(), Credit(self.num_workers, shared=True)
+
+
+class MultiThreadRunner(Runner):
+    """Run `num_thread` flows in threads, for work that releases the interpreter's lock: reading, decoding, numpy.
+
+    Every thread repeats its own flow for ever; the consumer gets the mixture, of which a pass is the length of one
+    flow. Datapoints are passed on as they are: nothing is copied or pickled, so a flow must not change what it has
+    yielded.
+
+    A thread cannot be killed. One that does not return when the runner is closed is left behind and named in the log.
+
+    Args:
+        get_df: Makes a flow; called once for each thread, here. The flow is reset inside its thread.
+        num_prefetch: Datapoints that each thread may have made and the consumer has not yet handed out; at most
+            ``2 * num_prefetch + 2`` are computed ahead for each thread.
+        num_thread: Threads. 0 runs one flow in the consumer.
+        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the threads are alive.
+
+    Raises:
+        TypeError: `get_df` is a flow instead of a function that makes one.
+        ValueError: `get_df` gave the same flow twice.
+
+    Example:
+        >>> with MultiThreadRunner(lambda: DataFromList([[1], [2]], shuffle=False), 10, num_thread=1) as runner:
+        ...     list(runner)
+        [[1], [2]]
+    """
+
+    def __init__(
+        self,
+        get_df: Callable[[], DataFlow],
+        num_prefetch: int,
+        num_thread: SupportsIndex,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        if isinstance(get_df, DataFlow) or not callable(get_df):
+            raise TypeError(
+                f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: pass "
+                "a function, for example lambda: MapData(...)"
+            )
+        made = [require_flow(get_df(), "get_df") for _ in range(max(1, operator.index(num_thread)))]
+        if len({id(ds) for ds in made}) < len(made):
+            raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
+        super().__init__(made[0], num_thread, window_of(num_prefetch, "num_prefetch"), timeout)
+        self.dataflows = made
+
+    @property
+    def inputs(self) -> Sequence[DataFlow]:
+        return self.dataflows
+
+    def flows(self) -> Sequence[DataFlow]:
+        return self.dataflows
+
+    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+        return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
+
+    def starter(self) -> Callable[[Service], Worker]:
+        return _start_thread
+
+
+def _start_thread(service: Service) -> Worker:
+    return ThreadWorker(service.place, service)

@@ -1,0 +1,81 @@
+"""What runs in a worker, from its first step to its last: where a job meets its channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dataflow.parallel.jobs import Job
+from dataflow.seeding import derived, seed
+from dataflow.transport.channel import ConsumerGone, Port
+from dataflow.transport.codec import Codec
+from dataflow.transport.credit import Credit, Window
+from dataflow.transport.outbox import Outbox, Stopped
+from dataflow.workers.place import WorkerInfo
+
+__all__ = ["Service"]
+
+_FLUSH_SECONDS: Final = 30.0
+
+
+@dataclass
+class Service:
+    """All that one worker needs, as a description. Calling it is the worker's life.
+
+    Attributes:
+        worker: Index of the worker.
+        payload: The job, as something with ``load()``.
+        port: Its end of the channel.
+        codec: How datapoints are written.
+        credit: Counters that bound how far it runs ahead.
+        window: How far that is.
+        place: Which worker of how many, at every level.
+        seed: Words from which the worker process seeds what is not ours to seed: `random` and `numpy.random`.
+        reseed: Whether flows that the user's code makes in the worker are seeded too: the user has called `seed`.
+        note: What to add to an exception: whose worker raised it.
+    """
+
+    worker: int
+    payload: Any
+    port: Port
+    codec: Codec
+    credit: Credit
+    window: Window
+    place: WorkerInfo
+    seed: tuple[int, ...]
+    reseed: bool
+    note: str
+
+    def __call__(self) -> None:
+        outbox = Outbox(self.worker, self.port.open(), self.codec, self.credit.allowance(self.worker, self.window))
+        try:
+            outbox.hello()
+            self._work(outbox)
+        except ConsumerGone:
+            pass
+        finally:
+            outbox.close(_FLUSH_SECONDS)
+
+    def _work(self, outbox: Outbox) -> None:
+        job: Job | None = None
+        try:
+            if self.reseed:
+                seed(derived(self.seed))
+            job = self.payload.load()
+            job.run(outbox)
+        except (Stopped, ConsumerGone):
+            pass
+        except SystemExit as exit:
+            outbox.left(exit, self.note, _exit_code(exit))
+        except BaseException as error:
+            outbox.failed(error, self.note)
+        finally:
+            if job is not None:
+                job.close()
+
+
+def _exit_code(exit: SystemExit) -> int:
+    """The code that a process would end with."""
+    if exit.code is None:
+        return 0
+    return exit.code & 0xFF if isinstance(exit.code, int) else 1

@@ -1,0 +1,209 @@
+"""How a pass begins: every node of the chain is placed, reset where it is not ready, and told which pass it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from dataflow.life import Life, life_of, terminated
+from dataflow.seeding import Rng, Stream, Turns
+
+__all__ = [
+    "Node",
+    "Running",
+    "known_length",
+    "next_pass",
+    "open_flow",
+    "place",
+    "reset_round",
+    "root_stream",
+    "running_pass",
+    "walk",
+]
+
+
+class Node(Protocol):
+    """What the beginning of a pass has to know of a dataflow."""
+
+    @property
+    def inputs(self) -> Sequence[Any]: ...
+    @property
+    def remote_inputs(self) -> bool: ...
+    @property
+    def level(self) -> int: ...
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]: ...
+    def reset_state(self) -> None: ...
+
+
+N = TypeVar("N", bound=Node)
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Running:
+    """One pass of a user-written node, and what its code finds while it makes a step.
+
+    Guarantees:
+
+    - Only that code finds it: between two steps the same node may make a step at another place of the chain,
+      somebody may iterate an input on its own, and another thread may do either at any time.
+    """
+
+    def __init__(self, df: Node, p: int, stream: Stream, rng: Rng | None) -> None:
+        level = df.level
+        self._level, self._p = level, p
+        self._num_born = 0
+        self.life = life_of(df)
+        self.rng = rng
+        self.own = _Told(p, stream)  # for super().__iter__()
+        self.inputs: dict[Life, _Told] = {
+            life_of(ds): _Told(p, stream.turn(level, j)) for j, ds in enumerate(df.inputs)
+        }
+
+    def birthplace(self) -> Turns:
+        """The turns to the next flow that the code of this pass begins and that is no input of its node."""
+        self._num_born += 1
+        return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_born), (self._p, 0))
+
+    def call(self, function: Callable[[A], T], argument: A) -> T:
+        """Call `function` as a part of this pass."""
+        here = _here
+        outer = here.running
+        here.running = self
+        try:
+            return function(argument)
+        finally:
+            here.running = outer
+
+
+class _Told:
+    """The pass that the next iteration gets; iterating twice in one pass gives p and p + 1."""
+
+    def __init__(self, p: int, stream: Stream) -> None:
+        self.p = p
+        self.stream = stream
+
+    def take(self) -> tuple[int, Stream]:
+        self.p += 1
+        return self.p - 1, self.stream
+
+
+class _Here(threading.local):
+    running: Running | None = None  # the innermost user-written pass that makes a step in this thread
+    done: set[Life] | None = None  # nodes that need no reset in the round of resets that this thread makes
+
+
+_here = _Here()
+
+
+def running_pass(df: Node) -> Running | None:
+    """The pass of `df` of which the calling code is a step; None outside."""
+    running = _here.running
+    return running if running is not None and running.life is life_of(df) else None
+
+
+def next_pass(df: Node) -> Iterator[Any]:
+    """Begin the pass that comes next: the one told by the node above, else the one that the user asks for."""
+    life = life_of(df)
+    told = None if _here.running is None else _here.running.inputs.get(life)
+    if told is not None:
+        p, stream = told.take()
+        open_flow(df, stream)
+        return df.run_pass(p, stream)
+    p, stream = life.passes, root_stream(df)
+    life.passes += 1
+    open_flow(df, stream)
+    return _until_closed(df.run_pass(p, stream), life, life.session, type(df).__name__)
+
+
+def _until_closed(datapoints: Iterator[Any], life: Life, session: object, name: str) -> Iterator[Any]:
+    try:
+        while life.session is session:
+            yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
+    except StopIteration:
+        return
+    raise terminated(name)
+
+
+def root_stream(df: Node) -> Stream:
+    """The stream of a flow that the user iterates or indexes."""
+    life = life_of(df)
+    if life.origin is None:
+        life.origin = _origin(life)
+    return Stream(life.root(), life.origin)
+
+
+def _origin(life: Life) -> Turns:
+    """Where an outermost flow was begun.
+
+    A flow that user-written code makes within a pass is new in each pass, and would begin with the same pass for ever;
+    one that is iterated within `reset_state` already has its place.
+    """
+    running = _here.running
+    if running is not None and life not in running.inputs:
+        life.entropy = running.own.stream.root
+        return running.birthplace()
+    if _here.done is not None and life.stream is not None:
+        life.entropy = life.stream.root
+        return life.stream.turns
+    return ()
+
+
+def open_flow(df: Node, stream: Stream) -> None:
+    """Prepare `df` in this process to be iterated at `stream`: every node is reset, unless it is ready.
+
+    A user's `reset_state` may forget its input; so every node is looked at, not only the first.
+    """
+    ready = {life for node in walk(df) if (life := life_of(node)).ready}
+    if all(life_of(node) in ready for node in walk(df)):
+        return
+    place(df, stream)
+    with reset_round(ready):
+        for node in walk(df):
+            node.reset_state()
+
+
+@contextmanager
+def reset_round(done: Iterable[Life] = ()) -> Iterator[set[Life]]:
+    """Resets of which none is made twice: a node may stand in several places, and be ready from before.
+
+    Gives the lives that need no reset; the outermost call in this thread begins the round.
+    """
+    outer = _here.done
+    _here.done = set(done) if outer is None else outer
+    try:
+        yield _here.done
+    finally:
+        _here.done = outer
+
+
+def place(df: Node, stream: Stream) -> None:
+    """Tell every node of the chain where it stands; what is drawn before the first pass depends on it."""
+    life_of(df).stream = stream
+    if not df.remote_inputs:
+        level = df.level
+        for j, ds in enumerate(df.inputs):
+            place(ds, stream.turn(level, j))
+
+
+def walk(df: N) -> Iterator[N]:
+    """The nodes of a flow, from above, each once, down to where workers take over."""
+    seen: set[int] = set()
+    waiting = [df]
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            # Asked for only now: whoever got the node may have reset it, and a reset may make inputs.
+            waiting += () if node.remote_inputs else reversed(node.inputs)
+
+
+def known_length(df: Any) -> int | None:
+    """Datapoints per pass; None where nobody knows, or where a pass never ends."""
+    try:
+        return len(df)
+    except (NotImplementedError, TypeError):
+        return None

@@ -1,0 +1,213 @@
+"""One root seed, and from it independent random numbers for every node, pass and worker.
+
+Guarantees:
+
+- A number depends on (root, turns, level, pass, position) and on nothing else: not on time, process id or the
+  number of times that somebody looked.
+- `level` counts the nodes below that draw or join. Wrapping a flow, printing it, batching it, or moving it into one
+  worker changes no number.
+- Input ``j > 0`` of a node that joins several takes a *turn* ``(level of the join, j)``; input 0 goes straight on.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import secrets
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Positions",
+    "Rng",
+    "Stream",
+    "Table",
+    "Turns",
+    "current_root",
+    "derived",
+    "fresh_root",
+    "permutation",
+    "rng",
+    "seed",
+]
+
+
+class _Root:
+    """The root seed of this process; None: every outermost flow draws its own."""
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+
+
+_ROOT = _Root()
+
+
+def seed(n: int | None) -> None:
+    """Fix the root of all random numbers of all flows in this process and of the workers that they start.
+
+    It is read when an iteration begins, when a flow is indexed, and when workers start.
+
+    Args:
+        n: Any integer from 0; None returns to fresh entropy for every flow.
+
+    Raises:
+        ValueError: `n` is negative.
+
+    Example:
+        >>> def shuffled():
+        ...     return [k for (k,) in DataFromList([[k] for k in range(5)])]
+        >>> dataflow.seed(7); first = shuffled()
+        >>> dataflow.seed(7); first == shuffled()
+        True
+        >>> dataflow.seed(None)
+    """
+    if n is not None:
+        n = operator.index(n)
+        if n < 0:
+            raise ValueError(f"a seed is an integer from 0, got {n}")
+    _ROOT.value = n
+
+
+def current_root() -> int | None:
+    """The root fixed by `seed`, None where nobody fixed one."""
+    return _ROOT.value
+
+
+def fresh_root() -> int:
+    """128 bits of fresh entropy."""
+    return secrets.randbits(128)
+
+
+Turns = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Where random numbers come from at one place of a chain: the root seed and the turns taken on the way down."""
+
+    root: int
+    turns: Turns = ()
+
+    def turn(self, level: int, j: int) -> Stream:
+        """The stream of input `j` of a node at `level`: input 0 goes straight on."""
+        return self if j == 0 else Stream(self.root, (*self.turns, (level, j)))
+
+    def words(self, level: int, p: int, *, root: int | None = None, purpose: int = 0) -> tuple[int, ...]:
+        """The key of one generator: at this place, for a node at `level`, in pass `p`.
+
+        `root` replaces the root seed (a node's own ``seed=``); `purpose` separates generators of one node.
+        """
+        flat = (word for turn in self.turns for word in turn)
+        return (self.root if root is None else root, len(self.turns), *flat, level, p, purpose)
+
+
+def _sequence(words: tuple[int, ...]) -> np.random.SeedSequence:
+    return np.random.SeedSequence(words[0], spawn_key=words[1:])
+
+
+def derived(words: tuple[int, ...]) -> int:
+    """A root seed that follows from `words`, and from nothing else."""
+    return int.from_bytes(_sequence(words).generate_state(4).tobytes(), "little")
+
+
+class Rng(np.random.Generator):
+    """A `numpy.random.Generator` that also knows the old names of `numpy.random.RandomState`.
+
+    Ported nodes may go on calling ``self.rng.rand``, ``randn``, ``randint`` and ``random_sample``.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rng, (self.bit_generator,)
+
+    def rand(self, *shape: int) -> Any:
+        """Uniform float64 in [0, 1), of the given shape; a float without one."""
+        return self.random(shape or None)
+
+    def randn(self, *shape: int) -> Any:
+        """Standard normal float64 of the given shape; a float without one."""
+        return self.standard_normal(shape or None)
+
+    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64) -> Any:
+        """Integers from `low` (inclusive) to `high` (exclusive), or from 0 to `low`; a Python int without `size`."""
+        drawn = self.integers(low, high, size=size, dtype=dtype)
+        return int(drawn) if size is None and np.ndim(drawn) == 0 else drawn
+
+    def random_sample(self, size: Any = None) -> Any:
+        """Uniform float64 in [0, 1)."""
+        return self.random(size)
+
+    def spawn(self, n_children: int) -> list[np.random.Generator]:
+        """Independent generators, which follow from the numbers drawn here, not from earlier calls."""
+        keys = self.integers(0, 2**32, size=(n_children, 4), dtype=np.uint32)
+        return [Rng(np.random.PCG64(np.random.SeedSequence(key.tolist()))) for key in keys]
+
+    def seed(self, *_: Any) -> None:
+        """Refused: see the message."""
+        raise TypeError("rng.seed() would break reproducibility: rng is renewed every pass. Call dataflow.seed(n).")
+
+    def get_state(self, *_: Any, **__: Any) -> None:
+        """Refused: see the message."""
+        raise TypeError("rng has no get_state(): its numbers follow from (dataflow.seed, pass). Save those instead.")
+
+    def set_state(self, *_: Any) -> None:
+        """Refused: see the message."""
+        raise TypeError("rng has no set_state(): its numbers follow from (dataflow.seed, pass). Call dataflow.seed(n).")
+
+
+def rng(words: tuple[int, ...]) -> Rng:
+    """The generator with this key (8 µs; for many positions of one pass use `Positions`)."""
+    return Rng(np.random.PCG64(_sequence(words)))
+
+
+class Positions:
+    """The generators of all positions of one pass: one Philox that is moved by its counter (under 1 µs each).
+
+    The generator that `at` returns is valid until the next call.
+    """
+
+    def __init__(self, words: tuple[int, ...]) -> None:
+        self._philox = np.random.Philox(_sequence(words))
+        self._rng = Rng(self._philox)
+        self._state = self._philox.state
+        self._counter = self._state["state"]["counter"]
+
+    def at(self, position: int) -> Rng:
+        """The generator of one position, at its beginning. Positions are 2**192 numbers apart."""
+        self._counter[:] = 0, 0, 0, position
+        self._philox.state = self._state
+        return self._rng
+
+
+def permutation(words: tuple[int, ...], n: int) -> NDArray[Any]:
+    """A permutation of ``range(n)``: uint32 (n,), uint64 from 2**32 on."""
+    order = np.arange(n, dtype=np.uint32 if n < 2**32 else np.uint64)
+    rng(words).shuffle(order)
+    return order
+
+
+class Table:
+    """The last value of a pure function of its key; nothing of it is pickled.
+
+    A node may keep one: what follows from (seed, pass) alone is no state.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Hashable, Any] | None = None
+
+    def get(self, key: Hashable, make: functools.partial[Any]) -> Any:
+        """The value of `make()`, made once as long as `key` stays the same.
+
+        Two threads may both make it: the pair is replaced at once, so neither sees a value of another key.
+        """
+        last = self._last
+        if last is None or last[0] != key:
+            last = (key, make())
+            self._last = last
+        return last[1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Table, ()

@@ -1,0 +1,1 @@
+"""Where datapoints come from."""

@@ -1,0 +1,86 @@
+"""Datapoints that are all in memory: a list, read in order or in a new order every pass."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, RNGDataFlow
+from dataflow.seeding import Stream, Table, permutation
+from dataflow.sources.source import Source
+
+__all__ = ["DataFromList"]
+
+_CHUNK = 1024  # positions that are Python integers at one time
+
+
+class DataFromList(Source, RNGDataFlow):
+    """The elements of a list, by default in a new random order every pass.
+
+    The elements themselves are given out, not copies: what a later node changes in place stays changed.
+
+    Args:
+        lst: Anything with a length and elements at 0, 1, 2, …: a list, a tuple, an array, a `SharedList`.
+        shuffle: Draw a new order for every pass.
+        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+
+    Raises:
+        TypeError: `lst` has no length or no positions; the message names the source to use instead.
+
+    Example:
+        >>> df = DataFromList([[k] for k in range(4)], shuffle=False)
+        >>> list(df), df[1], df[6]
+        ([[0], [1], [2], [3]], [1], [2])
+        >>> sorted(DataFromList([[k] for k in range(4)]))
+        [[0], [1], [2], [3]]
+    """
+
+    def __init__(self, lst: Sequence[Any], shuffle: bool = True, *, seed: int | None = None) -> None:
+        if isinstance(lst, dict | set | frozenset) or not (hasattr(lst, "__len__") and hasattr(lst, "__getitem__")):
+            cure = "list(…) of it" if hasattr(lst, "__len__") else "DataFromIterable or DataFromGenerator"
+            raise TypeError(f"DataFromList expects a list of datapoints, got {type(lst).__name__}: use {cure}")
+        self.lst = lst
+        self.shuffle = shuffle
+        self.draws = shuffle or self.adopted
+        self.own_root = None if seed is None else operator.index(seed)
+        self._orders = Table()
+
+    def __len__(self) -> int:
+        return len(self.lst)
+
+    @property
+    def indexed(self) -> bool:
+        return True
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        n = len(self.lst)
+        if not self.shuffle:
+            return map(self.lst.__getitem__, range(n))
+        order = self._order(p, n, stream)
+        positions = chain.from_iterable(order[k : k + _CHUNK].tolist() for k in range(0, n, _CHUNK))
+        return map(self.lst.__getitem__, positions)
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(partial(self._read, stream), blocks))
+
+    def _read(self, stream: Stream, indexes: NDArray[np.int64]) -> Iterator[Any]:
+        n = len(self.lst)
+        if n == 0 and len(indexes):
+            raise IndexError(f"DataFromList is empty: there is no datapoint at index {indexes[0]}")
+        passes, positions = np.divmod(indexes, max(n, 1))
+        if self.shuffle:
+            for p in np.unique(passes).tolist():
+                here = passes == p
+                positions[here] = self._order(p, n, stream)[positions[here]]
+        return map(self.lst.__getitem__, positions.tolist())
+
+    def _order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
+        words = self.words(stream, p)
+        order: NDArray[Any] = self._orders.get((words, n), partial(permutation, words, n))
+        return order

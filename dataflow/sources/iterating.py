@@ -1,0 +1,123 @@
+"""Datapoints from anything that Python can iterate.
+
+What can be iterated again and again gives a new pass each time. An iterator, such as a generator object, can be read
+once: a pass goes on where the last one stopped, and asking for more than there is raises `SourceExhausted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from dataflow.errors import LengthUnknown, SourceExhausted
+from dataflow.life import life_of
+from dataflow.seeding import Stream
+from dataflow.sources.source import Source
+
+__all__ = ["DataFromGenerator", "DataFromIterable"]
+
+_NOTHING = object()
+
+
+class _Iterated(Source):
+    """A source over an iterable, or a function that makes one."""
+
+    _touched = False  # whether an iterator, which can be read only once, was read before
+
+    def _read(self, iterable: Iterable[Any], stream: Stream) -> Iterator[Any]:
+        if not isinstance(iterable, Iterator):
+            return iter(iterable)
+        begin = partial(self._remaining, iterable)
+        return life_of(self).continued.take(stream, begin, type(self).__name__)
+
+    def _remaining(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        read_before, self._touched = self._touched, True
+        first = next(iterator, _NOTHING)
+        if first is not _NOTHING:
+            yield first
+            del first  # not kept through the pass
+            yield from iterator
+        elif read_before:
+            raise SourceExhausted(
+                f"{type(self).__name__} was given a {type(iterator).__name__}, which can be read once and has nothing "
+                "left for another pass. Give DataFromGenerator the function that makes it, without calling it"
+            )
+
+
+class DataFromGenerator(_Iterated):
+    """The datapoints of an iterable, or of a function that returns one; the function is called for every pass.
+
+    Args:
+        gen: A function without parameters that returns an iterable (a generator function, for example), or an iterable.
+
+    Raises:
+        TypeError: `gen` is neither.
+        SourceExhausted: `gen` is a generator object that was read to its end, and another pass was asked for.
+
+    Example:
+        >>> def count():
+        ...     yield [0]
+        ...     yield [1]
+        >>> df = DataFromGenerator(count)
+        >>> list(df), list(df)
+        ([[0], [1]], [[0], [1]])
+    """
+
+    def __init__(self, gen: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+        if not callable(gen) and not _iterable(gen):
+            raise TypeError(
+                f"DataFromGenerator expects an iterable or a function that returns one, got {type(gen).__name__}"
+            )
+        self.gen = gen
+
+    def __len__(self) -> int:
+        try:
+            return len(self.gen)  # type: ignore[arg-type]
+        except TypeError:
+            raise LengthUnknown("a pass of DataFromGenerator has no known length") from None
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return iter(self.gen()) if callable(self.gen) else self._read(self.gen, stream)
+
+
+class DataFromIterable(_Iterated):
+    """The datapoints of an iterable.
+
+    Its length, if it has one, is asked for once, when the flow is made.
+
+    Args:
+        iterable: Anything that Python can iterate.
+
+    Raises:
+        TypeError: `iterable` is no iterable.
+        SourceExhausted: `iterable` is an iterator that was read to its end, and another pass was asked for.
+
+    Example:
+        >>> df = DataFromIterable(zip("ab", [1, 2]))
+        >>> list(df)
+        [('a', 1), ('b', 2)]
+    """
+
+    def __init__(self, iterable: Iterable[Any]) -> None:
+        if not _iterable(iterable):
+            raise TypeError(f"DataFromIterable expects an iterable, got {type(iterable).__name__}")
+        self.iterable = iterable
+        try:
+            self._length: int | None = len(iterable)  # type: ignore[arg-type]
+        except TypeError:
+            self._length = None
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise LengthUnknown(
+                f"DataFromIterable cannot know how many datapoints a {type(self.iterable).__name__} has"
+            )
+        return self._length
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return self._read(self.iterable, stream)
+
+
+def _iterable(value: Any) -> bool:
+    return hasattr(value, "__iter__") or hasattr(value, "__getitem__")

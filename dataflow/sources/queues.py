@@ -1,0 +1,101 @@
+"""Datapoints that somebody else puts into a queue."""
+
+from __future__ import annotations
+
+import queue as standard_queue
+import time
+from collections.abc import Iterator
+from typing import Any, Final, final
+
+from dataflow.errors import TimeoutError
+from dataflow.life import life_of, terminated
+from dataflow.seeding import Stream
+from dataflow.sources.source import Source
+
+__all__ = ["DataFromQueue"]
+
+_SLICE = 0.1  # seconds; after each, whoever waits looks whether the flow was closed
+
+
+@final
+class _Unset:
+    """No sentinel: every value in the queue is a datapoint."""
+
+    def __reduce__(self) -> str:
+        return "_UNSET"
+
+
+_UNSET: Final = _Unset()
+
+
+class DataFromQueue(Source):
+    """The datapoints of a queue, for ever or until a sentinel arrives.
+
+    A pass ends with the sentinel; the next one takes what comes after it. Several iterations share the queue: each
+    datapoint goes to one of them.
+
+    Args:
+        queue: A `queue.Queue`, a `multiprocessing.Queue`, or anything with their ``get(timeout=…)``.
+        sentinel: The value that ends a pass. A value from another process is a copy, so choose one that equals its
+            copies: None or a string, not ``object()``.
+        timeout: Seconds to wait for a datapoint; None waits as long as the flow is open.
+
+    Raises:
+        TimeoutError: Nothing arrived for `timeout` seconds. The flow stays usable.
+        DataFlowTerminated: The flow was closed, also from another thread, while somebody waited for a datapoint.
+
+    Example:
+        >>> import queue
+        >>> q = queue.Queue()
+        >>> for value in ([1], [2], None):
+        ...     q.put(value)
+        >>> list(DataFromQueue(q, sentinel=None))
+        [[1], [2]]
+    """
+
+    def __init__(self, queue: Any, *, sentinel: Any = _UNSET, timeout: float | None = None) -> None:
+        if not callable(getattr(queue, "get", None)) or isinstance(queue, dict):
+            raise TypeError(f"DataFromQueue expects a queue, got {type(queue).__name__}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"DataFromQueue: timeout is a positive number of seconds or None, got {timeout!r}")
+        self.queue = queue
+        self.sentinel = sentinel
+        self.timeout = timeout
+
+    @property
+    def endless(self) -> bool:
+        return self.sentinel is _UNSET
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return self._received(life_of(self).session)
+
+    def _received(self, session: object) -> Iterator[Any]:
+        life = life_of(self)
+        while True:
+            deadline = None if self.timeout is None else time.monotonic() + self.timeout
+            while True:
+                wait = _SLICE if deadline is None else min(_SLICE, max(0.0, deadline - time.monotonic()))
+                try:
+                    dp = self.queue.get(timeout=wait)
+                    break
+                except standard_queue.Empty:
+                    if life.session is not session:
+                        raise terminated(type(self).__name__) from None
+                    if deadline is not None and time.monotonic() >= deadline:
+                        raise TimeoutError(
+                            f"DataFromQueue received no datapoint for {self.timeout} seconds. See whether its producer "
+                            "still runs, or raise timeout"
+                        ) from None
+            if self._ends(dp):
+                return
+            yield dp
+
+    def _ends(self, dp: Any) -> bool:
+        if dp is self.sentinel:
+            return True
+        if type(dp) is not type(self.sentinel):
+            return False
+        try:
+            return bool(dp == self.sentinel)
+        except ValueError:  # arrays have no single truth, and are no sentinels
+            return False

@@ -1,0 +1,17 @@
+"""What all built-in sources have in common: nothing below them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataflow.base import DataFlow
+
+__all__ = ["Source"]
+
+
+class Source(DataFlow):
+    """A flow that has no input."""
+
+    @property
+    def inputs(self) -> Sequence[DataFlow]:
+        return super().inputs if self.adopted else ()

@@ -1,0 +1,146 @@
+"""Datapoints that are made up: random arrays of given shapes, for measuring and for tests."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dataflow.base import Blocks, RNGDataFlow
+from dataflow.seeding import Positions, Rng, Stream, Table
+from dataflow.sources.source import Source
+
+__all__ = ["FakeData"]
+
+
+class FakeData(Source, RNGDataFlow):
+    """Lists of random arrays.
+
+    With ``random=False`` one datapoint is drawn and given out again and again: each time a new list, always with the
+    same arrays.
+
+    Args:
+        shapes: The shape of each component.
+        size: Datapoints per pass.
+        random: Draw every datapoint anew.
+        dtype: One dtype for all components, or a list with one for each: bool, integer or floating.
+        domain: Smallest value and upper bound, for all components, or a list of such pairs. Integers lie in
+            ``[low, high)``.
+        seed: A root seed for this node, instead of the one of `dataflow.seed`.
+
+    Raises:
+        ValueError: The lists differ in length (the message holds both), `size` is negative, or a domain is empty.
+        TypeError: A shape or a dtype is none.
+
+    Example:
+        >>> df = FakeData([(2, 3), (4,)], size=10, dtype=["float32", "int32"], domain=[(0, 1), (5, 8)])
+        >>> image, label = df[3]
+        >>> image.shape, image.dtype, label.shape, bool((label >= 5).all())
+        ((2, 3), dtype('float32'), (4,), True)
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Sequence[int]],
+        size: int = 1000,
+        random: bool = True,
+        dtype: DTypeLike | Sequence[DTypeLike] = "float32",
+        domain: tuple[float, float] | Sequence[tuple[float, float]] = (0, 1),
+        *,
+        seed: int | None = None,
+    ) -> None:
+        if isinstance(shapes, str) or not all(isinstance(shape, list | tuple) for shape in shapes):
+            raise TypeError(f"FakeData expects a list of shapes, one for each component, got {shapes!r}")
+        self.shapes = [tuple(map(operator.index, shape)) for shape in shapes]
+        self._size = operator.index(size)
+        if self._size < 0:
+            raise ValueError(f"FakeData: size is at least 0, got {size}")
+        self.random = random
+        self.dtype = [np.dtype(kind) for kind in self._each("dtype", dtype, isinstance(dtype, list | tuple))]
+        several = isinstance(domain, list) or (isinstance(domain, tuple) and isinstance(domain[0], list | tuple))
+        self.domain = [_domain(pair) for pair in self._each("domain", domain, several)]
+        for kind in self.dtype:
+            if kind.kind not in "biuf":
+                raise TypeError(f"FakeData draws bool, integer and floating dtypes, not {kind}")
+        self.own_root = None if seed is None else operator.index(seed)
+        self._repeated = Table()
+
+    def _each(self, name: str, value: Any, several: bool) -> list[Any]:
+        values = list(value) if several else [value] * len(self.shapes)
+        if len(values) != len(self.shapes):
+            raise ValueError(
+                f"FakeData: {len(values)} {name}s for {len(self.shapes)} shapes; give one {name}, or one for each shape"
+            )
+        return values
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def indexed(self) -> bool:
+        return True
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if not self.random:
+            return map(list, repeat(self._one(stream), self._size))
+        positions = Positions(self.words(stream, p))
+        return map(self._draw, map(positions.at, range(self._size)))
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(partial(self._read, stream), blocks))
+
+    def _read(self, stream: Stream, indexes: NDArray[np.int64]) -> Iterator[Any]:
+        if self._size == 0 and len(indexes):
+            raise IndexError(f"FakeData of size 0 is empty: there is no datapoint at index {indexes[0]}")
+        if not self.random:
+            return map(list, repeat(self._one(stream), len(indexes)))
+        return map(self._draw, self._generators(stream, indexes))
+
+    def _generators(self, stream: Stream, indexes: NDArray[np.int64]) -> Iterator[Rng]:
+        last, positions = -1, None
+        for index in indexes.tolist():
+            p, k = divmod(index, self._size)
+            if positions is None or p != last:
+                last, positions = p, Positions(self.words(stream, p))
+            yield positions.at(k)
+
+    def _one(self, stream: Stream) -> list[Any]:
+        words = self.words(stream, 0)
+        one: list[Any] = self._repeated.get(words, partial(_first, self._draw, words))
+        return one
+
+    def _draw(self, rng: Rng) -> list[Any]:
+        return [_array(rng, *kind) for kind in zip(self.shapes, self.dtype, self.domain, strict=True)]
+
+
+def _first(draw: Any, words: tuple[int, ...]) -> Any:
+    return draw(Positions(words).at(0))
+
+
+def _domain(pair: Any) -> tuple[float, float]:
+    low, high = pair
+    if not low <= high or not math.isfinite(high - low):
+        raise ValueError(f"FakeData: a domain is (low, high) with low <= high, both finite, got {pair!r}")
+    return low, high
+
+
+def _array(rng: Rng, shape: tuple[int, ...], dtype: np.dtype[Any], domain: tuple[float, float]) -> NDArray[Any]:
+    low, high = domain
+    if dtype.kind == "b":
+        return np.asarray(rng.integers(0, 2, size=shape, dtype=dtype))
+    if dtype.kind in "iu":
+        first = math.ceil(low)
+        native = dtype.newbyteorder("=")
+        drawn = rng.integers(first, max(math.ceil(high), first + 1), size=shape, dtype=native)
+        return np.asarray(drawn).astype(dtype, copy=False)
+    out: Any = np.asarray(rng.random(shape, dtype=np.float32 if dtype.itemsize <= 4 else np.float64))
+    if domain != (0, 1):
+        out *= high - low
+        out += low
+    return np.asarray(out, dtype)

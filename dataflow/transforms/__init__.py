@@ -1,0 +1,1 @@
+"""What happens to datapoints on the way."""

@@ -1,0 +1,49 @@
+"""What several nodes check in their parameters."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from dataflow.base import DataFlow, require_flow
+
+__all__ = ["at_least_one", "require_flows", "root_seed"]
+
+
+def at_least_one(owner: object, name: str, value: Any) -> int:
+    """`value`, if it is an integer from 1.
+
+    Raises:
+        ValueError: It is less than 1.
+        TypeError: It is no integer (a bool is none either).
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{type(owner).__name__}: {name} is an integer from 1, got {value!r}")
+    number = operator.index(value)
+    if number < 1:
+        raise ValueError(f"{type(owner).__name__}: {name} is at least 1, got {number}")
+    return number
+
+
+def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:
+    """The elements of `df_lists`, if each is a dataflow, and if there are any.
+
+    Raises:
+        TypeError: One is no dataflow.
+        ValueError: There are none.
+    """
+    name = type(owner).__name__
+    if isinstance(df_lists, DataFlow):
+        raise TypeError(f"{name} expects a list of dataflows, got one {type(df_lists).__name__}")
+    flows = [require_flow(ds, name) for ds in df_lists]
+    if not flows:
+        raise ValueError(f"{name} expects at least one dataflow, got an empty list")
+    return flows
+
+
+def root_seed(owner: object, seed: int | None) -> int | None:
+    """The `seed` of a node, if it is an integer from 0 or None."""
+    if seed is not None and operator.index(seed) < 0:
+        raise ValueError(f"{type(owner).__name__}: seed is an integer from 0, got {seed}")
+    return seed

@@ -1,0 +1,206 @@
+"""One pass kept in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.errors import DataFlowTerminated
+from dataflow.passes import walk
+from dataflow.seeding import Stream, Table, permutation
+from dataflow.transforms.arguments import root_seed
+from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
+
+__all__ = ["CacheData"]
+
+_CONTAINERS = frozenset({list, dict, tuple})
+_UNREAD = object()  # the place of a datapoint that nobody has asked for yet
+
+
+class CacheData(ProxyDataFlow):
+    """Read one pass of the input, keep it in memory, and give it out in every pass.
+
+    Each time the datapoints are new lists, tuples and dicts, with read-only views of the arrays: what changes an array
+    in place fails at once, and cannot spoil the passes that follow. A pass that is broken off leaves in memory what was
+    read so far; the next one reads the rest. `reset_state` and `close` empty the memory. Place it outside a runner:
+    inside, every worker fills a memory of its own.
+
+    Args:
+        ds: The input. Only its first pass is read.
+        shuffle: Draw a new order for every pass, the first one included. An input that cannot be addressed is read to
+            its end before the first datapoint comes out.
+        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+
+    Raises:
+        ValueError: A pass of `ds` never ends, so that it cannot be kept.
+
+    Example:
+        >>> df = CacheData(MapData(DataFromList([[1], [2]], shuffle=False), lambda dp: [np.full(2, dp[0])]))
+        >>> [dp[0].tolist() for _ in range(2) for dp in df]
+        [[1, 1], [2, 2], [1, 1], [2, 2]]
+        >>> df[0][0][0] = 5
+        Traceback (most recent call last):
+        ValueError: assignment destination is read-only
+    """
+
+    def __init__(self, ds: DataFlow, shuffle: bool = False, *, seed: int | None = None) -> None:
+        super().__init__(ds)
+        if ds.endless:
+            raise ValueError(
+                f"CacheData keeps a whole pass, but a pass of {type(ds).__name__} never ends: cache its input instead, "
+                "or cut it with FixedSizeData"
+            )
+        self.shuffle = shuffle
+        self.draws = shuffle
+        self.own_root = root_seed(self, seed)
+        self._orders = Table()
+        self._memory: dict[Stream | None, list[Any] | _Recording] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_memory": {}}
+
+    def reset_state(self) -> None:
+        self._memory.clear()
+        super().reset_state()
+
+    def close(self) -> None:
+        super().close()
+        self._memory.clear()
+
+    # -- input that can be addressed: every position is read when it is asked for --------------------------------------
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        read = partial(self._read, stream, self._slots(stream))
+        return chain.from_iterable(map(read, blocks))
+
+    def _slots(self, stream: Stream) -> list[Any]:
+        slots = self._remembered(stream)
+        if not isinstance(slots, list) or len(slots) != len(self.ds):
+            slots = self._remember(stream, [_UNREAD] * len(self.ds))
+        assert isinstance(slots, list)
+        return slots
+
+    def _read(self, stream: Stream, slots: list[Any], indexes: Indexes) -> Iterator[Any]:
+        passes, positions = passes_and_positions(self, indexes, len(slots))
+        if self.shuffle and len(indexes):
+            (positions,) = reordered(passes, positions, partial(self._order, stream, len(slots)))
+        wanted = positions.tolist()
+        unread = [k for k in dict.fromkeys(wanted) if slots[k] is _UNREAD]
+        # Two threads may read the same position; both find the same, and the later keeps it.
+        coming = zip(unread, self.ds.at([np.array(unread, dtype=np.int64)], stream), strict=False)
+        for k in wanted:
+            while slots[k] is _UNREAD:
+                position, dp = next(coming)
+                slots[position] = _frozen(dp)
+            yield _fresh(slots[k])
+
+    # -- input that is only a sequence of passes: its first pass is recorded -------------------------------------------
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.ds.addressable:
+            return pass_by_index(self, p, stream)
+        recording = self._remembered(stream)
+        if not isinstance(recording, _Recording) or recording.failed:
+            recording = self._remember(stream, _Recording(self.ds.run_pass(0, stream)))
+        assert isinstance(recording, _Recording)
+        return self._played(p, stream, recording)
+
+    def _played(self, p: int, stream: Stream, recording: _Recording) -> Iterator[Any]:
+        positions: Iterator[int] = count()
+        if self.shuffle:
+            (order,) = self._order(stream, recording.record_all(), p)
+            positions = iter(order.tolist())
+        for k in positions:
+            if not recording.has(k):
+                return
+            yield _fresh(recording.datapoints[k])
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    def _remembered(self, stream: Stream) -> list[Any] | _Recording | None:
+        return self._memory.get(self._key(stream))
+
+    def _remember(self, stream: Stream, memory: list[Any] | _Recording) -> list[Any] | _Recording:
+        key = self._key(stream)
+        if key is not None:
+            # Another root means that the user has seeded anew: what was drawn under the old one is over.
+            for old in [known for known in self._memory if known is not None and known.root != key.root]:
+                self._memory.pop(old, None)
+        self._memory[key] = memory
+        return memory
+
+    def _key(self, stream: Stream) -> Stream | None:
+        """Where nothing is drawn below, all places in a chain share one memory."""
+        return stream if any(node.draws for node in walk(self.ds)) else None
+
+    def _order(self, stream: Stream, n: int, p: int) -> tuple[NDArray[Any]]:
+        words = self.words(stream, p)
+        return (self._orders.get((words, n), partial(permutation, words, n)),)
+
+
+class _Recording:
+    """The datapoints of one pass, each read by whoever needs it first, and kept."""
+
+    def __init__(self, pass_: Iterator[Any]) -> None:
+        self.datapoints: list[Any] = []
+        self.failed = False  # the input raised: what is here is not the whole pass, and nothing more will come
+        self._rest: Iterator[Any] | None = pass_  # None once everything is here
+        self._lock = threading.Lock()
+
+    def has(self, k: int) -> bool:
+        """Whether the pass has a datapoint `k`; reads on as far as that takes."""
+        while len(self.datapoints) <= k:
+            with self._lock:
+                if self._rest is None:
+                    return len(self.datapoints) > k
+                if self.failed:
+                    raise DataFlowTerminated("the input of CacheData failed while another iteration read it")
+                try:
+                    self.datapoints.append(_frozen(next(self._rest)))
+                except StopIteration:
+                    self._rest = None
+                except BaseException:
+                    self.failed = True
+                    raise
+        return True
+
+    def record_all(self) -> int:
+        """How many datapoints the pass has; reads them all."""
+        while self.has(len(self.datapoints)):
+            pass
+        return len(self.datapoints)
+
+
+def _frozen(value: Any) -> Any:
+    """The same, with read-only views of all arrays in lists, tuples and dicts."""
+    if isinstance(value, np.ndarray):
+        view = value.view()
+        view.flags.writeable = False
+        return view
+    if type(value) is list:
+        return [_frozen(item) for item in value]
+    if type(value) is dict:
+        return {key: _frozen(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        make = getattr(value, "_make", tuple)  # a named tuple stays one
+        return make(_frozen(item) for item in value)
+    return value
+
+
+def _fresh(value: Any) -> Any:
+    """The same, in lists and dicts of its own."""
+    kind = type(value)
+    if kind is list:
+        return [_fresh(item) if type(item) in _CONTAINERS else item for item in value]
+    if kind is dict:
+        return {key: _fresh(item) if type(item) in _CONTAINERS else item for key, item in value.items()}
+    if kind is tuple and any(type(item) in _CONTAINERS for item in value):
+        return tuple(map(_fresh, value))
+    return value

@@ -1,0 +1,88 @@
+"""The arithmetic of indexes: what nodes share that read their input by index.
+
+Index `i` of a flow of `n` datapoints is position ``i % n`` of pass ``i // n``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import DataFlow
+from dataflow.datapoint import HOLE, present
+from dataflow.errors import Dropped
+from dataflow.seeding import Stream
+
+__all__ = ["Indexes", "consecutive", "none_dropped", "pass_by_index", "pass_from", "passes_and_positions", "reordered"]
+
+Indexes = NDArray[np.int64]
+
+_BLOCK = 256  # indexes per block; fewer cost more per datapoint, more are no faster
+
+
+def consecutive(begin: int, end: int | None = None) -> Iterator[Indexes]:
+    """Blocks of the indexes from `begin` to before `end`; without an end, for ever."""
+    while end is None or begin < end:
+        stop = begin + _BLOCK if end is None else min(begin + _BLOCK, end)
+        yield np.arange(begin, stop)
+        begin = stop
+
+
+def pass_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
+    """Pass `p` of an addressable flow, read by index."""
+    n = len(df)
+    return present(df.at(consecutive(p * n, (p + 1) * n), stream))
+
+
+def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> Iterator[Any]:
+    """Pass `p` of an input of which each pass takes `num_taken` datapoints, if that is known.
+
+    A flow that never ends has no passes; where it can be addressed, each pass reads on behind the last one.
+    """
+    if num_taken is not None and df.endless and df.addressable:
+        return present(df.at(consecutive(p * num_taken), stream))
+    return df.run_pass(p, stream)
+
+
+def passes_and_positions(df: DataFlow, indexes: Indexes, n: int) -> tuple[Indexes, Indexes]:
+    """The pass and the position of each index of `df`, which has `n` datapoints per pass.
+
+    Raises:
+        IndexError: `df` is empty.
+    """
+    if n == 0 and len(indexes):
+        raise IndexError(f"{type(df).__name__} is empty: there is no datapoint at index {indexes[0]}")
+    passes, positions = np.divmod(indexes, max(n, 1))
+    return passes, positions
+
+
+def reordered(
+    passes: Indexes, positions: Indexes, tables: Callable[[int], tuple[NDArray[Any], ...]]
+) -> list[NDArray[np.int64]]:
+    """What the tables of each pass hold at the positions: one array for each table."""
+    out: list[NDArray[np.int64]] = []
+    for p in np.unique(passes).tolist():
+        here = passes == p
+        found = [table[positions[here]] for table in tables(p)]
+        out = out or [np.empty_like(positions) for _ in found]
+        for column, values in zip(out, found, strict=True):
+            column[here] = values
+    return out
+
+
+def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
+    """The same datapoints.
+
+    Raises:
+        Dropped: There is a hole among them, so that `df`, which counts, cannot be addressed.
+    """
+    for dp in datapoints:
+        if dp is HOLE:
+            raise Dropped(
+                f"{type(df).__name__} counts datapoints, and one below it was dropped: a map returned None, so the "
+                "positions of all that follow depend on it. Filter the list first, or iterate instead of indexing"
+            )
+        yield dp

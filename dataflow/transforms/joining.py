@@ -1,0 +1,179 @@
+"""Several flows become one: side by side, or one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from dataflow.base import Blocks, DataFlow
+from dataflow.errors import ShapeMismatch
+from dataflow.passes import known_length
+from dataflow.seeding import Stream
+from dataflow.transforms.arguments import require_flows
+from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passes_and_positions
+
+__all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleaved"]
+
+
+class SeveralInputs(DataFlow):
+    """A node over several flows. The same flow may be among them more than once, each time with a stream of its own.
+
+    Args:
+        df_lists: The inputs, at least one.
+    """
+
+    def __init__(self, df_lists: Iterable[DataFlow]) -> None:
+        self.df_lists: list[Any] = require_flows(df_lists, self)
+
+    @property
+    def inputs(self) -> Sequence[DataFlow]:
+        return super().inputs if self.adopted else self.flows
+
+    @property
+    def flows(self) -> Sequence[DataFlow]:
+        """The inputs in order, one that was given twice twice."""
+        return self.df_lists
+
+    def reset_state(self) -> None:
+        for ds in dict.fromkeys(self.inputs):
+            ds.reset_state()
+
+    def streams(self, stream: Stream) -> list[Stream]:
+        """The stream of every input."""
+        level = self.level
+        return [stream.turn(level, j) for j in range(len(self.flows))]
+
+
+def interleaved(
+    flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes
+) -> Iterator[Any]:
+    """For each k the datapoint at ``indexes[k]`` of the flow ``numbers[k]``."""
+    sources = [
+        ds.at([indexes[numbers == j]], stream) for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
+    ]
+    for j in numbers.tolist():
+        yield next(sources[j])
+
+
+class JoinData(SeveralInputs):
+    """Datapoints of several flows side by side: the first with the first, the second with the second, and so on.
+
+    Lists and tuples are put together to a list, dicts are merged. A pass ends with the shortest input. What is behind
+    that in the other inputs is left out; it is not even read if the lengths are known.
+
+    Args:
+        df_lists: The flows. The same one may be there twice.
+
+    Raises:
+        ShapeMismatch: Two dicts have a key in common; the message holds it.
+        TypeError: A list is to be joined with a dict.
+
+    Example:
+        >>> images = DataFromList([["a.png"], ["b.png"]], shuffle=False)
+        >>> labels = DataFromList([[7], [9], [5]], shuffle=False)
+        >>> list(JoinData([images, labels]))
+        [['a.png', 7], ['b.png', 9]]
+    """
+
+    @property
+    def indexed(self) -> bool:
+        return True
+
+    @property
+    def endless(self) -> bool:
+        return all(ds.endless for ds in self.flows)
+
+    def __len__(self) -> int:
+        ending = [ds for ds in self.flows if not ds.endless]
+        return min(map(len, ending or self.flows))
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        n = self._length()
+        passes = [pass_from(ds, p, n, below) for ds, below in zip(self.flows, self.streams(stream), strict=True)]
+        return islice(map(_joined, *passes), n)
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(partial(self._read, self.streams(stream), self._length()), blocks))
+
+    def _read(self, streams: Sequence[Stream], n: int | None, indexes: Indexes) -> Iterator[Any]:
+        columns = [
+            none_dropped(ds.at([self._below(ds, indexes, n)], stream), self)
+            for ds, stream in zip(self.flows, streams, strict=True)
+        ]
+        return map(_joined, *columns)
+
+    def _below(self, ds: DataFlow, indexes: Indexes, n: int | None) -> Indexes:
+        if n is None:
+            return indexes
+        passes, positions = passes_and_positions(self, indexes, n)
+        below: Indexes = passes * (n if ds.endless else len(ds)) + positions
+        return below
+
+    def _length(self) -> int | None:
+        """How many datapoints a pass takes from every input, if that is known."""
+        return None if self.endless else known_length(self)
+
+
+class ConcatData(SeveralInputs):
+    """One pass of every flow, one after the other.
+
+    Args:
+        df_lists: The flows. The same one may be there twice.
+
+    Example:
+        >>> df = ConcatData([DataFromList([[1], [2]], shuffle=False), DataFromList([[3]])])
+        >>> list(df), df[2], df[5]
+        ([[1], [2], [3]], [3], [3])
+    """
+
+    @property
+    def indexed(self) -> bool:
+        return not self.endless
+
+    @property
+    def endless(self) -> bool:
+        return any(ds.endless for ds in self.flows)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.flows))
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(partial(_run, p), self.flows, self.streams(stream)))
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        lengths = np.array([len(ds) for ds in self.flows], dtype=np.int64)
+        return chain.from_iterable(map(partial(self._read, self.streams(stream), lengths), blocks))
+
+    def _read(self, streams: Sequence[Stream], lengths: Indexes, indexes: Indexes) -> Iterator[Any]:
+        ends = np.cumsum(lengths)
+        passes, positions = passes_and_positions(self, indexes, int(ends[-1]))
+        numbers = np.searchsorted(ends, positions, side="right")
+        within = positions - (ends - lengths)[numbers]
+        return interleaved(self.flows, streams, numbers, passes * lengths[numbers] + within)
+
+
+def _run(p: int, ds: DataFlow, stream: Stream) -> Iterator[Any]:
+    return ds.run_pass(p, stream)
+
+
+def _joined(*datapoints: Any) -> Any:
+    if all(isinstance(dp, list | tuple) for dp in datapoints):
+        return list(chain.from_iterable(datapoints))
+    if not all(isinstance(dp, dict) for dp in datapoints):
+        kinds = ", ".join(type(dp).__name__ for dp in datapoints)
+        raise TypeError(f"JoinData joins lists and tuples, or dicts, got {kinds}: bring them to one kind with MapData")
+    merged: dict[Any, Any] = {}
+    for dp in datapoints:
+        merged.update(dp)
+    if len(merged) < sum(map(len, datapoints)):
+        keys = list(chain.from_iterable(datapoints))
+        twice = sorted({repr(key) for key in keys if keys.count(key) > 1})
+        raise ShapeMismatch(
+            f"JoinData: more than one datapoint has the key {', '.join(twice)}, and one value would hide the other. "
+            "Rename it with MapData, or leave it out with SelectComponent"
+        )
+    return merged

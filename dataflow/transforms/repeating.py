@@ -1,0 +1,198 @@
+"""The same passes or datapoints several times, and passes of another size."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, count, islice, repeat
+from typing import Any
+
+import numpy as np
+
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.datapoint import HOLE
+from dataflow.errors import EmptyPass, LengthUnknown
+from dataflow.life import life_of
+from dataflow.passes import known_length
+from dataflow.seeding import Stream
+from dataflow.transforms.arguments import at_least_one
+from dataflow.transforms.indexing import Indexes, consecutive, none_dropped
+
+__all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint", "passes_on"]
+
+_logger = logging.getLogger("dataflow.transforms")
+
+_NOTHING = object()
+_MANY = 1_000_000  # indexes without a datapoint, after which a flow of unknown length counts as empty
+
+
+def passes_on(ds: DataFlow, stream: Stream, begin: int = 0) -> Iterator[Any]:
+    """Pass after pass of `ds`, from pass `begin`, until one is empty."""
+    for p in count(begin):
+        datapoints = ds.run_pass(p, stream)
+        first = next(datapoints, _NOTHING)
+        if first is _NOTHING:
+            return
+        yield first
+        del first  # not kept through the pass
+        yield from datapoints
+
+
+class RepeatedData(ProxyDataFlow):
+    """Several passes of the input as one.
+
+    With ``num=-1`` a pass never ends; a loop that is broken off goes on, the next time, where it stopped. If a pass of
+    the input is empty, the endless flow ends with a warning.
+
+    Args:
+        ds: The input.
+        num: How many passes of `ds` make one pass; -1 for endlessly many.
+
+    Raises:
+        ValueError: `num` is neither -1 nor at least 1.
+
+    Example:
+        >>> df = RepeatedData(DataFromList([[1], [2]], shuffle=False), 2)
+        >>> len(df), list(df)
+        (4, [[1], [2], [1], [2]])
+    """
+
+    def __init__(self, ds: DataFlow, num: int) -> None:
+        super().__init__(ds)
+        self.num = -1 if not isinstance(num, bool | float) and num == -1 else at_least_one(self, "num", num)
+
+    @property
+    def endless(self) -> bool:
+        return self.num == -1 or self.ds.endless
+
+    def __len__(self) -> int:
+        if self.num == -1:
+            raise LengthUnknown("RepeatedData(…, -1) never ends: FixedSizeData gives it passes")
+        return len(self.ds) * self.num
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.num == -1:
+            return life_of(self).continued.take(stream, partial(self._endless, stream), type(self).__name__)
+        passes = range(p * self.num, (p + 1) * self.num)
+        return chain.from_iterable(map(self.ds.run_pass, passes, repeat(stream)))
+
+    def _endless(self, stream: Stream) -> Iterator[Any]:
+        yield from passes_on(self.ds, stream)
+        _logger.warning("RepeatedData(…, -1) ends, because a pass of %s was empty", type(self.ds).__name__)
+
+
+class RepeatedDataPoint(ProxyDataFlow):
+    """Every datapoint several times in a row: the same object each time.
+
+    Args:
+        ds: The input.
+        num: How many times, at least 1.
+
+    Example:
+        >>> list(RepeatedDataPoint(DataFromList([[1], [2]], shuffle=False), 2))
+        [[1], [1], [2], [2]]
+    """
+
+    def __init__(self, ds: DataFlow, num: int) -> None:
+        super().__init__(ds)
+        self.num = at_least_one(self, "num", num)
+
+    def __len__(self) -> int:
+        return len(self.ds) * self.num
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(repeat, self.ds.run_pass(p, stream), repeat(self.num)))
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(partial(self._read, stream), blocks))
+
+    def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
+        # Neighbours that are copies of one datapoint are made once.
+        below = indexes // self.num
+        first = np.flatnonzero(np.diff(below, prepend=-1))
+        lengths = np.diff(first, append=len(below))
+        return chain.from_iterable(map(repeat, self.ds.at([below[first]], stream), lengths.tolist()))
+
+
+class FixedSizeData(ProxyDataFlow):
+    """Passes of a size of your choice, shorter or longer than those of the input.
+
+    With ``keep_state=True`` a pass goes on in the input where the last one ended: pass `p` of a flow that can be
+    addressed holds its datapoints from index ``p * size``. With ``keep_state=False`` every pass begins with a new pass
+    of the input.
+
+    If a map below drops datapoints, the following ones fill up the pass.
+
+    Args:
+        ds: The input.
+        size: Datapoints per pass, at least 1.
+        keep_state: Go on where the last pass ended.
+
+    Raises:
+        EmptyPass: A pass of the input is empty.
+
+    Example:
+        >>> df = FixedSizeData(DataFromList([[k] for k in range(3)], shuffle=False), 2)
+        >>> [list(df) for _ in range(3)]
+        [[[0], [1]], [[2], [0]], [[1], [2]]]
+    """
+
+    def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
+        super().__init__(ds)
+        self._size = at_least_one(self, "size", size)
+        self.keep_state = keep_state
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def endless(self) -> bool:
+        return False
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        if known_length(self.ds) == 0:
+            raise self._empty()
+        return none_dropped(self.ds.at(map(self._below, blocks), stream), self)
+
+    def _below(self, indexes: Indexes) -> Indexes:
+        if self.keep_state or self.ds.endless:
+            return indexes
+        passes, positions = np.divmod(indexes, self._size)
+        n = len(self.ds)
+        below: Indexes = passes * (-(-self._size // n) * n) + positions
+        return below
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        n = known_length(self.ds)
+        if n == 0:
+            raise self._empty()
+        if self.ds.addressable:
+            begin = int(self._below(np.array([p * self._size]))[0])
+            datapoints = self._present(self.ds.at(consecutive(begin), stream), 2 * n if n else _MANY)
+        elif self.keep_state:
+            begin_anew = partial(passes_on, self.ds, stream)
+            datapoints = life_of(self).continued.take(stream, begin_anew, type(self).__name__)
+        else:
+            datapoints = passes_on(self.ds, stream, p * (-(-self._size // n) if n else self._size))
+        return islice(chain(datapoints, self._ended()), self._size)
+
+    def _present(self, datapoints: Iterator[Any], most: int) -> Iterator[Any]:
+        """The datapoints without the holes; ends after `most` holes in a row, which hold a whole pass."""
+        holes = 0
+        for dp in datapoints:
+            if dp is not HOLE:
+                holes = 0
+                yield dp
+            elif (holes := holes + 1) >= most:
+                return
+
+    def _ended(self) -> Iterator[Any]:
+        raise self._empty()
+        yield
+
+    def _empty(self) -> EmptyPass:
+        name = type(self.ds).__name__
+        return EmptyPass(
+            f"FixedSizeData owes {self._size} datapoints, but a pass of {name} gave none: look at its source"
+        )

@@ -1,0 +1,1 @@
+"""How datapoints move between workers and consumer."""

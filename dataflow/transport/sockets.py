@@ -1,0 +1,150 @@
+"""The channel over ZeroMQ: PUSH from each worker, PULL at the consumer, on a socket file in a private directory.
+
+Guarantees:
+
+- The directory is fresh and has mode 0700: a process of another user cannot connect. It is removed once every worker
+  has connected, so nobody can connect afterwards, and nothing is left behind if the main process is killed.
+- A message without the token of this run is refused before anything in it is unpickled.
+- Nothing is bounded by ZeroMQ's high-water marks, which count neither bytes nor what the peer has queued: both are off,
+  and `Credit` is the bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import zmq
+
+from dataflow.descriptors import Descriptor
+from dataflow.transport.messages import Message, new_token, pack, unpack
+
+__all__ = ["SocketChannel"]
+
+_LOG = logging.getLogger(__name__)
+_RECONNECT_MS: Final = 1  # a worker that is faster than the consumer's bind tries again soon
+_RECONNECT_MAX_MS: Final = 100
+_READ_AT_ONCE: Final = 64
+
+
+class SocketChannel:
+    """A PULL socket of the consumer, and a PUSH socket in each worker."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._token = new_token()
+        self._directory = _private_directory()
+        self._address = f"ipc://{os.path.join(self._directory, 's')}"
+
+    def port(self, worker: int) -> _SocketPort:
+        return _SocketPort(self._address, self._token)
+
+    def open_receiver(self) -> _SocketReceiver:
+        return _SocketReceiver(self._address, self._directory, self._token, self._num_workers)
+
+    def close(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _private_directory() -> str:
+    """A fresh directory of mode 0700 whose path leaves room for a socket's name."""
+    for parent in (None, "/tmp"):  # mkdtemp makes a fresh directory of our own
+        directory = tempfile.mkdtemp(prefix="dataflow-", dir=parent)
+        if len(os.fsencode(directory)) + len("/s") <= zmq.IPC_PATH_MAX_LEN:
+            return directory
+        os.rmdir(directory)
+    raise OSError(
+        f"the path of a socket may have {zmq.IPC_PATH_MAX_LEN} bytes, and neither {tempfile.gettempdir()} nor /tmp "
+        "leaves room for one. Set TMPDIR to a shorter path"
+    )
+
+
+class _SocketPort:
+    def __init__(self, address: str, token: bytes) -> None:
+        self._address = address
+        self._token = token
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return ()
+
+    def open(self) -> _SocketSender:
+        return _SocketSender(self._address, self._token)
+
+    def hand_over(self) -> None:
+        """A socket is opened by the worker itself."""
+
+
+class _SocketSender:
+    def __init__(self, address: str, token: bytes) -> None:
+        self._token = token
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PUSH)
+        self._socket.set_hwm(0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        self._socket.connect(address)
+
+    def send(self, message: Message) -> None:
+        self._socket.send_multipart(pack(self._token, message), copy=False)
+
+    def close(self, flush: float) -> None:
+        # Lingering 0 would throw away what was sent last, and that is where an exception stands.
+        self._socket.close(linger=int(flush * 1000))
+        self._context.term()
+
+
+class _SocketReceiver:
+    def __init__(self, address: str, directory: str, token: bytes, num_workers: int) -> None:
+        self._directory = directory
+        self._token = token
+        self._num_workers = num_workers
+        self._warned = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PULL)
+        self._socket.set_hwm(0)
+        self._socket.bind(address)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+
+    def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
+        try:
+            for fd in watched:
+                self._poller.register(fd, zmq.POLLIN)
+            ready = self._poller.poll(math.ceil(timeout * 1000))
+            return any(source is self._socket for source, _ in ready)
+        finally:
+            for fd in watched:
+                with suppress(KeyError):  # an interrupt may have come before it was registered
+                    self._poller.unregister(fd)
+
+    def take(self) -> Message | None:
+        for _ in range(_READ_AT_ONCE):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            message = unpack(self._token, self._num_workers, frames)
+            if message is not None:
+                return message
+            if not self._warned:
+                self._warned = True
+                _LOG.warning("refused a message that does not come from a worker of this run; others are not reported")
+        return None
+
+    def everyone_connected(self) -> None:
+        # The socket lives on without its name.
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def stop(self) -> None:
+        """A PUSH socket never waits to be read."""
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Threads and processes: started, watched, stopped."""

@@ -1,0 +1,62 @@
+"""Where code runs: which worker of how many, at every level of nesting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+__all__ = ["WorkerInfo", "entering", "place_of", "worker_info"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """The worker in which some code runs.
+
+    Attributes:
+        index: Which worker, from 0, at the innermost level.
+        count: How many workers there are at that level.
+        path: Pairs (index, count) of every level, the outermost first.
+    """
+
+    index: int
+    count: int
+    path: tuple[tuple[int, int], ...]
+
+    def below(self, index: int, count: int) -> WorkerInfo:
+        """Worker `index` of `count` that this worker starts."""
+        return WorkerInfo(index, count, (*self.path, (index, count)))
+
+
+_here: ContextVar[WorkerInfo | None] = ContextVar("worker_info", default=None)
+
+
+def worker_info() -> WorkerInfo | None:
+    """The worker in which this code runs; None in the main process.
+
+    Example:
+        >>> worker_info() is None
+        True
+        >>> df = MapData(DataFromList([[0]]), lambda dp: [worker_info().index, worker_info().count])
+        >>> with MultiProcessRunnerZMQ(df, 1) as runner:
+        ...     list(runner)
+        [[0, 1]]
+    """
+    return _here.get()
+
+
+def place_of(index: int, count: int) -> WorkerInfo:
+    """Worker `index` of `count` that is started from here."""
+    here = _here.get()
+    return WorkerInfo(index, count, ((index, count),)) if here is None else here.below(index, count)
+
+
+@contextmanager
+def entering(place: WorkerInfo) -> Iterator[None]:
+    """Inside the block, in this thread, code runs at `place`."""
+    token = _here.set(place)
+    try:
+        yield
+    finally:
+        _here.reset(token)

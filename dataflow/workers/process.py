@@ -1,0 +1,170 @@
+"""A worker that is a process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+
+import numpy as np
+
+from dataflow.descriptors import Descriptor, handing_over, pipe
+from dataflow.workers.lifeline import hold_on
+from dataflow.workers.place import WorkerInfo, entering
+
+__all__ = ["ProcessWorker"]
+
+_OUR_THREADS: Final = "dataflow-"
+_KILL_TIMEOUT: Final = 5.0
+
+
+class ProcessWorker:
+    """One process, from its start to its end.
+
+    Args:
+        context: A multiprocessing context: the start method.
+        place: Which worker of how many.
+        seed: Words that seed `random` and `numpy.random` in the process.
+        body: What runs in it: picklable unless the start method is fork.
+        descriptors: What the body needs of this process's descriptors.
+    """
+
+    def __init__(
+        self,
+        context: BaseContext,
+        place: WorkerInfo,
+        seed: Sequence[int],
+        body: Callable[[], None],
+        descriptors: Sequence[Descriptor],
+    ) -> None:
+        self.place = place
+        self._held, self._lifeline = pipe()
+        self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+            target=_main, args=(self._held, place, tuple(seed), body), name=f"dataflow-worker-{place.index}"
+        )
+        # Daemonic processes may have no children; runners nest. The lifeline does what the flag would do.
+        self._process.daemon = False
+        try:
+            with (
+                handing_over(self._held, *descriptors),
+                _interrupts_blocked(),
+                _fork_warning_silenced(),
+                _children_allowed(),
+            ):
+                self._process.start()
+        except BaseException:
+            self._lifeline.close()
+            raise
+        finally:
+            self._held.close()
+        self.pid = self._process.pid
+        self.sentinel: int | None = self._process.sentinel
+
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return self.exitcode() is not None or not _exists(self.pid)
+
+    def exitcode(self) -> int | None:
+        """Negative for a signal; None while it runs, or if somebody else has collected it (`SIGCHLD` ignored)."""
+        return self._process.exitcode
+
+    def state(self) -> str:
+        """What the process is doing, for a message."""
+        if self.has_ended():
+            return f"pid {self.pid}, ended with exit code {self.exitcode()}"
+        return f"pid {self.pid}, {_scheduler_state(self.pid)}"
+
+    def join(self, timeout: float) -> bool:
+        """Wait for its end, `timeout` seconds at most; whether it has ended."""
+        self._process.join(timeout)
+        return self.has_ended()
+
+    def kill(self) -> bool:
+        """End it whatever it is doing; its own workers go with it. False if even the kernel cannot end it."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        return self.join(_KILL_TIMEOUT)
+
+    def release(self) -> None:
+        """Give back what the operating system keeps of it."""
+        self._lifeline.close()
+        if self.exitcode() is not None:
+            self._process.close()
+
+
+def _main(lifeline: Descriptor, place: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    hold_on(lifeline)
+    random.seed(repr(seed))
+    np.random.seed(np.random.SeedSequence(seed).generate_state(8))  # for user code that draws from it
+    with entering(place):
+        body()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A child that is started here is born deaf to Ctrl-C, until it has decided to ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _children_allowed() -> Iterator[None]:
+    """Lift the ban on children of a daemonic process (one that loads data for somebody else): ours end with it."""
+    here = multiprocessing.current_process()
+    if not here.daemon:
+        yield
+        return
+    here.daemon = False
+    try:
+        yield
+    finally:
+        here.daemon = True
+
+
+@contextmanager
+def _fork_warning_silenced() -> Iterator[None]:
+    """Python 3.12 warns of a fork with threads; ours (ZeroMQ's, and those named so) hold no lock that a child takes.
+
+    Where the user has threads of their own, the warning is theirs to see.
+    """
+    others = [thread for thread in threading.enumerate() if not thread.name.startswith(_OUR_THREADS)]
+    if sys.version_info < (3, 12) or len(others) > 1:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*fork\(\) may lead to deadlocks", category=DeprecationWarning)
+        yield
+
+
+def _exists(pid: int | None) -> bool:
+    """Whether there is such a process: also one that has ended, until its parent collects it."""
+    try:
+        os.kill(pid or 0, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # it runs as another user
+    return True
+
+
+def _scheduler_state(pid: Any) -> str:
+    names = {"R": "running", "S": "waiting", "D": "waiting for a device", "T": "stopped by a signal", "Z": "ended"}
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return names.get(stat.read().rpartition(")")[2].split()[0], "alive")
+    except OSError:
+        return "alive"

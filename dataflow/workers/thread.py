@@ -1,0 +1,53 @@
+"""A worker that is a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from dataflow.workers.place import WorkerInfo, entering
+
+__all__ = ["ThreadWorker"]
+
+
+class ThreadWorker:
+    """One thread, from its start to its end. It cannot be killed: see `kill`."""
+
+    pid: int | None = None
+    sentinel: int | None = None
+
+    def __init__(self, place: WorkerInfo, body: Callable[[], None]) -> None:
+        self.place = place
+        self._thread = threading.Thread(
+            target=_main, args=(place, body), name=f"dataflow-worker-{place.index}", daemon=True
+        )
+        self._thread.start()
+
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return not self._thread.is_alive()
+
+    def exitcode(self) -> int | None:
+        """None: a thread has none."""
+        return None
+
+    def state(self) -> str:
+        """What the thread is doing, for a message."""
+        return f"thread {self._thread.name}, {'alive' if self._thread.is_alive() else 'ended'}"
+
+    def join(self, timeout: float) -> bool:
+        """Wait for its end, `timeout` seconds at most; whether it has ended."""
+        self._thread.join(timeout)
+        return self.has_ended()
+
+    def kill(self) -> bool:
+        """False: a thread that does not return is abandoned; it ends with the interpreter."""
+        return False
+
+    def release(self) -> None:
+        """Nothing is kept of it."""
+
+
+def _main(place: WorkerInfo, body: Callable[[], None]) -> None:
+    with entering(place):
+        body()

@@ -1,0 +1,260 @@
+"""Decode real JPEGs, cut random crops out of them in worker processes, and save a contact sheet.
+
+Two photographs ship with scikit-learn, so nothing is downloaded. The chain:
+
+    list of files, shuffled -> decode -> random crop, flip, brightness -> runner with workers -> batches
+
+Each datapoint reads and decodes its file anew, as it would in a folder of a million different ones.
+``--runner`` and ``--workers`` change where that work is done.
+
+Run it with ``python examples/photos.py --out contact-sheet.png``.
+"""
+
+import argparse
+import importlib.resources
+import itertools
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+try:
+    import cv2
+except ImportError:
+    cv2 = None
+
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromList,
+    MapDataComponent,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadRunner,
+    ProxyDataFlow,
+    RNGDataFlow,
+)
+
+Image = NDArray[np.uint8]
+
+# The augmentation.
+CROP_SIDE = 96
+SMALLEST_CROP = 0.4  # side of the square that is cut out, as a share of the photograph's shorter side
+LARGEST_CROP = 0.9
+FLIP_PROBABILITY = 0.5
+DARKEST = 0.6
+BRIGHTEST = 1.25
+WHITE = 255
+
+BATCH_SIZE = 32
+
+# Datapoints that `MultiProcessRunner` and `MultiThreadRunner` compute ahead.
+NUM_PREFETCH = 64
+
+# The contact sheet.
+SHEET_COLUMNS = 12
+SHEET_ROWS = 8
+SHEET_GAP = 4
+SHEET_GREY = 128
+SHEET_STEP = CROP_SIDE + SHEET_GAP
+
+
+def find_photos() -> list[str]:
+    """Find the photographs that ship with scikit-learn.
+
+    Raises:
+        SystemExit: scikit-learn cannot be imported. Says what to install.
+    """
+    try:
+        package = importlib.resources.files("sklearn")
+    except ImportError as error:
+        sys.exit(
+            f"The photographs ship with scikit-learn, which cannot be imported ({error}). "
+            'Install it with: pip install "dataflow-runners[examples]"'
+        )
+    folder = package / "datasets" / "images"
+    return sorted(str(file) for file in folder.iterdir() if file.name.endswith(".jpg"))
+
+
+def read_photo(path: str) -> Image:
+    """Read and decode one file: uint8 ``(H, W, 3)``, blue first, as everywhere in OpenCV.
+
+    Raises:
+        ValueError: The file is missing or not an image. Names it.
+    """
+    photo = cv2.imread(path)
+    if photo is None:
+        raise ValueError(f"{path} is missing or is not an image that OpenCV can decode")
+    return photo
+
+
+def cut_random_square(photo: Image, rng: np.random.Generator) -> Image:
+    """Cut a square of random size and place out of a photograph, without copying it."""
+    height, width, _ = photo.shape
+    side = round(min(height, width) * rng.uniform(SMALLEST_CROP, LARGEST_CROP))
+    top = rng.integers(height - side, endpoint=True)
+    left = rng.integers(width - side, endpoint=True)
+    return photo[top : top + side, left : left + side]
+
+
+def flip_sometimes(image: Image, rng: np.random.Generator) -> Image:
+    """Mirror every second image on average, left to right."""
+    return image[:, ::-1] if rng.random() < FLIP_PROBABILITY else image
+
+
+def change_brightness(image: Image, rng: np.random.Generator) -> Image:
+    """Make an image darker or brighter; what would be brighter than white is white."""
+    scaled = image * rng.uniform(DARKEST, BRIGHTEST)
+    return np.minimum(scaled, WHITE).astype(np.uint8)
+
+
+class RandomCrops(RNGDataFlow, ProxyDataFlow):
+    """Turn every photograph into one random crop.
+
+    Args:
+        ds: Datapoints ``[photo]``, uint8 ``(H, W, 3)`` of any size.
+
+    Yields:
+        Datapoints ``[crop]``, uint8 ``(96, 96, 3)``.
+    """
+
+    def reset_state(self) -> None:
+        """Keep OpenCV to one thread wherever this flow runs: a pool per worker would crowd the cores."""
+        super().reset_state()
+        cv2.setNumThreads(1)
+
+    def __iter__(self) -> Iterator[list[Image]]:
+        for (photo,) in self.ds:
+            square = cut_random_square(photo, self.rng)
+            crop = cv2.resize(square, (CROP_SIDE, CROP_SIDE), interpolation=cv2.INTER_AREA)
+            yield [change_brightness(flip_sometimes(crop, self.rng), self.rng)]
+
+
+# Each runner takes a function that makes the flow, as `MultiThreadRunner` needs one flow per thread.
+RUNNERS: dict[str, Callable[[Callable[[], DataFlow], int], DataFlow]] = {
+    "zmq": lambda make_flow, num_workers: MultiProcessRunnerZMQ(make_flow(), num_proc=num_workers),
+    "process": lambda make_flow, num_workers: MultiProcessRunner(make_flow(), NUM_PREFETCH, num_workers),
+    "thread": lambda make_flow, num_workers: MultiThreadRunner(make_flow, NUM_PREFETCH, num_workers),
+    "none": lambda make_flow, num_workers: make_flow(),
+}
+
+
+def make_batches(paths: list[str], num_images: int, runner: str, num_workers: int) -> DataFlow:
+    """Build the whole chain: datapoints ``[uint8 (32, 96, 96, 3)]``, `num_images` crops in a pass."""
+    datapoints = [[path] for path in itertools.islice(itertools.cycle(paths), num_images)]
+
+    def make_crops() -> DataFlow:
+        files = DataFromList(datapoints, shuffle=True)
+        return RandomCrops(MapDataComponent(files, read_photo, index=0))
+
+    return BatchData(RUNNERS[runner](make_crops, num_workers), BATCH_SIZE, remainder=True)
+
+
+def collect_crops(batches: DataFlow, num_images: int) -> list[Image]:
+    """Run one pass with a progress bar and keep the first crops of it, as many as fit on the sheet."""
+    crops: list[Image] = []
+    with tqdm(total=num_images, unit=" images", leave=False) as progress:
+        for (batch,) in batches:
+            crops.extend(batch[: SHEET_ROWS * SHEET_COLUMNS - len(crops)])
+            progress.update(len(batch))
+    return crops
+
+
+def lay_out(crops: list[Image]) -> Image:
+    """Lay crops out on a grey sheet, 12 in a row, with a gap around each."""
+    num_rows = math.ceil(len(crops) / SHEET_COLUMNS)
+    height, width = num_rows * SHEET_STEP + SHEET_GAP, SHEET_COLUMNS * SHEET_STEP + SHEET_GAP
+    sheet = np.full((height, width, 3), SHEET_GREY, dtype=np.uint8)
+    for position, crop in enumerate(crops):
+        row, column = divmod(position, SHEET_COLUMNS)
+        top, left = SHEET_GAP + row * SHEET_STEP, SHEET_GAP + column * SHEET_STEP
+        sheet[top : top + CROP_SIDE, left : left + CROP_SIDE] = crop
+    return sheet
+
+
+def save_png(image: Image, path: Path) -> None:
+    """Write an image to a file, or raise the `OSError` that says why not; ``cv2.imwrite`` swallows it."""
+    _, png = cv2.imencode(".png", image)
+    path.write_bytes(png.tobytes())
+
+
+def count_cores() -> int:
+    """Count the cores that this process may use, where the system tells, else those of the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def print_setting(options: argparse.Namespace) -> None:
+    """Print what the figures that follow depend on."""
+    workers = "in this process" if options.runner == "none" else f"workers: {options.workers}"
+    print(f"machine  {platform.system()} {platform.machine()}, cores: {count_cores()}")
+    print(f"python   {platform.python_version()}, numpy {np.__version__}, opencv {cv2.__version__}")
+    print(f"runner   {options.runner}, {workers}", flush=True)
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1 from the command line."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too small; give at least 1")
+    return number
+
+
+def png_path(text: str) -> Path:
+    """Read the name of a PNG file in an existing folder from the command line."""
+    path = Path(text)
+    if path.suffix.lower() != ".png":
+        raise argparse.ArgumentTypeError(f"{text} does not end in .png")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; a wrong one ends the program with exit code 2."""
+    parser = argparse.ArgumentParser(description="Cut random crops out of photographs and save a contact sheet.")
+    parser.add_argument("--runner", choices=RUNNERS, default="zmq", help="where files are decoded (%(default)s)")
+    parser.add_argument("--workers", type=positive, default=2, help="processes or threads that decode (%(default)s)")
+    parser.add_argument("--images", type=positive, default=960, help="crops to make (%(default)s)")
+    parser.add_argument("--out", type=png_path, default="contact-sheet.png", help="the PNG to write (%(default)s)")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make the crops, print the speed, which covers the start of the workers, and save the contact sheet.
+
+    Returns:
+        The exit code 0; what goes wrong is raised.
+
+    Raises:
+        SystemExit: The command line is wrong, or OpenCV or scikit-learn is missing. Says what to install.
+    """
+    options = parse(argv)
+    if cv2 is None:
+        sys.exit(
+            "The photographs are decoded by OpenCV, but cv2 cannot be imported. "
+            'Install it with: pip install "dataflow-runners[images]"'
+        )
+    paths = find_photos()
+    print(f"photos   {', '.join(Path(path).name for path in paths)}")
+    print_setting(options)
+    started = time.perf_counter()
+    with make_batches(paths, options.images, options.runner, options.workers) as batches:
+        crops = collect_crops(batches, options.images)
+    seconds = time.perf_counter() - started
+    print(f"crops    {options.images} in {seconds:.1f} s: {options.images / seconds:,.0f} images/s")
+    save_png(lay_out(crops), options.out)
+    print(f"sheet    {options.out}, with {len(crops)} of them")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

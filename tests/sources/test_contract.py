@@ -1,0 +1,29 @@
+"""Every source keeps the promises of all nodes."""
+
+import pytest
+
+from dataflow.sources.in_memory import DataFromList
+from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
+from dataflow.sources.synthetic import FakeData
+from tests.support.contract import check_node, listed
+
+
+def count():
+    for k in range(6):
+        yield [k]
+
+
+SOURCES = {
+    "DataFromGenerator": (lambda: DataFromGenerator(count), {"addressable": False}),
+    "DataFromIterable": (lambda: DataFromIterable(range(6)), {"addressable": False}),
+    "DataFromList": (lambda: DataFromList([[k] for k in range(6)], shuffle=False), {}),
+    "DataFromList shuffle": (lambda: listed(tuple), {}),
+    "DataFromList seed": (lambda: DataFromList(range(6), seed=3), {}),
+    "FakeData": (lambda: FakeData([(2, 2), ()], size=5), {}),
+    "FakeData repeated": (lambda: FakeData([(2, 2)], size=5, random=False), {}),
+}
+
+
+@pytest.mark.parametrize(("make", "traits"), SOURCES.values(), ids=SOURCES)
+def test_the_source_keeps_the_contract(make, traits):
+    check_node(make, source=True, **traits)

@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+
+from dataflow.sources.in_memory import DataFromList
+from tests.support.contract import seeded
+
+
+def test_it_shuffles_unless_told_not_to():
+    assert list(DataFromList(range(5), shuffle=False)) == list(range(5))
+    with seeded(1):
+        assert list(DataFromList(range(50))) != list(range(50))
+
+
+def test_every_pass_is_another_permutation():
+    df = DataFromList(range(50))
+    passes = [list(df) for _ in range(3)]
+    assert all(sorted(found) == list(range(50)) for found in passes)
+    assert len({tuple(found) for found in passes}) == 3
+
+
+def test_its_own_seed_replaces_the_root():
+    def order():
+        return list(DataFromList(range(50), seed=3))
+
+    assert order() == order() != list(DataFromList(range(50), seed=4))
+
+
+def test_the_elements_themselves_are_given_out():
+    lst = [[0], [1]]
+    assert all(dp is element for dp, element in zip(DataFromList(lst, shuffle=False), lst, strict=True))
+
+
+def test_the_list_is_left_alone():
+    lst = list(range(20))
+    list(DataFromList(lst))
+    assert lst == list(range(20))
+
+
+def test_a_list_that_has_grown_is_read_to_its_new_end():
+    lst = [[0]]
+    df = DataFromList(lst, shuffle=False)
+    assert list(df) == [[0]]
+    lst.append([1])
+    assert list(df) == [[0], [1]] and len(df) == 2
+
+
+def test_one_block_of_indexes_may_hold_many_passes():
+    with seeded(1):
+        df = DataFromList(range(3))
+        assert df[0:300] == [k for _ in range(100) for k in df]
+
+
+def test_an_array_is_a_list_of_its_rows():
+    rows = list(DataFromList(np.arange(6).reshape(3, 2), shuffle=False))
+    assert [row.tolist() for row in rows] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_empty_list_gives_empty_passes_and_no_index(shuffle):
+    df = DataFromList([], shuffle=shuffle)
+    assert list(df) == [] and len(df) == 0 and df[0:0] == []
+    with pytest.raises(IndexError, match="empty"):
+        df[0]
+
+
+@pytest.mark.parametrize("lst", [{0: [1]}, {1, 2}, iter([1]), (k for k in range(2)), 5])
+def test_what_is_no_list_is_refused_with_a_cure(lst):
+    with pytest.raises(TypeError, match=r"DataFromIterable|list\("):
+        DataFromList(lst)

@@ -1,0 +1,102 @@
+import multiprocessing
+import pickle
+import queue
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from dataflow.errors import DataFlowTerminated, NotAddressable, TimeoutError
+from dataflow.sources import queues
+from dataflow.sources.queues import DataFromQueue
+from tests.support.waits import wait_until
+
+
+def filled(*values):
+    q = queue.Queue()
+    for value in values:
+        q.put(value)
+    return q
+
+
+def test_the_sentinel_ends_a_pass_and_the_next_takes_what_follows():
+    df = DataFromQueue(filled([1], "end", [2], [3], "end"), sentinel="end")
+    assert [list(df), list(df)] == [[[1]], [[2], [3]]]
+    assert not df.endless
+
+
+def test_without_a_sentinel_a_pass_has_no_end():
+    df = DataFromQueue(filled(None, None))
+    iterator = iter(df)
+    assert df.endless and [next(iterator), next(iterator)] == [None, None]
+    assert pickle.loads(pickle.dumps(queues.DataFromQueue(CanBePickled()))).endless
+
+
+class CanBePickled:
+    def get(self, timeout):
+        raise queue.Empty
+
+
+def test_a_sentinel_from_another_process_is_a_copy_that_equals_it():
+    end = ("end", 1000)
+    assert list(DataFromQueue(filled([1], ("end", 1000)), sentinel=end)) == [[1]]
+
+
+def test_arrays_are_no_sentinels():
+    found = list(DataFromQueue(filled([np.zeros(2)], np.zeros(2), [1]), sentinel=[1], timeout=1))
+    assert len(found) == 2
+
+
+def test_a_multiprocessing_queue_serves_too():
+    q = multiprocessing.Queue()
+    for value in ([1], [2], None):
+        q.put(value)
+    assert list(DataFromQueue(q, sentinel=None, timeout=20)) == [[1], [2]]
+    q.close()
+    q.join_thread()
+
+
+def test_nothing_in_time_raises_and_leaves_the_flow_usable():
+    q = filled([1])
+    df = DataFromQueue(q, timeout=0.02)
+    with pytest.raises(TimeoutError, match=r"0\.02 seconds"):
+        list(df)
+    q.put([2])
+    assert next(iter(df)) == [2]
+
+
+def test_closing_from_another_thread_ends_the_wait():
+    df = DataFromQueue(queue.Queue())
+    outcome = []
+
+    def consume():
+        try:
+            list(df)
+        except DataFlowTerminated as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    wait_until(lambda: df.queue.not_empty._waiters, 5, "nobody waits for the queue")
+    began = time.monotonic()
+    df.close()
+    thread.join(5)
+    assert outcome and time.monotonic() - began < 0.6
+
+
+def test_what_is_no_queue_or_no_time_is_refused():
+    with pytest.raises(TypeError, match="expects a queue"):
+        DataFromQueue([1])
+    with pytest.raises(TypeError, match="expects a queue"):
+        DataFromQueue({})
+    with pytest.raises(ValueError, match="0"):
+        DataFromQueue(queue.Queue(), timeout=0)
+
+
+def test_a_queue_has_no_index_and_no_length():
+    df = DataFromQueue(queue.Queue())
+    with pytest.raises(NotAddressable, match="DataFromQueue"):
+        df[0]
+    with pytest.raises(NotImplementedError):
+        len(df)

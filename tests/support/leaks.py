@@ -1,0 +1,175 @@
+"""The watch over the machine: after every test and every doctest it is as it was before.
+
+Guarantees:
+    - New processes (zombies, and orphans whose parent is gone, too), threads, open descriptors, entries of
+      /dev/shm and socket directories fail the test that made them, with a message that names each.
+    - What only needs a moment, or a garbage collection, to go away gets it. A clean test pays for neither.
+    - What other programs on the machine do is not held against a test.
+    - A test that ended by an exception is not examined: the report keeps its frames and all that they hold.
+
+The fork server and the resource tracker of multiprocessing live as long as the interpreter, by design. A
+worker of the fork server has the fork server's command line, so a pattern would excuse too much. Both are
+running before anything is counted.
+"""
+
+import gc
+import multiprocessing
+import multiprocessing.util
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.waits import wait_until
+
+GRACE = 5.0  # seconds, for what is on its way out
+SHARED_MEMORY = Path("/dev/shm")
+RAISED = pytest.StashKey[bool]()
+
+Found = dict[Hashable, str]  # identity -> how to name it in a message
+
+
+def processes() -> Found:
+    """Find our descendants, and the orphans of our process group: another parent has adopted those."""
+    found = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    for pid in psutil.pids():
+        try:
+            if pid != os.getpid() and pid not in found and os.getpgid(pid) == os.getpgrp():
+                process = psutil.Process(pid)
+                is_orphan = os.getpgid(process.ppid()) != os.getpgrp()
+                if is_orphan and process.status() != psutil.STATUS_ZOMBIE:  # to be reaped, but not by us
+                    found[pid] = process
+        except (OSError, psutil.Error):
+            continue
+    return {(pid, process.create_time()): f"process {_describe(process)}" for pid, process in found.items()}
+
+
+def threads() -> Found:
+    """Find the threads that Python knows; one that a C library runs shows by its descriptors."""
+    return {(thread.ident, id(thread)): f"thread {thread!r}" for thread in threading.enumerate()}
+
+
+def descriptors() -> Found:
+    """Find open descriptors and what they refer to, so that one exchanged for another is noticed."""
+    found: Found = {}
+    for entry in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:  # the listing's own descriptor
+            continue
+        found[entry, target] = f"descriptor {entry} -> {target}"
+    return found
+
+
+def shared_memory() -> Found:
+    return {path: f"shared memory {path}" for path in SHARED_MEMORY.glob("*")}
+
+
+def socket_directories() -> Found:
+    return {path: f"directory {path}" for path in Path(tempfile.gettempdir()).glob("dataflow-*")}
+
+
+KINDS: tuple[Callable[[], Found], ...] = (processes, threads, descriptors, shared_memory, socket_directories)
+
+
+def snapshot() -> Found:
+    """Find everything that a test could leave behind."""
+    return {(kind.__name__, key): name for kind in KINDS for key, name in kind().items()}
+
+
+def new_since(before: Found) -> Found:
+    """Find what is there now, was not there `before`, and is ours."""
+    return {
+        (kind, key): name
+        for (kind, key), name in snapshot().items()
+        if (kind, key) not in before and not (kind == "shared_memory" and _is_foreign(key))
+    }
+
+
+def check_nothing_left(before: Found, grace: float = GRACE) -> None:
+    """Fail unless everything that was not there `before` goes away within `grace` seconds."""
+    left = new_since(before)
+
+    def nothing_left() -> bool:
+        nonlocal left
+        if left:
+            gc.collect()
+            left = new_since(before)
+        return not left
+
+    wait_until(nothing_left, grace, lambda: "left behind: " + "; ".join(sorted(left.values())))
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
+    except psutil.ZombieProcess:
+        return f"{process.pid} (zombie)"
+    except psutil.Error:
+        return f"{process.pid} (gone)"
+
+
+def _is_foreign(path: Path) -> bool:
+    """Tell whether a process that is not ours has this entry of /dev/shm in its memory."""
+    ours = {os.getpid(), *(process.pid for process in psutil.Process().children(recursive=True))}
+    try:
+        inode = path.stat().st_ino
+    except FileNotFoundError:
+        return True  # gone meanwhile
+    for pid in psutil.pids():
+        try:
+            # By inode, since the name of a semaphore is a second link to the file that is mapped.
+            if pid not in ours and f" {inode} " in "".join(_mappings_of_shared_memory(pid)):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _mappings_of_shared_memory(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/maps") as lines:
+        return [line for line in lines if str(SHARED_MEMORY) in line]
+
+
+def _start_servants() -> None:
+    """Start what multiprocessing keeps until the interpreter ends; does nothing where it runs already."""
+    resource_tracker.ensure_running()
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give this run, and every process it starts, a place where only its own socket directories can be."""
+    tmp_path_factory.getbasetemp()  # pytest and multiprocessing keep their own where they are
+    multiprocessing.util.get_temp_dir()
+    directory = tempfile.mkdtemp(prefix="df-")  # short: a socket's path has 107 characters
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", directory)
+        patch.setattr(tempfile, "tempdir", directory)
+        yield
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest, own_temporary_directory: None) -> Iterator[None]:
+    _start_servants()
+    before = snapshot()
+    yield
+    if not request.node.stash.get(RAISED, False):
+        check_nothing_left(before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    if call.excinfo is not None:
+        item.stash[RAISED] = True
+    return (yield)

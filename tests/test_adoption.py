@@ -1,0 +1,606 @@
+"""Nodes written by users for tensorpack, with nothing but ``__iter__``, work unchanged."""
+
+import dataclasses
+import pickle
+import threading
+from abc import ABC, abstractmethod
+
+import pytest
+
+from dataflow import seeding
+from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
+from dataflow.errors import LengthUnknown, NotAddressable
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    seeding.seed(1)
+    yield
+    seeding.seed(None)
+
+
+class Passes(DataFlow):
+    """A built-in node: datapoints tell pass and turns, so that a test sees what the node was told."""
+
+    def __init__(self, n=2):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def run_pass(self, p, stream):
+        return iter([[p, k, *stream.turns] for k in range(self.n)])
+
+
+class Join(DataFlow):
+    """A built-in node over several inputs."""
+
+    def __init__(self, *flows):
+        self.flows = flows
+
+    @property
+    def inputs(self):
+        return self.flows
+
+    def run_pass(self, p, stream):
+        passes = [ds.run_pass(p, stream.turn(self.level, j)) for j, ds in enumerate(self.flows)]
+        return map(list, zip(*passes, strict=True))
+
+
+class Through(ProxyDataFlow):
+    def __iter__(self):
+        yield from self.ds
+
+
+class Noise(RNGDataFlow):
+    def __init__(self, n=3):
+        self.n = n
+
+    def __iter__(self):
+        for _ in range(self.n):
+            yield [self.rng.random()]
+
+
+def first(passes):
+    return [dp[0] for dp in passes]
+
+
+def test_a_node_with_only_iter_is_a_flow():
+    class Squares(DataFlow):
+        def __iter__(self):
+            return ([k * k] for k in range(3))
+
+    df = Squares()
+    assert list(df) == list(df) == list(df.get_data()) == [[0], [1], [4]]
+    assert bool(df)
+    assert not df.addressable
+    for length in (len, DataFlow.size):
+        with pytest.raises(LengthUnknown, match="Squares"):
+            length(df)
+
+
+def test_the_old_names_alone_are_enough():
+    class Old(DataFlow):
+        def get_data(self):
+            yield [1]
+
+        def size(self):
+            return 1
+
+    df = Old()
+    assert list(df) == list(df.get_data()) == [[1]]
+    assert len(df) == df.size() == 1
+
+
+def test_both_names_may_be_defined_and_call_each_other():
+    class NewCallsOld(DataFlow):
+        def __iter__(self):
+            return self.get_data()
+
+        def get_data(self):
+            yield [1]
+
+        def __len__(self):
+            return self.size()
+
+        def size(self):
+            return 1
+
+    class OldCallsNew(DataFlow):
+        def get_data(self):
+            return iter(self)
+
+        def __iter__(self):
+            yield [1]
+
+        def size(self):
+            return len(self)
+
+        def __len__(self):
+            return 1
+
+    for df in (NewCallsOld(), OldCallsNew()):
+        assert list(df) == list(df.get_data()) == [[1]]
+        assert len(df) == df.size() == 1
+
+
+def test_a_length_that_raises_the_plain_error_does_not_poison_list():
+    class Unknown(Through):
+        def __len__(self):
+            raise NotImplementedError()
+
+    df = Unknown(Passes())
+    assert len(list(df)) == 2
+    with pytest.raises(LengthUnknown, match="Unknown") as caught:
+        len(df)
+    assert type(caught.value.__cause__) is NotImplementedError
+    with pytest.raises(LengthUnknown):
+        df.size()
+
+
+def test_a_mistake_in_a_length_comes_through():
+    class Wrong(Through):
+        def __len__(self):
+            return {}["missing"]
+
+    with pytest.raises(KeyError, match="missing"):
+        len(Wrong(Passes()))
+
+
+def test_the_input_is_told_the_pass_of_its_node():
+    df = Through(Through(Passes()))
+    assert [first(df) for _ in range(3)] == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_iterating_the_input_twice_gives_the_passes_p_and_p_plus_1():
+    class Twice(ProxyDataFlow):
+        def __iter__(self):
+            yield from self.ds
+            yield from self.ds
+
+    df = Twice(Passes(1))
+    assert [first(df), first(df)] == [[0, 1], [1, 2]]
+
+
+def test_iterating_the_input_late_gives_the_pass_of_that_time():
+    class Late(ProxyDataFlow):
+        def __iter__(self):
+            yield ["header"]
+            yield from self.ds
+
+    ds = Passes(1)
+    df = Late(ds)
+    early, later = iter(df), iter(df)
+    assert [next(early), next(later)] == [["header"]] * 2
+    assert first(ds) == [0], "who iterates the input alone is not told what the node was told"
+    assert [next(later)[0], next(early)[0]] == [1, 0]
+    assert first(ds) == [1]
+
+
+def test_one_user_node_in_two_places_is_told_two_streams():
+    class Late(ProxyDataFlow):
+        def __iter__(self):
+            yield ["header"]
+            yield from self.ds
+
+    late = Late(Passes(1))
+    df = Join(late, late)
+    for p in range(2):
+        assert list(df) == [[["header"]] * 2, [[p, 0], [p, 0, (0, 1)]]]
+
+
+def test_one_random_node_in_two_places_draws_what_two_would_draw():
+    noise = Noise()
+    assert list(Join(noise, noise)) == list(Join(Noise(), Noise()))
+    ((one, other), *_) = Join(noise, noise)
+    assert one != other
+
+
+def test_two_user_nodes_over_the_same_input_are_told_apart():
+    ds = Passes(3)
+    df = Join(Through(ds), Through(ds))
+    assert [one[2:] + other[2:] for one, other in df] == [[(0, 1)]] * 3
+
+
+def test_a_user_node_with_the_same_instance_twice_gets_two_passes_of_it():
+    class Zipped(DataFlow):
+        def __init__(self, one, other):
+            self.one, self.other = one, other
+
+        def __iter__(self):
+            return map(list, zip(self.one, self.other, strict=True))
+
+    ds = Passes(1)
+    assert list(Zipped(ds, ds)) == [[[0, 0], [1, 0]]]
+    assert list(Zipped(ds, Passes(1))) == [[[0, 0], [0, 0, (0, 1)]]]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda flows: dict(enumerate(flows))])
+def test_inputs_are_found_in_lists_tuples_and_dicts(kind):
+    class Chain(DataFlow):
+        def __init__(self, flows):
+            self.name = "chain"
+            self.flows = kind(flows)
+
+        def __iter__(self):
+            for ds in self.flows.values() if isinstance(self.flows, dict) else self.flows:
+                yield from ds
+
+    flows = [Passes(1), Passes(1), Passes(1)]
+    df = Chain(flows)
+    assert list(df.inputs) == flows
+    assert [list(df), list(df)] == [[[p, 0], [p, 0, (0, 1)], [p, 0, (0, 2)]] for p in range(2)]
+
+
+def test_a_pass_broken_off_leaves_nothing_told():
+    df = Through(ds := Passes())
+    for _ in df:
+        break
+    unfinished = iter(df)
+    next(unfinished)
+    assert first(ds) == [0, 0]
+    assert first(df) == [2, 2]
+
+
+def test_an_exception_in_the_middle_leaves_nothing_told():
+    class Fails(ProxyDataFlow):
+        def __iter__(self):
+            for dp in self.ds:
+                yield dp
+                raise KeyError("mine")
+
+    df = Fails(ds := Passes())
+    for _ in range(2):
+        with pytest.raises(KeyError, match="mine"):
+            list(df)
+    assert first(ds) == [0, 0]
+    assert next(iter(df))[0] == 2
+
+
+def test_super_iter_gives_the_pass_of_the_built_in_class():
+    class Marked(Passes):
+        def __iter__(self):
+            for dp in super().__iter__():
+                yield ["mine", *dp]
+
+    class Old(Passes):
+        def get_data(self):
+            for dp in super().get_data():
+                yield ["mine", *dp]
+
+    for df in (Marked(1), Old(1)):
+        assert [list(df), list(df)] == [[["mine", 0, 0]], [["mine", 1, 0]]]
+        assert first(Through(df)) == ["mine"]
+
+
+def test_super_iter_twice_gives_two_passes_and_may_come_late():
+    class Twice(Passes):
+        def __iter__(self):
+            yield ["header"]
+            yield from super().__iter__()
+            yield from super().__iter__()
+
+    twice = Twice(1)
+    assert list(twice) == [["header"], [0, 0], [1, 0]]
+    assert list(Join(twice, twice))[1:] == [[[p, 0], [p, 0, (0, 1)]] for p in (0, 1)]
+
+
+def test_a_subclass_of_a_subclass_may_call_super_or_define_nothing():
+    class Doubled(Through):
+        def __iter__(self):
+            for dp in super().__iter__():
+                yield dp
+                yield dp
+
+    class Inherits(Doubled):
+        pass
+
+    for kind in (Doubled, Inherits):
+        df = kind(Passes(1))
+        assert [first(df), first(df)] == [[0, 0], [1, 1]]
+
+
+def test_a_node_may_return_any_iterator():
+    class Returns(ProxyDataFlow):
+        def __init__(self, ds, make):
+            super().__init__(ds)
+            self.make = make
+
+        def __iter__(self):
+            return self.make(self.ds)
+
+    for make in (iter, lambda ds: map(list, ds), lambda ds: list(ds).__iter__(), lambda ds: zip(ds, strict=True)):
+        assert len(list(Returns(Passes(), make))) == 2
+
+
+def test_a_node_that_returns_no_iterator_fails_as_python_says():
+    class Wrong(DataFlow):
+        def __iter__(self):
+            return 5
+
+    with pytest.raises(TypeError, match="int"):
+        list(Wrong())
+
+
+def test_a_break_does_not_close_an_iterator_that_the_user_holds():
+    class Stream(DataFlow):
+        def __init__(self):
+            self.kept = ([k] for k in range(5))
+
+        def __iter__(self):
+            return self.kept
+
+    df = Stream()
+    for _ in df:
+        break
+    assert list(df) == [[1], [2], [3], [4]]
+
+
+def test_a_broken_off_pass_runs_the_finally_of_a_generator():
+    done = []
+
+    class Files(ProxyDataFlow):
+        def __iter__(self):
+            try:
+                yield from self.ds
+            finally:
+                done.append("closed")
+
+    steps = iter(Files(Passes()))
+    next(steps)
+    steps.close()
+    assert done == ["closed"]
+
+
+def test_a_stop_iteration_in_a_users_generator_is_no_silent_end():
+    class Leaks(ProxyDataFlow):
+        def __iter__(self):
+            for dp in self.ds:
+                next(iter(()))
+                yield dp
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(Leaks(Passes()))
+
+
+def test_reset_state_may_forget_super_and_its_input():
+    reset = []
+
+    class Source(Passes):
+        def reset_state(self):
+            reset.append("source")
+
+    class Forgets(Through):
+        def reset_state(self):
+            reset.append("node")
+
+    df = Forgets(Source())
+    list(df)
+    list(df)
+    assert reset == ["node", "source"]
+    df.reset_state()
+    assert reset == ["node", "source", "node"]
+
+
+def test_reset_state_runs_once_in_a_chain_of_super_calls():
+    reset = []
+
+    class A(ProxyDataFlow):
+        def reset_state(self):
+            super().reset_state()
+            reset.append("A")
+
+    class B(A):
+        def reset_state(self):
+            super().reset_state()
+            reset.append("B")
+
+    list(B(A(Passes())))
+    assert reset == ["A", "A", "B"]
+
+
+def test_an_input_that_reset_state_makes_is_reset_and_told():
+    reset = []
+
+    class Source(Passes):
+        def reset_state(self):
+            reset.append(self.n)
+
+    class Makes(DataFlow):
+        def reset_state(self):
+            self.ds = Source(3)
+
+        def __iter__(self):
+            return iter(self.ds)
+
+    df = Makes()
+    assert [first(df), first(df)] == [[0] * 3, [1] * 3]
+    assert reset == [3]
+
+
+def test_init_need_not_call_super():
+    class Bare(ProxyDataFlow, RNGDataFlow):
+        def __init__(self, ds):
+            self.ds = ds
+
+        def __iter__(self):
+            for dp in self.ds:
+                yield [*dp, self.rng.rand()]
+
+    df = Bare(Passes())
+    assert len(df) == 2
+    assert [dp[:2] for dp in df] == [[0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("bases", [(ProxyDataFlow, RNGDataFlow), (RNGDataFlow, ProxyDataFlow)])
+def test_a_random_proxy_works_in_both_orders_of_its_bases(bases):
+    class Jitter(*bases):
+        def __iter__(self):
+            for dp in self.ds:
+                yield [dp[0], self.rng.random()]
+
+    def passes():
+        df = Jitter(Passes())
+        return [list(df), list(df)]
+
+    assert passes() == passes()
+    assert len({number for dps in passes() for _, number in dps}) == 4
+    assert Through(Jitter(Passes())).level == 1
+
+
+def test_a_flow_that_is_made_in_a_pass_is_shuffled_anew_in_every_pass():
+    class Source(RNGDataFlow):
+        def __iter__(self):
+            yield from self.rng.permutation(100).tolist()
+
+    class Makes(DataFlow):
+        def __iter__(self):
+            yield list(Source())
+            yield list(ProxyDataFlow(Source()))
+
+    def passes():
+        df = Makes()
+        return [order for _ in range(3) for order in df]
+
+    assert passes() == passes()
+    assert len(set(map(tuple, passes()))) == 6
+    ((one, other), *_) = Join(Makes(), Makes())
+    assert one != other
+
+
+def test_an_input_that_is_iterated_in_reset_state_keeps_its_place():
+    class Early(ProxyDataFlow):
+        def reset_state(self):
+            super().reset_state()
+            self.kept = iter(self.ds)
+
+        def __iter__(self):
+            return self.kept
+
+    assert list(Join(Early(Passes(1)), Early(Passes(1)))) == [[[0, 0], [0, 0, (0, 1)]]]
+
+
+def test_an_rng_that_the_user_sets_is_the_users():
+    class Own(RNGDataFlow):
+        def reset_state(self):
+            super().reset_state()
+            self.rng = "mine"
+
+        def __iter__(self):
+            yield [self.rng]
+
+    assert list(Own()) == [["mine"]]
+    assert list(pickle.loads(pickle.dumps(Noise()))) == list(Noise())
+
+
+def test_numbers_drawn_in_reset_state_follow_the_seed():
+    class Shuffled(RNGDataFlow):
+        def reset_state(self):
+            super().reset_state()
+            self.order = self.rng.permutation(100).tolist()
+
+        def __iter__(self):
+            yield self.order
+
+    def order(seed, df):
+        seeding.seed(seed)
+        df.reset_state()
+        return next(iter(df))
+
+    df = Shuffled()
+    assert order(1, df) == order(1, Shuffled())
+    assert order(2, df) == order(2, Shuffled()) != order(1, df)
+
+
+def test_a_users_numbers_do_not_repeat_those_of_the_class_below():
+    class Base(RNGDataFlow):
+        def run_pass(self, p, stream):
+            return iter([seeding.rng(self.words(stream, p)).random()])
+
+    class Mine(Base):
+        def __iter__(self):
+            for number in super().__iter__():
+                yield [number, self.rng.random()]
+
+    ((drawn, mine),) = Mine()
+    assert drawn != mine
+
+
+def test_a_built_in_node_below_a_user_class_is_not_addressable():
+    class Addressable(Passes):
+        indexed = True
+
+        def at(self, blocks, stream):
+            return ([0, k] for ix in blocks for k in ix)
+
+    class Mine(Addressable):
+        def __iter__(self):
+            return super().__iter__()
+
+    assert Addressable().addressable
+    assert ProxyDataFlow(Addressable())[1] == [0, 1]
+    with pytest.raises(NotAddressable, match="ProxyDataFlow cannot be addressed, because Mine"):
+        ProxyDataFlow(Mine())[0]
+
+
+def test_a_built_in_style_subclass_takes_a_users_class_over_again():
+    class Mine(Passes):
+        def __iter__(self):
+            yield ["mine"]
+
+    class Again(Mine):
+        def run_pass(self, p, stream):
+            return iter([["again", p]])
+
+    df = Again()
+    assert [list(df), list(df)] == [[["again", 0]], [["again", 1]]]
+
+
+def test_dataclasses_and_abstract_classes_may_be_flows():
+    @dataclasses.dataclass
+    class Record(ProxyDataFlow):
+        ds: DataFlow
+        factor: int = 2
+
+        def __iter__(self):
+            for dp in self.ds:
+                yield [self.factor * dp[-1]]
+
+    class Abstract(DataFlow, ABC):
+        @abstractmethod
+        def __iter__(self): ...
+
+    class Concrete(Abstract):
+        def __iter__(self):
+            yield [1]
+
+    df = Record(Record(Passes()))
+    df.reset_state()
+    assert list(df) == list(df)
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract()
+    assert list(Concrete()) == [[1]]
+
+
+def test_a_deep_chain_of_user_nodes_is_told_from_above():
+    df = Passes(1)
+    for _ in range(150):
+        df = Through(df)
+    assert [first(df), first(df)] == [[0], [1]]
+    assert df.addressable is False
+
+
+def test_two_threads_may_iterate_one_user_node_and_get_a_pass_each():
+    df = Through(Through(Passes(200)))
+    passes, gate = [], threading.Barrier(4)
+
+    def iterate(steps):
+        gate.wait()
+        passes.append(first(steps))
+
+    threads = [threading.Thread(target=iterate, args=[iter(df)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(passes) == [[p] * 200 for p in range(4)]

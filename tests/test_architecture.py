@@ -1,0 +1,295 @@
+"""The plan of the house, read from the sources: who imports whom, how long a file is, what stays private.
+
+Each rule is a function from {path below dataflow/: source} to a list of sentences, one for each violation.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "dataflow"
+
+FLOORS = (  # from the ground up; a room imports from the floors below its own
+    {"errors"},
+    {"descriptors"},
+    {"datapoint", "seeding", "transport", "workers"},
+    {"life"},
+    {"passes"},
+    {"adoption"},
+    {"base"},
+    {"sources", "transforms", "diagnostics"},
+    {"parallel", "formats", "shared"},
+    {"remote", "distributed"},
+    {"aliases"},
+    {"__init__"},
+    {"__main__"},
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+ONE_WING = {"datapoint", "seeding"}  # they know each other; all other rooms of one floor are strangers
+NODES = {"datapoint", "seeding", "sources", "transforms", "diagnostics"}
+MACHINES = {"descriptors", "transport", "workers"}
+NODES_AND_MACHINES = {("sources", "transport")}  # packed lists
+
+MOST_LINES = 300
+MOST_LEVELS = 2  # dataflow/room/file.py
+DRAWERS = re.compile(r"(utils?|helpers?|common|misc|part_?\d+)$")
+MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
+DOCUMENTED = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # public names of the standard library
+NOT_IN_ALL = {"TimeoutError", "empty", "seed"}  # used as dataflow.seed(…): a star import must not bring them
+
+Tree = dict[str, str]
+
+
+def read_tree() -> Tree:
+    return {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
+
+
+def nodes_of(tree: Tree) -> Iterator[tuple[str, ast.AST]]:
+    for path, source in tree.items():
+        for node in ast.walk(ast.parse(source, path)):
+            yield path, node
+
+
+def room_of(path: str) -> str:
+    return PurePosixPath(path).parts[0].removesuffix(".py")
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not re.fullmatch("__.+__", name) and name not in DOCUMENTED
+
+
+def imported_modules(path: str, node: ast.AST) -> list[str]:
+    """Name, in full, what an import statement imports; of `from a import b` that is a.b, module or not."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    here = ["dataflow", *PurePosixPath(path).parts]
+    prefix = here[: len(here) - node.level] if node.level else []
+    module = ".".join([*prefix, *([node.module] if node.module else [])])
+    return [f"{module}.{alias.name}" for alias in node.names]
+
+
+def imports_go_down(tree: Tree) -> list[str]:
+    found = [f"{path}: {room_of(path)} is on no floor" for path in tree if room_of(path) not in FLOOR]
+    for path, node in nodes_of(tree):
+        room = room_of(path)
+        for module in imported_modules(path, node):
+            package, _, rest = module.partition(".")
+            if package != "dataflow" or room not in FLOOR:
+                continue
+            name, _, inside = rest.partition(".")
+            other = name if inside or name in FLOOR else "__init__"
+            if other in FLOOR and not may_import(room, other):
+                found.append(f"{path}:{node.lineno}: {room} must not import {other}")
+    return found
+
+
+def may_import(room: str, other: str) -> bool:
+    if room in NODES and other in MACHINES:
+        return (room, other) in NODES_AND_MACHINES
+    return room == other or FLOOR[other] < FLOOR[room] or {room, other} <= ONE_WING
+
+
+def files_are_short(tree: Tree) -> list[str]:
+    lines = {path: len(source.splitlines()) for path, source in tree.items()}
+    return [f"{path}: {count} lines" for path, count in lines.items() if count > MOST_LINES]
+
+
+def no_star_import(tree: Tree) -> list[str]:
+    return [
+        f"{path}:{node.lineno}: star import"
+        for path, node in nodes_of(tree)
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+    ]
+
+
+def no_global(tree: Tree) -> list[str]:
+    return [f"{path}:{node.lineno}: global" for path, node in nodes_of(tree) if isinstance(node, ast.Global)]
+
+
+def no_private_name_crosses_a_file(tree: Tree) -> list[str]:
+    """An attribute with an underscore belongs to `self`, or to an object whose class is in the same file."""
+    found = []
+    for path, source in tree.items():
+        module = ast.parse(source, path)
+        own = set(defined_attributes(module))
+        modules = set()
+        for node in ast.walk(module):
+            imported = imported_modules(path, node)
+            if private := [name for name in imported if any(map(is_private, name.split(".")))]:
+                found.append(f"{path}:{node.lineno}: imports {', '.join(private)}")
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                modules |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        for node in ast.walk(module):
+            if isinstance(node, ast.Attribute) and is_private(node.attr):
+                owner = root_of(node.value)
+                if not is_self(node.value) and (owner in modules or node.attr not in own):
+                    found.append(f"{path}:{node.lineno}: {ast.unparse(node)} is private to another file")
+    return found
+
+
+def defined_attributes(module: ast.Module) -> Iterator[str]:
+    """Name what the classes of this file define: methods, class attributes, slots, assignments to self."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
+            yield node.attr
+        elif isinstance(node, ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield statement.name
+                elif isinstance(statement, ast.Assign | ast.AnnAssign):
+                    parts = list(ast.walk(statement))
+                    yield from (part.id for part in parts if isinstance(part, ast.Name))
+                    yield from (part.value for part in parts if isinstance(part, ast.Constant))
+
+
+def is_self(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "super"
+    return isinstance(node, ast.Name) and node.id in {"self", "cls"}
+
+
+def root_of(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def only_the_display_prints(tree: Tree) -> list[str]:
+    return [
+        f"{path}:{node.lineno}: print"
+        for path, node in nodes_of(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+        and path not in MAY_PRINT
+    ]
+
+
+def no_module_hides_the_standard_library(tree: Tree) -> list[str]:
+    return [f"{path}: {name}" for path in tree for name in names_in(path) if name in sys.stdlib_module_names]
+
+
+def folders_are_shallow(tree: Tree) -> list[str]:
+    return [path for path in tree if len(PurePosixPath(path).parts) > MOST_LEVELS]
+
+
+def files_are_named_for_an_idea(tree: Tree) -> list[str]:
+    return [path for path in tree if any(DRAWERS.search(name) for name in names_in(path))]
+
+
+def names_in(path: str) -> tuple[str, ...]:
+    return PurePosixPath(path).with_suffix("").parts
+
+
+def front_door_lists_its_names(tree: Tree) -> list[str]:
+    """`__all__` of the package is a plain list of exactly the public names bound there."""
+    listed: list[str] = []
+    bound: set[str] = set()
+    for statement in ast.parse(tree.get("__init__.py", "")).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name("__all__")], value=ast.List() | ast.Tuple() as value):
+                listed += ast.literal_eval(value)
+            case ast.ImportFrom(module="__future__"):
+                pass
+            case ast.Import(names) | ast.ImportFrom(names=names):
+                bound |= {alias.asname or alias.name.split(".")[0] for alias in names}
+            case ast.FunctionDef(name) | ast.ClassDef(name):
+                bound.add(name)
+            case ast.Assign() | ast.AnnAssign():
+                names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+                bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    public = {name for name in bound if not name.startswith("_")}
+    twice = {name for name in listed if listed.count(name) > 1}
+    return [
+        *(f"{name} is public, but not in __all__" for name in sorted(public - set(listed) - NOT_IN_ALL)),
+        *(f"{name} is in __all__, but not there" for name in sorted(set(listed) - public)),
+        *(f"{name} must not be in __all__" for name in sorted(set(listed) & NOT_IN_ALL)),
+        *(f"{name} is in __all__ twice" for name in sorted(twice)),
+    ]
+
+
+def no_finaliser_methods(tree: Tree) -> list[str]:
+    """A `__del__` may run in any thread, and after its module is gone; `weakref.finalize` is the way."""
+    return [
+        f"{path}:{node.lineno}: __del__"
+        for path, node in nodes_of(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "__del__"
+    ]
+
+
+PLANTED = [
+    (imports_go_down, "errors.py", "import dataflow.base"),
+    (imports_go_down, "base.py", "from dataflow import MapData"),
+    (imports_go_down, "base.py", "def late():\n    from dataflow.parallel.engine import Engine"),
+    (imports_go_down, "base.py", "from . import aliases"),
+    (imports_go_down, "sources/in_memory.py", "from ..transforms.mapping import MapData"),
+    (imports_go_down, "sources/in_memory.py", "from dataflow.workers import crew"),
+    (imports_go_down, "transforms/batching.py", "from dataflow.transport.codec import encode"),
+    (imports_go_down, "diagnostics/speed.py", "import dataflow.sources"),
+    (imports_go_down, "seeding.py", "from dataflow import workers"),
+    (imports_go_down, "datapoint.py", "from dataflow.descriptors import Descriptor"),
+    (imports_go_down, "transport/codec.py", "from dataflow.datapoint import stack"),
+    (imports_go_down, "transport/codec.py", "from dataflow.workers.cleanup import at_exit"),
+    (imports_go_down, "remote.py", "from dataflow.distributed import RayRunner"),
+    (imports_go_down, "attic.py", ""),
+    (files_are_short, "base.py", "x = 1\n" * 301),
+    (no_star_import, "base.py", "from dataflow.errors import *"),
+    (no_global, "base.py", "def f():\n    global x\n    x = 1"),
+    (no_private_name_crosses_a_file, "base.py", "from dataflow.errors import _text"),
+    (no_private_name_crosses_a_file, "base.py", "from dataflow import _hidden"),
+    (no_private_name_crosses_a_file, "base.py", "import numpy._core"),
+    (no_private_name_crosses_a_file, "base.py", "from dataflow import errors\n_text = 1\nerrors._text()"),
+    (no_private_name_crosses_a_file, "base.py", "import dataflow.errors\ndataflow.errors._text()"),
+    (no_private_name_crosses_a_file, "base.py", "def f(process):\n    return process._popen"),
+    (only_the_display_prints, "base.py", "print('here')"),
+    (no_module_hides_the_standard_library, "parallel/queue.py", ""),
+    (folders_are_shallow, "parallel/jobs/produce.py", ""),
+    (files_are_named_for_an_idea, "parallel/utils.py", ""),
+    (files_are_named_for_an_idea, "parallel/engine_part2.py", ""),
+    (files_are_named_for_an_idea, "common/engine.py", ""),
+    (front_door_lists_its_names, "__init__.py", "from dataflow.errors import A, B\n__all__ = ['A']"),
+    (front_door_lists_its_names, "__init__.py", "from dataflow.errors import A\n__all__ = ['A', 'B']"),
+    (front_door_lists_its_names, "__init__.py", "from dataflow.seeding import seed\n__all__ = ['seed']"),
+    (front_door_lists_its_names, "__init__.py", "from dataflow.errors import A\n__all__ = ['A', 'A']"),
+    (no_finaliser_methods, "base.py", "class A:\n    def __del__(self):\n        pass"),
+]
+RULES = list(dict.fromkeys(rule for rule, _, _ in PLANTED))
+
+SOUND = {
+    "__init__.py": "from dataflow.base import A as B\nfrom dataflow.seeding import seed\n__all__ = ['B']",
+    "__main__.py": "from dataflow import B\nprint(B)",
+    "seeding.py": "from dataflow.datapoint import get",
+    "datapoint.py": "from dataflow.errors import Error\nfrom dataflow.seeding import seed",
+    "base.py": "class A:\n    def same(self, other):\n        return self._x, other._x\n"
+    "    def __init__(self):\n        self._x = super()._x",
+    "sources/in_memory.py": "from dataflow.transport.codec import encode\nfrom . import synthetic",
+    "transport/codec.py": "import os\nfrom dataflow.transport import arena\nos._exit(1)",
+    "parallel/engine.py": "from ..workers.crew import Crew\nfrom .ledger import Ledger",
+}
+
+
+def name_of(value: object) -> str | None:
+    return getattr(value, "__name__", None)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_the_house_follows_the_rule(rule):
+    tree = read_tree()
+    assert tree
+    assert rule(tree) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_a_rule_accepts_what_is_sound(rule):
+    assert rule(SOUND) == []
+
+
+@pytest.mark.parametrize(("rule", "path", "source"), PLANTED, ids=name_of)
+def test_a_rule_finds_what_is_planted(rule, path, source):
+    assert rule({**SOUND, path: source})

@@ -1,0 +1,279 @@
+"""Components, and how several datapoints become one batch."""
+
+import copy
+import pickle
+from collections import OrderedDict, namedtuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow.datapoint import (
+    HOLE,
+    allocate,
+    allocating,
+    component,
+    components,
+    is_datapoint,
+    present,
+    replaced,
+    selected,
+    stack,
+)
+from dataflow.errors import ShapeMismatch
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+def stacked(*values):
+    """The batch of one component."""
+    (batch,) = stack([[value] for value in values])
+    return batch
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_hole_stays_the_one_hole(duplicate):
+    assert duplicate(HOLE) is HOLE
+    assert duplicate([HOLE])[0] is HOLE
+
+
+def test_holes_are_left_out_and_everything_else_stays():
+    array = np.zeros(2)
+    assert list(present([HOLE, None, 0, HOLE, array])) == [None, 0, array]
+
+
+def test_lists_tuples_and_dicts_have_components():
+    assert list(components(["a", "b"])) == [(0, "a"), (1, "b")]
+    assert list(components(("a",))) == [(0, "a")]
+    assert list(components({"k": 1})) == [("k", 1)]
+    assert [is_datapoint(dp) for dp in ([], (), {}, Pair(1, 2), "ab", np.zeros(2), None)] == [True] * 4 + [False] * 3
+
+
+@pytest.mark.parametrize("dp", ["ab", np.zeros(2), 5, None, {1, 2}])
+def test_what_has_no_components_is_named(dp):
+    for look_inside in (components, lambda dp: replaced(dp, 0, 1), lambda dp: stack([dp])):
+        with pytest.raises(TypeError, match=type(dp).__name__):
+            look_inside(dp)
+
+
+@pytest.mark.parametrize(
+    ("dp", "key", "error", "text"),
+    [
+        ([1, 2], 2, IndexError, "0 to 1"),
+        ((1, 2), -3, IndexError, "0 to 1"),
+        ([1], "a", TypeError, "'a'"),
+        ([], 0, IndexError, r"no component 0 .* there are \[\]"),
+        ({"a": 1}, "b", KeyError, r"'b'.*\['a'\]"),
+        ({"a": 1}, [], TypeError, r"\['a'\]"),
+        (5, 0, TypeError, "int"),
+    ],
+)
+def test_a_missing_component_is_named_with_what_there_is(dp, key, error, text):
+    with pytest.raises(error, match=text) as caught:
+        component(dp, key)
+    assert caught.value.__cause__ is not None
+    if not isinstance(dp, dict) or error is TypeError:
+        with pytest.raises(error, match=text):
+            replaced(dp, key, 0)
+
+
+def test_a_component_is_found_by_index_from_either_end_and_by_key():
+    assert component([1, 2], -1) == 2
+    assert component(Pair(1, 2), 1) == 2
+    assert component({"a": 1}, "a") == 1
+
+
+def test_replacing_gives_a_list_or_dict_and_leaves_the_original():
+    for original, key, expected in [([1, 2], 0, [9, 2]), ((1, 2), 1, [1, 9]), (Pair(1, 2), 0, [9, 2])]:
+        before = copy.copy(original)
+        assert replaced(original, key, 9) == expected
+        assert original == before
+    ordered = OrderedDict(a=1, b=2)
+    out = replaced(ordered, "a", 9)
+    assert type(out) is OrderedDict
+    assert (out["a"], ordered["a"]) == (9, 1)
+
+
+def test_selecting_keeps_the_given_order_and_the_kind():
+    assert selected(["a", "b", "c"], [2, 0, 0]) == ["c", "a", "a"]
+    assert list(selected({"a": 1, "b": 2}, ["b", "a"]).items()) == [("b", 2), ("a", 1)]
+    with pytest.raises(KeyError, match="'x'"):
+        selected({"a": 1}, ["x"])
+    with pytest.raises(IndexError, match="no component 3"):
+        selected((1,), [3])
+
+
+def test_memory_comes_from_the_surrounding_worker_except_for_objects():
+    asked = []
+
+    def make(shape, dtype):
+        asked.append((shape, dtype))
+        return np.ones(shape, dtype)
+
+    with allocating(make):
+        assert allocate(3).tolist() == [1, 1, 1]
+        assert allocate((2, 1), "u1").dtype == np.uint8
+        assert allocate([2], object).tolist() == [None, None]
+        assert stacked(np.array([None]), np.array(["x"], object)).tolist() == [[None], ["x"]]
+    assert asked == [((3,), np.dtype(float)), ((2, 1), np.dtype("u1"))]
+    assert allocate(2).shape == (2,)
+    assert len(asked) == 2
+
+
+def test_memory_comes_from_elsewhere_only_inside_the_block():
+    with pytest.raises(KeyError), allocating(np.ones):
+        raise KeyError
+    assert allocate((2, 2)).flags.c_contiguous
+
+
+DTYPES = [
+    ([1, 2], np.int32),
+    ([1.5, 2.5], np.float32),
+    ([True, False], np.bool_),
+    ([1j, 2j], np.complex64),
+    ([True, 2], np.int32),
+    ([1, 2.7], np.float64),
+    ([True, 2.5], np.float32),
+    ([np.int8(1), np.int8(2)], np.int8),
+    ([np.float64(1), np.float64(2)], np.float64),
+    ([np.float16(1), np.float32(2)], np.float32),
+    ([np.bool_(True), np.bool_(False)], np.bool_),
+    ([np.uint8(1), 2], np.int32),
+    ([np.int64(2**40), 1], np.int64),
+    ([np.float64(1), 1.5], np.float64),
+    ([np.zeros((), np.uint8), np.ones((), np.uint8)], np.uint8),
+    ([np.zeros(2, np.uint8), np.ones(2, np.int16)], np.int16),
+    ([np.zeros((), np.float64), 1.5], np.float64),
+    ([np.zeros(2, ">f4"), np.ones(2, ">f4")], ">f4"),
+    ([np.datetime64("2020-01-01"), np.datetime64("2020-01-02T03")], "M8[h]"),
+    ([np.array(["2020"], "M8[Y]"), np.array(["NaT"], "M8[Y]")], "M8[Y]"),
+    ([np.array(["a"]), np.array(["abc"])], "U3"),
+    ([np.zeros(2, "i4,f8"), np.ones(2, "i4,f8")], "i4,f8"),
+    ([np.zeros(2, "i4,f8")[0], np.ones(2, "i4,f8")[1]], "i4,f8"),
+]
+
+
+@pytest.mark.parametrize(("values", "dtype"), DTYPES, ids=[f"{v[0]!r:.30} {d}" for v, d in DTYPES])
+def test_a_batch_has_the_dtype_of_its_components(values, dtype):
+    batch = stacked(*values)
+    assert batch.dtype == dtype
+    assert batch.shape == (len(values), *np.shape(values[0]))
+    for row, value in zip(batch, values, strict=True):
+        np.testing.assert_array_equal(row, value)
+
+
+@pytest.mark.parametrize("wrong", [2**31, -(2**31) - 1, 2**40, 2**70])
+@pytest.mark.parametrize("others", [[1], [np.int64(1)], [1.5]])
+def test_an_int_that_does_not_fit_into_int32_is_an_error_with_the_cure(wrong, others):
+    with pytest.raises(OverflowError, match=rf"component 0 holds the Python int {wrong}.*int32.*np.int64"):
+        stacked(*others, wrong)
+
+
+def test_the_largest_ints_fit():
+    assert stacked(2**31 - 1, -(2**31)).tolist() == [2**31 - 1, -(2**31)]
+
+
+def test_text_becomes_an_array_of_text_and_bytes_keep_every_byte():
+    assert stacked("a", "bcd").dtype == "U3"
+    assert stacked("ä", np.str_("b")).tolist() == ["ä", "b"]
+    data = [b"a\0\0", b"\xff", b""]
+    batch = stacked(*data)
+    assert batch.dtype == object
+    assert batch.tolist() == data
+    assert all(type(value) is bytes for value in batch)
+
+
+def test_text_that_numpy_would_cut_is_refused():
+    with pytest.raises(ShapeMismatch, match=r"NUL.*use_list"):
+        stacked("a", "b\0")
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (["a", 1], "int, str"),
+        ([1, "a"], "int, str"),
+        (["a", b"a"], "bytes, str"),
+        ([np.array("a"), np.array(1)], "<U1, int64"),
+        ([np.zeros(2, "i4,f8"), np.zeros(2)], "float64"),
+        ([np.datetime64("2020"), 1.5], r"datetime64\[Y\], float32"),
+        ([np.zeros(2, "M8[s]"), np.zeros(2)], r"datetime64\[s\], float64"),
+    ],
+)
+def test_kinds_that_have_no_common_dtype_are_named_with_the_component(values, named):
+    with pytest.raises(ShapeMismatch, match=f"component 0 mixes .*{named}"):
+        stacked(*values)
+
+
+@pytest.mark.parametrize("value", [None, [1, 2], object(), {"a": 1}, slice(1)])
+def test_a_component_without_an_array_form_is_named_with_the_cure(value):
+    with pytest.raises(TypeError, match=f"component 1 is a {type(value).__name__}.*use_list=True"):
+        stack([(0, value), (0, value)])
+
+
+def test_masked_arrays_keep_their_masks():
+    batch = stacked(np.ma.array([1, 2], mask=[0, 1]), np.array([3, 4]))
+    assert isinstance(batch, np.ma.MaskedArray)
+    assert batch.tolist() == [[1, None], [3, 4]]
+
+
+def test_ragged_components_are_named_with_their_shapes():
+    with pytest.raises(ShapeMismatch, match=r"component 1 .*\(2, 3\), \(2, 4\)\. .*BatchDataByShape.*use_list=True"):
+        stack([[0, np.zeros((2, 3))], [0, np.zeros((2, 4))], [0, np.zeros((2, 3))]])
+    with pytest.raises(ShapeMismatch, match=r"component 'x' .*\(\), \(1,\)"):
+        stack([{"x": 1}, {"x": np.zeros(1)}])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [
+        ({"a": 1}, {"b": 1}, r"a dict of \[\"'a'\"\] and a dict of \[\"'b'\"\]"),
+        ({"a": 1}, {"a": 1, "b": 1}, "'b'"),
+        ({"a": 1, "b": 1}, {"a": 1}, "'b'"),
+        ([1], [1, 2], "a list of 1 and a list of 2"),
+        ([1, 2], (1,), "a list of 2 and a tuple of 1"),
+        ([1], {"a": 1}, "a list of 1 and a dict"),
+        ({0: 1}, [1], "a dict .* and a list of 1"),
+        ([1], np.zeros(1), "a list of 1 and a ndarray"),
+    ],
+)
+def test_datapoints_of_different_forms_are_outlined(one, other, text):
+    with pytest.raises(ShapeMismatch, match=text):
+        stack([one, other])
+
+
+def test_lists_and_tuples_may_mix_and_become_a_list():
+    batch = stack([(1, "a"), [2, "b"], Pair(3, "c")])
+    assert type(batch) is list
+    assert [column.tolist() for column in batch] == [[1, 2, 3], ["a", "b", "c"]]
+
+
+def test_dicts_become_a_dict_whatever_the_order_of_their_keys():
+    batch = stack([{"a": 1, "b": 2}, {"b": 4, "a": 3}])
+    assert {key: column.tolist() for key, column in batch.items()} == {"a": [1, 3], "b": [2, 4]}
+
+
+def test_python_lists_are_kept_on_wish_whatever_they_hold():
+    array = np.zeros(2)
+    batch = stack([[None, array, 2**70], ["x", np.zeros(3), 1]], use_list=True)
+    assert batch[0] == [None, "x"]
+    assert batch[1][0] is array
+    assert batch[2] == [2**70, 1]
+    assert stack([{"a": 1}, {"a": 2}], use_list=True) == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_any_layout_are_copied_into_one(shape, order):
+    arrays = [np.asarray(np.random.default_rng(k).random(shape), order=order) for k in range(3)]
+    batch = stacked(*arrays)
+    assert batch.flags.c_contiguous
+    np.testing.assert_array_equal(batch, np.stack(arrays))
+    assert not any(np.shares_memory(batch, array) for array in arrays)
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=6), st.integers(1, 3))
+def test_unstacking_a_batch_gives_the_datapoints_back(numbers, width):
+    datapoints = [[number] * width for number in numbers]
+    assert [list(row) for row in zip(*stack(datapoints), strict=True)] == datapoints

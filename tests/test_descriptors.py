@@ -1,0 +1,137 @@
+"""Descriptors: closed in children that did not ask for them, handed over to those that did."""
+
+import multiprocessing
+import os
+
+import pytest
+
+from dataflow.descriptors import Descriptor, handing_over, pipe, shared_memory_file
+from tests.support.fakes import METHODS
+
+
+def in_child(check):
+    """Fork, run `check` in the child, and return what it returned, as a small number."""
+    pid = os.fork()
+    if not pid:
+        code = 99
+        try:
+            code = int(check())
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def is_open(fd):
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def ends():
+    read, write = pipe()
+    yield read, write
+    read.close()
+    write.close()
+
+
+def test_closing_twice_closes_nothing_else(ends):
+    read, _ = ends
+    number = read.fd
+    read.close()
+    other = os.open(os.devnull, os.O_RDONLY)
+    assert other == number  # the number is in use again
+    read.close()
+    assert is_open(other)
+    os.close(other)
+
+
+def test_a_forked_child_has_none_of_them(ends):
+    numbers = [end.fd for end in ends]
+    assert in_child(lambda: any(map(is_open, numbers))) == 0
+    assert all(map(is_open, numbers))
+
+
+def test_a_child_keeps_what_is_handed_over_and_nothing_else(ends):
+    read, write = ends
+    numbers = read.fd, write.fd
+    with handing_over(read):
+        assert in_child(lambda: is_open(numbers[0]) and not is_open(numbers[1])) == 1
+    assert in_child(lambda: is_open(numbers[0])) == 0
+
+
+def test_a_grandchild_does_not_inherit_what_the_child_was_handed(ends):
+    read, _ = ends
+    number = read.fd
+
+    def child():
+        with handing_over():
+            return is_open(number) and in_child(lambda: is_open(number)) == 0
+
+    with handing_over(read):
+        assert in_child(child) == 1
+
+
+def test_in_a_child_closing_what_was_closed_there_closes_nothing_of_the_child(ends):
+    read, _ = ends
+    number = read.fd
+
+    def child():
+        while (other := os.open(os.devnull, os.O_RDONLY)) < number:
+            pass  # the child uses the number for something of its own
+        read.close()
+        return other == number and is_open(other)
+
+    assert in_child(child) == 1
+
+
+def test_only_the_thread_that_hands_over_does(ends):
+    from threading import Thread
+
+    read, _ = ends
+    number, codes = read.fd, []
+    with handing_over(read):
+        thread = Thread(target=lambda: codes.append(in_child(lambda: is_open(number))))
+        thread.start()
+        thread.join()
+    assert codes == [0]
+
+
+def say_hello(end):
+    os.write(end.fd, b"hello")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_descriptor_travels_with_a_process_by_every_start_method(ends, method):
+    read, write = ends
+    process = multiprocessing.get_context(method).Process(target=say_hello, args=(write,))
+    with handing_over(write):
+        process.start()
+    write.close()
+    assert os.read(read.fd, 5) == b"hello"
+    assert os.read(read.fd, 1) == b""  # the child's end was the last
+    process.join()
+    assert process.exitcode == 0
+    process.close()
+
+
+def test_shared_memory_is_zeroed_and_has_no_name():
+    memory = shared_memory_file("dataflow-test", 4096)
+    assert os.pread(memory.fd, 5000, 0) == bytes(4096)
+    assert os.readlink(f"/proc/self/fd/{memory.fd}").endswith("(deleted)")
+    memory.close()
+
+
+def test_shared_memory_works_without_memfd(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    memory = shared_memory_file("dataflow-test", 64)
+    assert os.fstat(memory.fd).st_size == 64
+    assert os.fstat(memory.fd).st_nlink == 0
+    memory.close()
+
+
+def test_a_descriptor_is_not_inherited_by_programs(ends):
+    assert not any(os.get_inheritable(end.fd) for end in ends)
+    assert isinstance(ends[0], Descriptor)

@@ -1,0 +1,142 @@
+"""What is written is run: every Python block of the README and of docs/ works, in the order of its page.
+
+The blocks of a page make one script, which runs in a process and a folder of its own; it keeps the page's
+line numbers, so a traceback points into it. A block below `<!-- not run -->` is only compiled.
+"""
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TIMEOUT = 120.0  # seconds for the blocks of one page
+
+BLOCK = re.compile(
+    r"(?P<unrun><!-- not run -->\s*\n)?"
+    r"^(?P<indent>[ \t]*)(?P<fence>`{3,})python\b[^\n]*\n"
+    r"(?P<code>.*?)"
+    r"^(?P=indent)(?P=fence)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Block(NamedTuple):
+    line: int  # of the first line of code, counted from 0
+    code: str
+    is_run: bool
+
+
+def blocks_of(text: str) -> list[Block]:
+    return [
+        Block(
+            line=text.count("\n", 0, match.start("code")),
+            code=textwrap.dedent(match["code"]),
+            is_run=match["unrun"] is None,
+        )
+        for match in BLOCK.finditer(text)
+    ]
+
+
+def script_of(blocks: list[Block]) -> str:
+    lines: list[str] = []
+    for block in blocks:
+        if block.is_run:
+            lines += [""] * (block.line - len(lines))
+            lines += block.code.splitlines()
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def run_script(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    script = folder / "page.py"
+    script.write_text(source, "utf-8")
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=folder,
+        timeout=TIMEOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
+
+
+def pages_with(is_wanted) -> list[object]:
+    return [
+        pytest.param(page, id=page.relative_to(ROOT).as_posix())
+        for page in PAGES
+        if page.exists() and any(map(is_wanted, blocks_of(page.read_text("utf-8"))))
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with(lambda block: block.is_run))
+def test_the_code_of_a_page_runs(page, tmp_path):
+    result = run_script(script_of(blocks_of(page.read_text("utf-8"))), tmp_path)
+    assert result.returncode == 0, f"the code of {page} failed:\n{result.stdout}"
+
+
+@pytest.mark.parametrize("page", pages_with(lambda block: not block.is_run))
+def test_code_that_is_not_run_compiles(page):
+    for block in blocks_of(page.read_text("utf-8")):
+        compile("\n" * block.line + block.code, str(page), "exec")
+
+
+PAGE = """\
+# A page
+
+```python
+count = 1
+```
+
+<!-- not run -->
+```python
+count = never_defined
+```
+
+- in a list:
+
+    ```python title="two.py"
+    if __name__ == "__main__":
+        assert count == 1
+        print("line", __import__("sys")._getframe().f_lineno)
+    ```
+
+```console
+$ never run
+```
+"""
+
+
+def test_the_blocks_of_a_page_share_names_and_keep_its_line_numbers(tmp_path):
+    result = run_script(script_of(blocks_of(PAGE)), tmp_path)
+    assert result.stdout == "line 17\n"
+    assert result.returncode == 0
+
+
+def test_a_block_that_fails_is_noticed(tmp_path):
+    result = run_script(script_of(blocks_of(PAGE.replace("count == 1", "count == 2"))), tmp_path)
+    assert result.returncode == 1
+    assert 'page.py", line 16' in result.stdout
+
+
+def test_workers_can_import_the_script_of_a_page(tmp_path):
+    page = """
+```python
+import multiprocessing
+
+def double(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(double, [21]))
+```
+"""
+    assert run_script(script_of(blocks_of(page)), tmp_path).stdout == "[42]\n"

@@ -1,0 +1,208 @@
+"""The examples do what their first lines promise, run the way a user runs them."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+RUNNERS = ("zmq", "process", "thread", "none")
+TIMEOUT = 120.0  # seconds; a healthy run takes a tenth of it
+
+needs_digits = pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn")
+needs_photos = pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None or importlib.util.find_spec("cv2") is None,
+    reason="needs scikit-learn and OpenCV",
+)
+
+
+def run_example(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run an example in a fresh interpreter, against this checkout whether or not it is installed."""
+    search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        env=os.environ | {"PYTHONPATH": search_path},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+
+
+def load_example(name: str) -> ModuleType:
+    """Import an example under a name of its own, without running its main job."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def hide_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Make every import of a package fail as if it were not installed, also where it was imported before."""
+    loaded = [module for module in sys.modules if module.split(".")[0] == name]
+    for module in {name, *loaded}:
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+def read_percentage(line_start: str, output: str) -> float:
+    """Read the share off the line ``<line_start> 98.33% right…`` of what digits.py printed."""
+    found = re.search(rf"^{line_start} +([\d.]+)% right", output, re.MULTILINE)
+    assert found is not None, output
+    return float(found[1]) / 100
+
+
+def assert_ended_quietly(run: subprocess.CompletedProcess[str]) -> None:
+    """Hold the example to exit code 0 and to a stderr with a progress bar and nothing else."""
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Warning" not in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@needs_digits
+@pytest.mark.slow
+def test_digits_learns_with_two_zmq_workers() -> None:
+    run = run_example("digits.py", "--seeds", "1")
+    assert_ended_quietly(run)
+    assert "runner   zmq, workers: 2" in run.stdout
+    assert read_percentage("seed 0", run.stdout) >= 0.97
+    assert read_percentage("median", run.stdout) >= 0.97
+
+
+@needs_digits
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_digits_learns_with_every_runner(runner: str) -> None:
+    run = run_example("digits.py", "--runner", runner, "--seeds", "1", "--epochs", "15")
+    assert_ended_quietly(run)
+    assert read_percentage("median", run.stdout) >= 0.96
+
+
+@needs_digits
+@pytest.mark.slow
+def test_digits_fails_if_the_network_has_not_learnt_enough() -> None:
+    run = run_example("digits.py", "--runner", "none", "--seeds", "1", "--epochs", "1")
+    assert run.returncode == 1
+    assert read_percentage("median", run.stdout) < 0.96
+
+
+@needs_digits
+@pytest.mark.slow  # the first import of scikit-learn
+def test_digits_are_split_the_same_way_every_time_and_none_is_in_both_parts() -> None:
+    digits = load_example("digits")
+    training, held_back = digits.load_digits()
+    _, held_back_again = digits.load_digits()
+    assert (len(training.images), len(held_back.images)) == (1437, 360)
+    assert (held_back.images == held_back_again.images).all()
+    assert not {image.tobytes() for image in training.images} & {image.tobytes() for image in held_back.images}
+
+
+def test_digits_moves_an_image_down_and_right_and_fills_in_black() -> None:
+    digits = load_example("digits")
+    image = digits.np.zeros((8, 8))
+    image[0, 0] = image[7, 7] = 1
+    moved = digits.shift_image(image, rows=1, columns=1)
+    assert moved[1, 1] == 1
+    assert moved.sum() == 1
+
+
+def test_the_gradients_of_the_network_agree_with_finite_differences() -> None:
+    digits = load_example("digits")
+    np = digits.np
+    rng = np.random.default_rng(0)
+    network = digits.Network(rng)
+    images, labels = rng.random((4, 8, 8)), np.array([3, 1, 4, 1])
+
+    def loss() -> float:
+        _, scores = network.forward(images.reshape(4, 64))
+        likelihoods = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        return float(-np.log(likelihoods[range(4), labels]).mean())
+
+    step = 1e-6
+    slopes = network.gradients(images, labels)
+    for parameter, slope in zip(network.parameters, slopes, strict=True):
+        place = np.unravel_index(abs(slope).argmax(), slope.shape)
+        before = loss()
+        parameter[place] += step
+        assert (loss() - before) / step == pytest.approx(slope[place], rel=1e-3)
+        parameter[place] -= step
+
+
+@needs_photos
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(
+    ("num_images", "sheet_shape"),
+    [(100, (8 * 100 + 4, 12 * 100 + 4, 3)), (13, (2 * 100 + 4, 12 * 100 + 4, 3))],
+    ids=["a full sheet", "two rows"],
+)
+def test_photos_saves_a_contact_sheet(
+    runner: str, num_images: int, sheet_shape: tuple[int, int, int], tmp_path: Path
+) -> None:
+    import cv2
+
+    out = tmp_path / "sheet.png"
+    run = run_example("photos.py", "--runner", runner, "--images", str(num_images), "--out", str(out))
+    assert_ended_quietly(run)
+    assert f"crops    {num_images} in " in run.stdout
+    sheet = cv2.imread(str(out))
+    assert sheet is not None
+    assert sheet.shape == sheet_shape
+    assert sheet.std() > 30, "the sheet is nearly empty"
+
+
+@needs_photos
+def test_photos_names_a_file_that_is_not_an_image(tmp_path: Path) -> None:
+    photos = load_example("photos")
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"not a JPEG")
+    with pytest.raises(ValueError, match=re.escape(str(broken))):
+        photos.read_photo(str(broken))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("digits", ["--runner", "carrier-pigeon"], "invalid choice: 'carrier-pigeon'"),
+        ("digits", ["--workers", "0"], "0 is too small; give at least 1"),
+        ("digits", ["--epochs", "many"], "invalid positive value: 'many'"),
+        ("digits", ["--seeds", "-1"], "-1 is too small; give at least 1"),
+        ("photos", ["--images", "0"], "0 is too small; give at least 1"),
+        ("photos", ["--out", "sheet.jpg"], "sheet.jpg does not end in .png"),
+        ("photos", ["--out", "no/such/folder/sheet.png"], f"there is no folder {Path('no/such/folder')}"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    name: str, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        load_example(name).main(arguments)
+    assert exit_info.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "cure"),
+    [
+        ("digits", "sklearn", 'pip install "dataflow-runners[examples]"'),
+        ("photos", "cv2", 'pip install "dataflow-runners[images]"'),
+    ],
+)
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(
+    name: str, missing: str, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_package(monkeypatch, missing)
+    with pytest.raises(SystemExit, match=re.escape(cure)):
+        load_example(name).main([])
+
+
+def test_photos_reports_missing_photographs(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_package(monkeypatch, "sklearn")
+    with pytest.raises(SystemExit, match=re.escape('pip install "dataflow-runners[examples]"')):
+        load_example("photos").find_photos()

@@ -1,0 +1,219 @@
+import copy
+import pickle
+import threading
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+from dataflow.errors import DataFlowTerminated, SourceExhausted
+from dataflow.sources.in_memory import DataFromList
+from dataflow.sources.iterating import DataFromGenerator
+from dataflow.transforms.caching import CacheData
+from dataflow.transforms.joining import JoinData
+from dataflow.transforms.mapping import MapData
+from dataflow.transforms.repeating import RepeatedData
+from dataflow.transforms.shuffling import LocallyShuffleData
+from tests.support.contract import seeded
+
+Sample = namedtuple("Sample", "image label")
+
+
+class Counted:
+    """A source that counts how many datapoints it made."""
+
+    def __init__(self, n=6, addressable=True):
+        self.made = 0
+        lst = [[k] for k in range(n)]
+        ds = DataFromList(lst, shuffle=False) if addressable else DataFromGenerator(lambda: iter(lst))
+        self.ds = MapData(ds, self.make)
+
+    def make(self, dp):
+        self.made += 1
+        return dp
+
+
+KINDS = pytest.mark.parametrize("addressable", [True, False])
+SHUFFLES = pytest.mark.parametrize("shuffle", [False, True])
+
+
+def values(df):
+    return [dp[0] for dp in df]
+
+
+@KINDS
+@SHUFFLES
+def test_every_datapoint_is_made_once(addressable, shuffle):
+    source = Counted(addressable=addressable)
+    df = CacheData(source.ds, shuffle)
+    for _ in range(3):
+        assert sorted(values(df)) == list(range(6))
+    assert source.made == 6
+
+
+@KINDS
+@SHUFFLES
+def test_a_pass_broken_off_leaves_no_partial_cache(addressable, shuffle):
+    source = Counted(addressable=addressable)
+    df = CacheData(source.ds, shuffle)
+    for _, _ in zip(range(4), df, strict=False):
+        pass
+    assert sorted(values(df)) == list(range(6)) == sorted(values(df))
+    assert source.made == 6
+
+
+def test_a_generator_object_broken_off_is_cached_whole():
+    df = CacheData(DataFromGenerator([k] for k in range(6)))
+    next(iter(df))
+    assert values(df) == list(range(6)) == values(df)
+
+
+@KINDS
+def test_the_first_pass_is_shuffled_too_and_every_pass_anew(addressable):
+    with seeded(1):
+        df = CacheData(Counted(30, addressable).ds, shuffle=True)
+        passes = [tuple(values(df)) for _ in range(3)]
+    assert len({*passes, tuple(range(30))}) == 4
+
+
+@SHUFFLES
+def test_the_order_does_not_depend_on_how_the_input_was_read(shuffle):
+    with seeded(1):
+        assert values(CacheData(Counted().ds, shuffle)) == values(CacheData(Counted(addressable=False).ds, shuffle))
+
+
+def test_always_the_first_pass_of_the_input_is_read():
+    with seeded(1):
+        df, ds = CacheData(DataFromList(range(20))), DataFromList(range(20))
+        first = list(ds)
+        assert list(df) == list(df) == first == df[40:60]
+
+
+@KINDS
+def test_reset_and_close_empty_the_cache(addressable):
+    source = Counted(addressable=addressable)
+    df = CacheData(source.ds)
+    for number, empty in enumerate((df.reset_state, df.close, df.close), start=1):
+        list(df)
+        assert source.made == 6 * number
+        empty()
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda df: pickle.loads(pickle.dumps(df))])
+def test_a_copy_has_an_empty_cache_of_its_own(clone):
+    df = CacheData(DataFromList([[1]]))
+    list(df)
+    source = Counted()
+    other = clone(df)
+    other.ds = source.ds
+    list(other)
+    assert source.made == 6 and values(df) == [1]
+
+
+@KINDS
+def test_arrays_are_read_only_from_the_first_pass_on_and_containers_are_fresh(addressable):
+    dps = [[np.zeros(2), [np.ones(1)], {"x": (np.ones(1), [1])}], (np.zeros(2), [1]), Sample(np.zeros(2), 1)]
+    ds = DataFromList(dps, shuffle=False) if addressable else DataFromGenerator(lambda: dps)
+    df = CacheData(ds)
+    for _ in range(2):
+        first, second, third = df
+        assert type(first) is list and type(second) is tuple and type(third) is Sample
+        for array in (first[0], first[1][0], first[2]["x"][0], second[0], third.image):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 5
+        first[1].append("more")
+        first[2]["x"][1].append("more")
+        first[2]["y"] = "more"
+        second[1].append("more")
+        first.append("more")
+    assert [len(dp) for dp in df] == [3, 2, 2]
+    first, second, _ = df
+    assert len(first[1]) == 1 and list(first[2]) == ["x"] and first[2]["x"][1] == [1] and second[1] == [1]
+    assert dps[0][0].flags.writeable
+
+
+@KINDS
+def test_dropped_datapoints_stay_dropped(addressable):
+    source = Counted(addressable=addressable)
+    df = CacheData(MapData(source.ds, lambda dp: dp if dp[0] % 2 else None))
+    assert values(df) == [1, 3, 5] == values(df)
+    assert source.made == 6
+
+
+def test_one_cache_in_two_places_is_two_only_where_something_is_drawn():
+    with seeded(1):
+        df = CacheData(DataFromList([[k] for k in range(30)]))
+        left, right = zip(*JoinData([df, df]), strict=True)
+        assert left != right and list(zip(left, right, strict=True)) != list(JoinData([df, df]))
+    source = Counted()
+    df = CacheData(source.ds)
+    assert [dp[0] == dp[1] for dp in JoinData([df, df])] == [True] * 6
+    assert source.made == 6
+
+
+def test_another_root_draws_anew():
+    df = CacheData(DataFromList(range(30)))
+    with seeded(1):
+        first = list(df)
+    with seeded(2):
+        assert list(df) != first
+    with seeded(1):
+        assert list(df) == first
+
+
+def test_an_input_that_fails_leaves_nothing_in_the_cache():
+    failures = [True]
+
+    def numbers():
+        yield [0]
+        if failures.pop():
+            raise OSError("disk")
+        failures.append(False)
+        yield [1]
+
+    df = CacheData(DataFromGenerator(numbers))
+    first, second = iter(df), iter(df)
+    assert next(first) == next(second) == [0]
+    with pytest.raises(OSError, match="disk"):
+        next(first)
+    with pytest.raises(DataFlowTerminated, match="failed while another"):
+        next(second)
+    failures.append(False)
+    assert values(df) == [0, 1]
+
+
+def test_threads_that_share_a_cache_read_the_input_once():
+    source = Counted(200, addressable=False)
+    df = CacheData(source.ds)
+    df.reset_state()
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(values(df))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(200))] * 4
+
+
+@pytest.mark.parametrize("make", [lambda ds: RepeatedData(ds, -1), lambda ds: LocallyShuffleData(ds, 2)])
+def test_what_never_ends_is_not_cached(make):
+    with pytest.raises(ValueError, match="FixedSizeData"):
+        CacheData(make(DataFromList([1, 2])))
+
+
+def test_an_exhausted_source_is_no_empty_cache():
+    ds = DataFromGenerator(iter([[1]]))
+    list(ds)
+    df = CacheData(ds)
+    for _ in range(2):
+        with pytest.raises(SourceExhausted):
+            list(df)
+
+
+def test_a_list_that_has_grown_is_read_anew():
+    lst = [[0]]
+    df = CacheData(DataFromList(lst, shuffle=False))
+    assert values(df) == [0]
+    lst.append([1])
+    assert values(df) == [0, 1]
+    assert values(CacheData(DataFromList([]))) == []

@@ -1,0 +1,61 @@
+"""Every transform keeps the promises of all nodes."""
+
+import operator
+
+import numpy as np
+import pytest
+
+from dataflow.transforms.batching import BatchData, BatchDataByShape
+from dataflow.transforms.caching import CacheData
+from dataflow.transforms.joining import ConcatData, JoinData
+from dataflow.transforms.mapping import MapData, MapDataComponent
+from dataflow.transforms.mixing import RandomChooseData, RandomMixData
+from dataflow.transforms.repeating import FixedSizeData, RepeatedData, RepeatedDataPoint
+from dataflow.transforms.selecting import FlattenData, SelectComponent
+from dataflow.transforms.shuffling import LocallyShuffleData
+from tests.support.contract import check_node, listed
+
+
+def same(dp):
+    return dp
+
+
+NODES = {
+    "BatchData": (lambda ds: BatchData(ds, 3), {}),
+    "BatchData remainder": (lambda ds: BatchData(ds, 3, remainder=True, use_list=True), {}),
+    "BatchDataByShape": (lambda ds: BatchDataByShape(ds, 3, 0), {"addressable": False}),
+    "CacheData": (CacheData, {}),
+    "CacheData shuffle": (lambda ds: CacheData(ds, shuffle=True), {}),
+    "ConcatData": (lambda ds: ConcatData([ds, ds]), {}),
+    "FixedSizeData": (lambda ds: FixedSizeData(ds, 3), {"stateful_unaddressed": True}),
+    "FixedSizeData restart": (lambda ds: FixedSizeData(ds, 11, keep_state=False), {}),
+    "FlattenData": (FlattenData, {"addressable": False, "kinds": (list, tuple)}),
+    "JoinData": (lambda ds: JoinData([ds, ds]), {"kinds": (list, tuple)}),
+    "JoinData one": (lambda ds: JoinData([ds]), {}),
+    "LocallyShuffleData": (lambda ds: LocallyShuffleData(ds, 4), {"addressable": False, "stateful": True}),
+    "MapData": (lambda ds: MapData(ds, same), {}),
+    "MapDataComponent": (lambda ds: MapDataComponent(ds, operator.neg, 1), {}),
+    "RandomChooseData": (lambda ds: RandomChooseData([ds, RepeatedData(ds, 3)]), {"addressable": False}),
+    "RandomMixData": (lambda ds: RandomMixData([ds, RepeatedData(ds, 2)]), {}),
+    "RepeatedData": (lambda ds: RepeatedData(ds, 2), {}),
+    "RepeatedDataPoint": (lambda ds: RepeatedDataPoint(ds, 3), {}),
+    "SelectComponent": (lambda ds: SelectComponent(ds, [1]), {}),
+    # Chains in which state meets structure.
+    "endless within": (lambda ds: FixedSizeData(JoinData([ds, RepeatedData(ds, -1)]), 5), {
+        "kinds": (list, tuple), "stateful_unaddressed": True,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "traits"), NODES.values(), ids=NODES)
+def test_the_node_keeps_the_contract(make, traits):
+    check_node(make, **traits)
+
+
+def test_endless_repetition_goes_on_where_it_stopped():
+    df = RepeatedData(listed(), -1)
+    seen = [k for _, (_, k) in zip(range(3), df, strict=False)]
+    seen += [k for _, (_, k) in zip(range(5), df, strict=False)]
+    assert len(seen) == 8 and len(set(seen)) >= 7  # zip takes one more before it ends
+    assert df[10][1] in range(8)
+    assert np.shape(df[10][0]) == (2,)

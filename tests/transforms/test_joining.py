@@ -1,0 +1,143 @@
+import itertools
+
+import pytest
+
+from dataflow.errors import Dropped, LengthUnknown, NotAddressable, ShapeMismatch
+from dataflow.sources.in_memory import DataFromList
+from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
+from dataflow.transforms.joining import ConcatData, JoinData
+from dataflow.transforms.mapping import MapData
+from dataflow.transforms.repeating import RepeatedData
+from dataflow.transforms.selecting import FlattenData
+from dataflow.transforms.shuffling import LocallyShuffleData
+from tests.support.contract import OldStyle, seeded
+
+
+def numbers(n, start=0):
+    return DataFromList([[start + k] for k in range(n)], shuffle=False)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ([1], [2], [1, 2]),
+        ((1, 2), (3,), [1, 2, 3]),
+        ([1], (2,), [1, 2]),
+        ({"a": 1}, {"b": 2}, {"a": 1, "b": 2}),
+        ([], [2], [2]),
+    ],
+)
+def test_datapoints_are_put_side_by_side(left, right, expected):
+    df = JoinData([DataFromList([left]), DataFromList([right])])
+    assert list(df) == [expected] == [df[0]]
+
+
+def test_keys_that_two_dicts_share_are_named():
+    df = JoinData([DataFromList([{"a": 1, "b": 2}]), DataFromList([{"b": 3, "c": 4}])])
+    for use in (list, lambda df: df[0]):
+        with pytest.raises(ShapeMismatch, match=r"the key 'b'.*SelectComponent"):
+            use(df)
+
+
+@pytest.mark.parametrize("other", [{"a": 1}, 5])
+def test_kinds_that_do_not_join_are_named(other):
+    with pytest.raises(TypeError, match=f"got list, {type(other).__name__}.*MapData"):
+        list(JoinData([numbers(1), DataFromList([other])]))
+
+
+def test_a_pass_ends_with_the_shortest():
+    df = JoinData([numbers(5), numbers(2, 10), numbers(3, 20)])
+    assert list(df) == [[0, 10, 20], [1, 11, 21]]
+    assert len(df) == 2
+    assert df[2] == [0, 10, 20]
+
+
+def test_where_the_lengths_are_known_nothing_is_taken_in_vain():
+    taken = []
+    long = DataFromGenerator(lambda: (taken.append(k) or [k] for k in range(9)))
+    long = FixedLength(long, 9)
+    assert len(list(JoinData([long, numbers(3)]))) == 3
+    assert taken == [0, 1, 2]
+
+
+class FixedLength(RepeatedData):
+    """The input, and a length that it does not know."""
+
+    def __init__(self, ds, length):
+        super().__init__(ds, 1)
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+
+def test_an_input_without_a_length_leaves_the_join_without_one():
+    df = JoinData([DataFromGenerator(lambda: iter([[1], [2]])), numbers(5)])
+    assert list(df) == [[1, 0], [2, 1]]
+    with pytest.raises(LengthUnknown):
+        len(df)
+
+
+def test_an_endless_input_does_not_limit_the_length():
+    df = JoinData([RepeatedData(numbers(2, 10), -1), numbers(3)])
+    assert len(df) == 3 and not df.endless
+    assert [list(df), list(df)] == [[[10, 0], [11, 1], [10, 2]], [[11, 0], [10, 1], [11, 2]]] == [df[0:3], df[3:6]]
+    assert len(JoinData([LocallyShuffleData(numbers(2), 2), numbers(3)])) == 3
+
+
+def test_only_endless_inputs_make_an_endless_join():
+    df = JoinData([RepeatedData(numbers(2), -1), RepeatedData(numbers(3), -1)])
+    assert df.endless and list(itertools.islice(df, 3)) == [[0, 0], [1, 1], [0, 2]] == df[0:3]
+
+
+def test_the_same_flow_twice_is_reset_once_and_read_at_two_places():
+    old = OldStyle()
+    assert all(dp[1] == dp[3] for dp in JoinData([old, old]))
+    assert old.resets == 1
+    with seeded(1):
+        ds = DataFromList([[k] for k in range(30)])
+        left, right = zip(*JoinData([ds, ds]), strict=True)
+        assert sorted(left) == sorted(right) == list(range(30)) and left != right
+
+
+def test_iteration_goes_on_behind_a_dropped_datapoint_and_addressing_refuses():
+    df = JoinData([MapData(numbers(3), lambda dp: dp if dp[0] else None), numbers(3)])
+    assert list(df) == [[1, 0], [2, 1]]
+    with pytest.raises(Dropped, match="JoinData counts"):
+        df[0]
+
+
+def test_flows_are_read_one_after_the_other():
+    df = ConcatData([numbers(2), numbers(0), DataFromIterable([[7]]), FlattenData(DataFromList([[8, 9]]))])
+    assert list(df) == [[0], [1], [7], [8], [9]]
+    with pytest.raises(LengthUnknown):
+        len(df)
+    with pytest.raises(NotAddressable, match="DataFromIterable"):
+        df[0]
+
+
+def test_a_concatenation_counts_its_passes():
+    df = ConcatData([numbers(2), numbers(0), numbers(1, 5)])
+    assert len(df) == 3 and df[0:7] == [[0], [1], [5], [0], [1], [5], [0]]
+    endless = ConcatData([numbers(1), RepeatedData(numbers(2), -1)])
+    assert endless.endless and not endless.addressable
+    assert list(itertools.islice(endless, 4)) == [[0], [0], [1], [0]]
+
+
+def test_dropped_datapoints_keep_their_index():
+    df = ConcatData([MapData(numbers(2), lambda dp: dp if dp[0] else None), numbers(1)])
+    assert list(df) == [[1], [0]] == df[0:3]
+    with pytest.raises(Dropped):
+        df[0]
+
+
+@pytest.mark.parametrize("node", [JoinData, ConcatData])
+def test_inputs_are_one_or_more_flows(node):
+    with pytest.raises(ValueError, match="at least one"):
+        node([])
+    with pytest.raises(TypeError, match="DataFromList"):
+        node([numbers(1), [[1]]])
+    with pytest.raises(TypeError, match="a list of dataflows"):
+        node(numbers(1))
+    with pytest.raises(IndexError, match="empty"):
+        node([numbers(0), numbers(0)])[0]

@@ -1,0 +1,61 @@
+import pickle
+
+import pytest
+
+from dataflow.errors import LengthUnknown, NotAddressable
+from dataflow.sources.in_memory import DataFromList
+from dataflow.transforms.mapping import MapData
+from dataflow.transforms.selecting import FlattenData, SelectComponent
+
+
+def one(dp):
+    return DataFromList([dp])
+
+
+@pytest.mark.parametrize(
+    ("dp", "idxs", "expected"),
+    [
+        (["a", "b", "c"], [2, 0], ["c", "a"]),
+        (("a", "b"), (1, 1), ["b", "b"]),
+        ({"x": 1, "y": 2}, ["y"], {"y": 2}),
+        ([1, 2], [-1], [2]),
+        ([1, 2], [], []),
+    ],
+)
+def test_components_are_chosen_in_order(dp, idxs, expected):
+    df = SelectComponent(one(dp), idxs)
+    assert list(df) == [expected] == [df[0]] == list(pickle.loads(pickle.dumps(df)))
+
+
+def test_a_hole_is_passed_on():
+    df = SelectComponent(MapData(DataFromList([[0], [1]], shuffle=False), lambda dp: dp if dp[0] else None), [0])
+    assert list(df) == [[1]] == df[0:2]
+
+
+@pytest.mark.parametrize("idxs", [0, "label"])
+def test_a_single_index_is_refused_with_what_to_write(idxs):
+    with pytest.raises(TypeError, match=r"write \["):
+        SelectComponent(one([1]), idxs)
+
+
+def test_a_missing_component_is_named_with_what_there_is():
+    with pytest.raises(KeyError, match=r"no component 'z'.*\['x'\]"):
+        list(SelectComponent(one({"x": 1}), ["z"]))
+
+
+def test_components_come_one_by_one():
+    assert list(FlattenData(DataFromList([[1, 2], [], (3, [4])], shuffle=False))) == [[1], [2], (3,), ([4],)]
+
+
+@pytest.mark.parametrize("dp", [{"a": 1}, 5, "text"])
+def test_what_has_no_order_of_components_is_not_flattened(dp):
+    with pytest.raises(TypeError, match=f"got a {type(dp).__name__}"):
+        list(FlattenData(one(dp)))
+
+
+def test_a_flattened_flow_has_no_length_and_no_index():
+    df = FlattenData(one([1]))
+    with pytest.raises(LengthUnknown, match="FlattenData"):
+        len(df)
+    with pytest.raises(NotAddressable, match="FlattenData"):
+        df[0]
