@@ -161,6 +161,11 @@ class ArenaWriter:
         """Free a block that was taken and never sent."""
         self._memory[block.status] = 0
 
+    def give_back_all(self) -> None:
+        """Free every block: nothing was sent so far, and no draft lives."""
+        for block, _ in self._touched.values():
+            self.give_back(block)
+
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
         """The block as an array."""
         return np.ndarray(shape, dtype, self._memory, block.start, order=order)

@@ -26,12 +26,18 @@ from numpy.typing import NDArray
 from dataflow.transport.arena import LARGE_BYTES, ArenaWriter, Block
 from dataflow.transport.failures import pack_failure
 
-__all__ = ["NESTED", "ArrayEncoder", "Parcel"]
+__all__ = ["ALONE", "HEAD", "NESTED", "STOP", "ArrayEncoder", "Parcel"]
 
 NESTED: Final = "nested"
 """The gaps of a shell that refers to its arrays by number, wherever they are."""
 
+ALONE: Final = b"\x80\x03"  # protocol 3: how each pickle begins
+STOP: Final = b"."  # and ends
+HEAD: Final = ALONE + b"]("  # a list, and a mark: how many begin
+TAIL: Final = b"e" + STOP  # append all since the mark
+
 _PROTOCOL: Final = 3
+_ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
 _ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
 _SHORT: Final = 64  # bytes; a pickle that holds an array is longer
 
@@ -42,19 +48,8 @@ Layout = tuple[Any, tuple[int, ...], str]  # dtype (or its name), shape, order
 Piece = tuple[Layout, bytes | Block]
 
 
-class Parcel:
-    """An encoded datapoint that has arrays."""
-
-    __slots__ = ("arrays", "body", "gaps", "nbytes")
-
-    def __init__(self, body: bytes, gaps: Any, arrays: list[Piece], nbytes: int) -> None:
-        self.body = body  # the pickle of the shell
-        self.gaps = gaps  # where the arrays belong
-        self.arrays = arrays
-        self.nbytes = nbytes  # what travels in the message
-
-    def __len__(self) -> int:
-        return self.nbytes
+Parcel = tuple[bytes, Any, list[Piece], int]
+"""An encoded datapoint with arrays: the pickle of its shell, its gaps, the arrays, and the bytes of all."""
 
 
 class ArrayEncoder:
@@ -67,23 +62,24 @@ class ArrayEncoder:
     def __init__(self, arena: ArenaWriter) -> None:
         self._arena = arena
         self._inline = False  # for this datapoint, every array becomes bytes
+        self.nbytes = 0  # of the last encoded datapoint
         self._lowest: tuple[int, ...] | None = None  # reference counts of a draft that nobody else can reach
-        self._copied = 0  # bytes of the last datapoint's arrays that travel in the message
         self._seen: tuple[int, ...] = ()  # the counts of the last draft
 
     def encode(self, dp: Any) -> Any:
         """Bytes, or a `Parcel` for a datapoint with arrays; None if the arena has no room for these now."""
         kind = type(dp)
         if kind is list or kind is tuple:
-            gaps = [k for k, value in enumerate(dp) if type(value) is np.ndarray]
+            for value in dp:
+                if type(value) is _ARRAY:
+                    return self._encode_row(dp, kind is tuple)
         elif kind is dict:
-            gaps = [key for key, value in dp.items() if type(value) is np.ndarray]
-        else:
-            gaps = []
-        if gaps:
-            return self._encode_arrays(dp, kind, gaps)
+            for value in dp.values():
+                if type(value) is _ARRAY:
+                    return self._encode_dict(dp)
         body = pickle.dumps(dp, _PROTOCOL)
-        if len(body) > _SHORT and _ARRAY_INSIDE in body:
+        self.nbytes = len(body)
+        if self.nbytes > _SHORT and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         return body
 
@@ -95,22 +91,30 @@ class ArrayEncoder:
         finally:
             self._inline = False
 
-    def join(self, encoded: Sequence[Any]) -> list[Any]:
-        """The body of a message. One frame: shells without gaps. Three: shells, a description of the arrays, bytes."""
-        if all(type(item) is bytes for item in encoded):
-            return [_joined(encoded)]
-        gaps = [None if type(item) is bytes else item.gaps for item in encoded]
-        bodies = [item if type(item) is bytes else item.body for item in encoded]
-        shells = pickle.dumps(bodies, _PROTOCOL) if NESTED in gaps else _joined(bodies)
-        arrays = [entry for item in encoded if type(item) is not bytes for entry in item.arrays]
+    def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
+        """The body of a message, and the bytes of its datapoints. The body: all shells as one list, their lengths, what the arrays are, and the small ones' bytes.
+
+        The last two are missing where there is no array. The lengths serve where the list cannot be loaded as a whole.
+        """
+        if not any(type(item) is tuple for item in encoded):
+            return _joined(encoded), sum(map(len, encoded))
+        nbytes = 0
+        gaps, bodies, pieces = [], [], []
+        for item in encoded:
+            if type(item) is bytes:
+                item = (item, None, (), len(item))
+            bodies.append(item[0])
+            gaps.append(item[1])
+            pieces += item[2]
+            nbytes += item[3]
         runs = []
-        for (layout, kind), group in groupby(arrays, _run):
-            pieces = [data for _, data in group]
-            blocks = [(piece.status, piece.start) for piece in pieces] if kind is Block else None
-            runs.append((*layout, blocks, len(pieces)))
-        small = b"".join([data for _, data in arrays if type(data) is bytes])
+        for (layout, kind), group in groupby(pieces, _run):
+            data = [piece for _, piece in group]
+            blocks = [(block.status, block.start) for block in data] if kind is Block else None
+            runs.append((*layout, blocks, len(data)))
+        small = b"".join([data for _, data in pieces if type(data) is bytes])
         counts = [(gap, sum(1 for _ in same)) for gap, same in groupby(gaps)]
-        return [shells, pickle.dumps((counts, runs), _PROTOCOL), small]
+        return [*_joined(bodies), pickle.dumps((counts, runs), _PROTOCOL), small], nbytes
 
     def encode_failure(self, error: BaseException, note: str) -> list[Any]:
         """The body of a message about an exception."""
@@ -126,36 +130,50 @@ class ArrayEncoder:
 
     # -- datapoints with arrays ----------------------------------------------------------------------------------------
 
-    def _encode_arrays(self, dp: Any, kind: type, gaps: list[Any]) -> Any:
+    def _encode_row(self, dp: Any, is_tuple: bool) -> Any:
+        shell: list[Any] = []
+        arrays, gaps = [], []
+        for k, value in enumerate(dp):
+            if type(value) is _ARRAY:
+                arrays.append(value)
+                gaps.append(k)
+                shell.append(None)
+            else:
+                shell.append(value)
+        del value
+        return self._encode_parts(dp, shell, (is_tuple, tuple(gaps)), arrays)
+
+    def _encode_dict(self, dp: dict[Any, Any]) -> Any:
+        shell = {key: None if type(value) is _ARRAY else value for key, value in dp.items()}
+        gaps = tuple([key for key, value in dp.items() if type(value) is _ARRAY])
+        return self._encode_parts(dp, shell, (False, gaps), [dp[key] for key in gaps])
+
+    def _encode_parts(self, dp: Any, shell: Any, gaps: Any, arrays: list[NDArray[Any]]) -> Any:
         """The shell has None where an array is a direct component, as nearly always."""
-        arrays = [dp[key] for key in gaps]
         if len(arrays) > 1 and len(arrays) > len(set(map(id, arrays))):
             return self._encode_nested(dp)
-        if kind is dict:
-            shell: Any = {key: None if type(value) is np.ndarray else value for key, value in dp.items()}
-        else:
-            shell = [None if type(value) is np.ndarray else value for value in dp]
         body = pickle.dumps(shell, _PROTOCOL)
         if len(body) > _SHORT and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
+        self.nbytes = len(body)
         try:
             pieces = self._pack(arrays, sys.getrefcount(dp))
         except _HoldsObjects:
             return self._encode_nested(dp)
-        return None if pieces is None else Parcel(body, (kind is tuple, tuple(gaps)), pieces, len(body) + self._copied)
+        return None if pieces is None else (body, gaps, pieces, self.nbytes)
 
     def _encode_nested(self, dp: Any) -> Any:
         pickler = _NestedPickler()
         pickler.dump(dp)
         body = pickler.file.getvalue()
+        self.nbytes = len(body)
         pieces = self._pack(pickler.arrays, 0)
-        return None if pieces is None else Parcel(body, NESTED, pieces, len(body) + self._copied)
+        return None if pieces is None else (body, NESTED, pieces, self.nbytes)
 
     def _pack(self, arrays: list[NDArray[Any]], dp_count: int) -> list[Piece] | None:
-        """The arrays as bytes and blocks; `_copied` counts the bytes. None if the arena has no room."""
+        """The arrays as bytes and blocks. None if the arena has no room."""
         pieces: list[tuple[Layout, Any]] = []
         drafts = False
-        self._copied = 0
         for array in arrays:
             flags = array.flags
             order: Any = "C" if flags.c_contiguous or not flags.f_contiguous else "F"
@@ -165,8 +183,8 @@ class ArrayEncoder:
             except KeyError:
                 layout = (_name(dtype), array.shape, order)
             nbytes = array.nbytes
+            self.nbytes += nbytes
             if nbytes < LARGE_BYTES or self._inline:
-                self._copied += nbytes
                 pieces.append((layout, array.tobytes(order)))
                 continue
             base = array.base
@@ -202,6 +220,7 @@ class ArrayEncoder:
         for keep in (False, True):
             run(self._sample(keep=keep))
             counts.append(self._seen)
+        self._arena.give_back_all()
         (dp, array, base), kept = counts
         if kept == (dp + 1, array, base):
             self._lowest = counts[0]
@@ -242,9 +261,10 @@ def _run(entry: tuple[Layout, bytes | Block]) -> tuple[Layout, type]:
     return layout, type(data)
 
 
-def _joined(bodies: Sequence[bytes]) -> bytes:
-    """One pickle of a list, from the pickles of its elements."""
-    return b"\x80\x03](" + b"".join([body[2:-1] for body in bodies]) + b"e."
+def _joined(bodies: Sequence[bytes]) -> list[bytes]:
+    """One pickle of a list, from the pickles of its elements; and the length of each in it."""
+    bare = [body[2:-1] for body in bodies]
+    return [HEAD + b"".join(bare) + TAIL, np.fromiter(map(len, bare), np.uint32, len(bare)).tobytes()]
 
 
 def _name(dtype: np.dtype[Any]) -> Any:

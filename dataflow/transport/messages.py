@@ -36,6 +36,11 @@ class Message:
     nbytes: int = 0  # what the sender counted against its window
     body: Any = ()  # frames of bytes, or objects between threads
 
+    @property
+    def queued(self) -> int:
+        """Bytes that the message holds until it is heard."""
+        return sum(map(len, self.body)) if type(self.body) is list and self.kind is Kind.DATA else 0
+
 
 def new_token() -> bytes:
     """The secret of one run: who does not know it is not heard."""
