@@ -20,6 +20,7 @@ def python_of(name: str, requirements: Sequence[str] | None) -> str:
     if not stamp.exists() or stamp.read_text("utf-8") != wanted:
         print(f"installing {name}: {', '.join(requirements)}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *requirements], check=True)
+        # From that folder: pip takes the metadata of a project in the current one for something installed.
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *requirements], cwd=folder, check=True)
         stamp.write_text(wanted, "utf-8")
     return str(python)

@@ -67,7 +67,7 @@ def burst(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
             max(time.monotonic() - next(stream)[0] for _ in range(DATAPOINTS_PER_BURST))
             for _ in range(job["bursts"] + 1)
         ][1:]  # the first was made while the worker started
-    return {"median": statistics.median(waits), "worst": max(waits)}
+    return {"wait": statistics.median(waits), "worst": max(waits)}
 
 
 def failure(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
@@ -92,5 +92,5 @@ def failure(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
     while not heard and time.monotonic() < min(limit, (workload.time_of_failure or limit) + PATIENCE):
         time.sleep(0.01)
     if not heard or workload.time_of_failure is None:
-        return {"seconds": None, "error": None}
-    return {"seconds": heard[0][0] - workload.time_of_failure, "error": heard[0][1]}
+        return {"heard": None, "after": None}
+    return {"heard": heard[0][1], "after": heard[0][0] - workload.time_of_failure}

@@ -4,10 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from benchmarks import contenders
@@ -76,34 +76,27 @@ def run_job(job: Job) -> Job:
         python = python_of(name, None if requires is None else (*contenders.COMMON, *requires))
     except subprocess.CalledProcessError as error:
         return job | {"error": f"cannot be installed: {error}"}
-    process = subprocess.Popen(
-        [python, "-m", "benchmarks.measure", json.dumps(job)],
-        cwd=ROOT,
-        env=os.environ | {JPEGS_VARIABLE: os.pathsep.join(photographs())},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        result, noise = communicate(process)
-    finally:
-        end_group(process.pid)
-        process.wait()
-    return json.loads(result) if result else job | {"error": last_line(noise) or f"exit code {process.returncode}"}
-
-
-def communicate(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    """The result, which ends with the line, and the end of what else was printed.
-
-    Workers that outlive their parent hold its pipes open, so nobody waits for the end of a file.
-    """
-    try:
-        result, noise = process.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return "", f"gave no result in {TIMEOUT:g} seconds"
-    return result, noise
+    # Workers that outlive their parent would hold a pipe open: what is printed goes to files.
+    with TemporaryFile("w+") as result, TemporaryFile("w+") as noise:
+        process = subprocess.Popen(
+            [python, "-m", "benchmarks.measure", json.dumps(job)],
+            cwd=ROOT,
+            env=os.environ | {JPEGS_VARIABLE: os.pathsep.join(photographs())},
+            stdin=subprocess.DEVNULL,
+            stdout=result,
+            stderr=noise,
+            start_new_session=True,
+        )
+        try:
+            ended = f"exit code {process.wait(TIMEOUT)}"
+        except subprocess.TimeoutExpired:
+            ended = f"no result in {TIMEOUT:g} seconds"
+        finally:
+            end_group(process.pid)
+            process.wait()
+        result.seek(0), noise.seek(0)
+        line = result.read()
+        return json.loads(line) if line else job | {"error": f"{ended}: {last_line(noise.read())}"}
 
 
 def end_group(group: int) -> None:
@@ -126,13 +119,16 @@ def last_line(text: str) -> str:
 
 
 def line_of(record: Job) -> str:
-    what = f"{record.get('workload', record['measurement'])} {record['label']}"
-    if "workers" in record:
-        what += f" x{record['workers']}"
-    if "error" in record and "seconds" not in record or record.get("error") and "rate" not in record and "workers" in record:
-        return f"{what}: failed: {record['error']}"
-    if "rate" in record:
-        return f"{what}: {record['rate']:,.0f}/s"
-    if "median" in record:
-        return f"{what}: {1e3 * record['median']:.1f} ms"
-    return f"{what}: {record['error']} after {record['seconds']} s"
+    """A record for someone who watches."""
+    what = " ".join(str(record[key]) for key in ("workload", "label", "workers") if key in record)
+    match record:
+        case {"error": error}:
+            return f"{what}: failed: {error}"
+        case {"rate": rate}:
+            return f"{what}: {rate:,.0f} per second"
+        case {"wait": wait}:
+            return f"{what}: a burst waited {1e3 * wait:.1f} ms"
+        case {"heard": heard, "after": after}:
+            return f"{what}: {record['measurement']}: heard {heard} after {after} s"
+        case _:
+            raise ValueError(f"a record of no known kind: {record}")

@@ -26,7 +26,7 @@ class DataFromList(Source, RNGDataFlow):
     The elements themselves are given out, not copies: what a later node changes in place stays changed.
 
     Args:
-        lst: Anything with a length and elements at 0, 1, 2, …: a list, a tuple, an array, a `SharedList`.
+        lst: Anything with a length and elements at 0, 1, 2, …: a list, a tuple, an array.
         shuffle: Draw a new order for every pass.
         seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
 

@@ -16,19 +16,33 @@ from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped
 from dataflow.seeding import Stream
 
-__all__ = ["Indexes", "consecutive", "none_dropped", "pass_by_index", "pass_from", "passes_and_positions", "reordered"]
+__all__ = [
+    "Indexes",
+    "consecutive",
+    "none_dropped",
+    "onwards",
+    "pass_by_index",
+    "pass_from",
+    "passes_and_positions",
+    "reordered",
+]
 
 Indexes = NDArray[np.int64]
 
 _BLOCK = 256  # indexes per block; fewer cost more per datapoint, more are no faster
 
 
-def consecutive(begin: int, end: int | None = None) -> Iterator[Indexes]:
-    """Blocks of the indexes from `begin` to before `end`; without an end, for ever."""
-    while end is None or begin < end:
-        stop = begin + _BLOCK if end is None else min(begin + _BLOCK, end)
-        yield np.arange(begin, stop)
-        begin = stop
+def consecutive(begin: int, end: int) -> Iterator[Indexes]:
+    """Blocks of the indexes from `begin` to before `end`."""
+    for first in range(begin, end, _BLOCK):
+        yield np.arange(first, min(first + _BLOCK, end), dtype=np.int64)
+
+
+def onwards(begin: int, num_wanted: int) -> Iterator[Indexes]:
+    """Blocks of the indexes from `begin`, without end; the first ones hold what is wanted if nothing is dropped."""
+    while True:
+        yield from consecutive(begin, begin + num_wanted)
+        begin += num_wanted
 
 
 def pass_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
@@ -43,7 +57,7 @@ def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> It
     A flow that never ends has no passes; where it can be addressed, each pass reads on behind the last one.
     """
     if num_taken is not None and df.endless and df.addressable:
-        return present(df.at(consecutive(p * num_taken), stream))
+        return present(df.at(onwards(p * num_taken, num_taken), stream))
     return df.run_pass(p, stream)
 
 

@@ -19,6 +19,9 @@ from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passe
 __all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleaved"]
 
 
+_SEQUENCES = frozenset({list, tuple})
+
+
 class SeveralInputs(DataFlow):
     """A node over several flows. The same flow may be among them more than once, each time with a stream of its own.
 
@@ -161,7 +164,7 @@ def _run(p: int, ds: DataFlow, stream: Stream) -> Iterator[Any]:
 
 
 def _joined(*datapoints: Any) -> Any:
-    if all(isinstance(dp, list | tuple) for dp in datapoints):
+    if {*map(type, datapoints)} <= _SEQUENCES or all(isinstance(dp, list | tuple) for dp in datapoints):
         return list(chain.from_iterable(datapoints))
     if not all(isinstance(dp, dict) for dp in datapoints):
         kinds = ", ".join(type(dp).__name__ for dp in datapoints)

@@ -17,7 +17,7 @@ from dataflow.life import life_of
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import at_least_one
-from dataflow.transforms.indexing import Indexes, consecutive, none_dropped
+from dataflow.transforms.indexing import Indexes, none_dropped, onwards
 
 __all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint", "passes_on"]
 
@@ -169,7 +169,7 @@ class FixedSizeData(ProxyDataFlow):
             raise self._empty()
         if self.ds.addressable:
             begin = int(self._below(np.array([p * self._size]))[0])
-            datapoints = self._present(self.ds.at(consecutive(begin), stream), 2 * n if n else _MANY)
+            datapoints = self._present(self.ds.at(onwards(begin, self._size), stream), 2 * n if n else _MANY)
         elif self.keep_state:
             begin_anew = partial(passes_on, self.ds, stream)
             datapoints = life_of(self).continued.take(stream, begin_anew, type(self).__name__)

@@ -17,7 +17,7 @@ import pytest
 from dataflow.base import DataFlow
 from dataflow.errors import DataFlowTerminated, NotAddressable, NotReentrant
 from dataflow.passes import known_length
-from dataflow.seeding import seed
+from dataflow.seeding import Stream, seed
 from dataflow.sources.in_memory import DataFromList
 
 SIZE = 8  # datapoints of the inputs below
@@ -209,6 +209,9 @@ def addressing_gives_the_same_as_iterating(case: Case) -> None:
         if not case.addressable:
             with pytest.raises(NotAddressable, match=type(df.unaddressable()).__name__):
                 df[0]
+            if not df.indexed:
+                with pytest.raises(NotAddressable, match=type(df).__name__):
+                    df.at([np.arange(1)], Stream(0))
             return
         if df.endless:
             assert one_pass(df) == plain(df[:MOST])[1]

@@ -1,0 +1,208 @@
+"""Sockets: a private address that goes away, forgeries that are refused unread, what was sent last arrives."""
+
+import logging
+import os
+import pickle
+import stat
+import tempfile
+import time
+
+import pytest
+import zmq
+
+from dataflow.transport.messages import Kind, Message, new_token, pack
+from dataflow.transport.sockets import SocketChannel
+from tests.support.fakes import receive
+from tests.support.leaks import socket_directories
+from tests.support.waits import wait_until
+
+
+class Sockets:
+    """A channel with both ends in this process."""
+
+    def __init__(self, num_workers=1):
+        before = socket_directories()
+        self.channel = SocketChannel(num_workers)
+        (self.directory,) = socket_directories().keys() - before.keys()
+        self.address = f"ipc://{self.directory}/s"
+        self.receiver = self.channel.open_receiver()
+        self.senders = [self.channel.port(k).open() for k in range(num_workers)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for sender in self.senders:
+            sender.close(0)
+        self.receiver.close()
+        self.channel.close()
+
+
+def data(worker, count, *frames):
+    return Message(Kind.DATA, worker, count, 0, list(frames))
+
+
+class Trap:
+    """Whoever unpickles it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_messages_arrive_in_order_and_whole():
+    with Sockets(2) as sockets:
+        big = os.urandom(2 << 20)
+        for k in range(100):
+            sockets.senders[1].send(data(1, k, b"x", b""))
+        sockets.senders[1].send(data(1, 100, big))
+        messages = [receive(sockets.receiver, 5) for _ in range(101)]
+        assert [(message.worker, message.count) for message in messages] == [(1, k) for k in range(101)]
+        assert [bytes(frame) for frame in messages[3].body] == [b"x", b""]
+        assert bytes(messages[100].body[0]) == big
+
+
+def test_the_directory_belongs_to_the_user_alone_and_goes_away_once_all_have_connected():
+    with Sockets() as sockets:
+        assert stat.S_IMODE(os.stat(sockets.directory).st_mode) == 0o700
+        sockets.senders[0].send(Message(Kind.HELLO, 0))
+        assert receive(sockets.receiver, 5).kind is Kind.HELLO
+        sockets.receiver.everyone_connected()
+        assert not sockets.directory.exists()
+        sockets.senders[0].send(data(0, 1, b"still heard"))
+        assert receive(sockets.receiver, 5).count == 1
+
+
+def test_a_channel_that_was_never_opened_leaves_nothing():
+    before = socket_directories()
+    channel = SocketChannel(1)
+    assert socket_directories() != before
+    channel.close()
+    channel.close()
+    assert socket_directories() == before
+
+
+def test_a_worker_may_connect_before_the_consumer_has_opened_its_end():
+    channel = SocketChannel(1)
+    sender = channel.port(0).open()
+    sender.send(Message(Kind.HELLO, 0))
+    receiver = channel.open_receiver()
+    assert receive(receiver, 5).kind is Kind.HELLO
+    sender.close(0)
+    receiver.close()
+
+
+def test_what_was_sent_last_arrives_though_the_sender_has_closed():
+    with Sockets() as sockets:
+        sockets.senders[0].send(data(0, 7, bytes(1 << 20)))
+        sockets.senders.pop().close(5)
+        assert receive(sockets.receiver, 5).count == 7
+
+
+def test_closing_without_patience_does_not_wait_for_a_consumer_that_never_comes():
+    channel = SocketChannel(1)
+    sender = channel.port(0).open()
+    sender.send(data(0, 1, bytes(1 << 20)))
+    began = time.monotonic()
+    sender.close(0)
+    channel.close()
+    assert time.monotonic() - began < 1
+
+
+def forgeries(token, path):
+    trap = pickle.dumps(Trap(path))
+    other = new_token()
+    return {
+        "no token": [trap],
+        "an empty frame": [b""],
+        "another token": pack(other, data(0, 1, trap)),
+        "a short header": [pack(token, data(0, 1))[0][:-1], trap],
+        "a worker that does not exist": pack(token, data(9, 1, trap)),
+        "garbage": [os.urandom(5), os.urandom(300), trap],
+        "an exception with another token": pack(other, Message(Kind.ERROR, 0, body=[trap])),
+        "half a token": [token[:8], trap],
+    }
+
+
+@pytest.mark.parametrize("name", forgeries(b"x" * 16, ""))
+def test_a_forged_message_is_refused_unread_and_the_next_honest_one_is_heard(name, tmp_path, caplog):
+    path = tmp_path / "written"
+    with Sockets() as sockets, zmq.Context() as context, context.socket(zmq.PUSH) as forger:
+        forger.connect(sockets.address)
+        honest = sockets.senders[0]
+        token = bytes(pack(_token_of(sockets), Message(Kind.HELLO, 0))[0][:16])
+        with caplog.at_level(logging.WARNING, "dataflow"):
+            for _ in range(3):
+                forger.send_multipart(forgeries(token, str(path))[name])
+            assert receive(sockets.receiver, 0.1) is None
+            honest.send(data(0, 5, b"honest"))
+            assert receive(sockets.receiver, 5).count == 5
+        assert [record.getMessage().partition(" that ")[0] for record in caplog.records] == ["refused a message"]
+        assert not path.exists()
+        forger.close(0)
+
+
+def _token_of(sockets):
+    """The token, as a worker's port carries it."""
+    return next(value for value in vars(sockets.channel.port(0)).values() if isinstance(value, bytes))
+
+
+def test_many_forgeries_do_not_keep_an_honest_message_back():
+    with Sockets() as sockets, zmq.Context() as context, context.socket(zmq.PUSH) as forger:
+        forger.connect(sockets.address)
+        for _ in range(500):
+            forger.send(b"forged")
+        sockets.senders[0].send(data(0, 5, b"honest"))
+        found = []
+        wait_until(lambda: (m := sockets.receiver.take()) and found.append(m.count) is None, 5, "not heard")
+        assert found == [5]
+        forger.close(0)
+
+
+def test_a_watched_descriptor_wakes_the_receiver_and_is_forgotten_afterwards():
+    read, write = os.pipe()
+    os.close(write)
+    with Sockets() as sockets:
+        began = time.monotonic()
+        assert not sockets.receiver.wait(5, [read])
+        assert time.monotonic() - began < 1
+        os.close(read)
+        assert not sockets.receiver.wait(0.05)
+
+
+def test_a_long_temporary_directory_is_passed_over(monkeypatch, tmp_path):
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    channel = SocketChannel(1)
+    receiver = channel.open_receiver()
+    sender = channel.port(0).open()
+    sender.send(Message(Kind.HELLO, 0))
+    assert receive(receiver, 5).kind is Kind.HELLO
+    assert not list(long.iterdir())
+    sender.close(0)
+    receiver.close()
+    assert not [path for path in os.listdir("/tmp") if path in receiver_directories(channel)]
+
+
+def receiver_directories(channel):
+    return [os.path.basename(value) for value in vars(channel).values() if isinstance(value, str) and "/tmp" in value]
+
+
+def test_where_no_path_is_short_enough_the_message_names_the_cure(monkeypatch):
+    monkeypatch.setattr(zmq, "IPC_PATH_MAX_LEN", 10)
+    before = socket_directories()
+    with pytest.raises(OSError, match=r"10 bytes.*Set TMPDIR to a shorter path"):
+        SocketChannel(1)
+    assert socket_directories() == before
+
+
+def test_closing_gives_every_descriptor_back():
+    before = len(os.listdir("/proc/self/fd"))
+    with Sockets(3) as sockets:
+        for k, sender in enumerate(sockets.senders):
+            sender.send(Message(Kind.HELLO, k))
+            assert receive(sockets.receiver, 5)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, 2, "descriptors are left")
