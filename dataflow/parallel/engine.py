@@ -44,7 +44,8 @@ __all__ = ["Engine", "Plan"]
 
 _POLL: Final = 0.1  # seconds that one wait may last
 _LOOK: Final = 0.5  # seconds after which the workers are looked at, even while datapoints come
-_SETTLE: Final = 0.1  # seconds without a message after which all that a dead worker had sent has arrived here
+_SETTLE: Final = 0.1  # seconds without a message after which all that a killed worker had sent has arrived here
+_SETTLE_EXITED: Final = 0.5  # the same for one that exited: nearly all of these have sent last words
 
 
 @dataclass
@@ -96,6 +97,11 @@ class Engine:
             self._decoder = plan.codec.open_decoder()
             close_at_exit(self)
             undo.pop_all()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a failure was reported; everything is closed then."""
+        return self._failure is not None
 
     def claim(self) -> object:
         """Take over: the ticket for `chunk`. The iteration that had the last one raises at its next step."""
@@ -153,7 +159,7 @@ class Engine:
             last.callback(self._plan.channel.close)
             last.callback(self._receiver.close)
             last.callback(self._crew.stop)
-            self._chunk = iter(())
+            list(self._chunk)  # an iteration in the middle of it finds it empty, and asks for the next
             self._plan.credit.stop()
             self._receiver.stop()
 
@@ -229,10 +235,11 @@ class Engine:
         for k in self._crew.ended():
             if not self._ledger.missed(k):
                 continue
-            if now - self._untimely.setdefault(k, now) < _SETTLE:
+            exitcode = self._crew.workers[k].exitcode() or 0
+            if now - self._untimely.setdefault(k, now) < (_SETTLE if exitcode < 0 else _SETTLE_EXITED):
                 self._looked = now - _LOOK + _SETTLE  # look again soon, also while others deliver
             elif not self._is_under_way(k):
-                self._verdict = self._verdict or self._death(k, self._crew.workers[k].exitcode())
+                self._verdict = self._verdict or self._death(k, exitcode)
 
     def _is_under_way(self, worker: int) -> bool:
         """Whether there is a message of `worker` that was not heard yet.

@@ -89,12 +89,15 @@ class Runner(ProxyDataFlow):
         length = known_length(self)
         if length is None:
             self._warn_endless()
-        if self.num_workers == 0:
-            datapoints = life_of(self).continued.take(stream, partial(passes_on, self.ds, stream), type(self).__name__)
-            return islice(datapoints, length)
         if length == 0:
             return iter(())
+        life, owner = life_of(self), type(self).__name__
+        if self.num_workers == 0:
+            begin = partial(passes_on, self.ds, stream, life.begun)
+            life.begun += 1
+            return islice(life.continued.take(stream, begin, owner), length)
         engine = self._engine(stream)
+        life.begun += 1
         return self._take(engine, engine.claim(), length)
 
     def reset_state(self) -> None:
@@ -126,7 +129,7 @@ class Runner(ProxyDataFlow):
         services = [
             Service(
                 worker=k,
-                payload=Payload(Produce(ds, stream.turn(level, k))),
+                payload=Payload(Produce(ds, stream.turn(level, k), life.begun)),
                 port=channel.port(k),
                 encoder=codec.port(k),
                 credit=credit,
@@ -146,7 +149,12 @@ class Runner(ProxyDataFlow):
     def _take(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Any]:
         left = sys.maxsize if length is None else length
         while left:
-            chunk = engine.chunk(ticket, self.timeout)
+            try:
+                chunk = engine.chunk(ticket, self.timeout)
+            except BaseException:
+                if engine.failed:
+                    life_of(self).settle()
+                raise
             if chunk is None:
                 _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import SupportsIndex
 
@@ -155,7 +156,8 @@ class MultiThreadRunner(Runner):
         made = [require_flow(get_df(), "get_df") for _ in range(max(1, operator.index(num_thread)))]
         if len({id(ds) for ds in made}) < len(made):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
-        super().__init__(made[0], num_thread, window_of(num_prefetch, "num_prefetch"), timeout)
+        window = replace(window_of(num_prefetch, "num_prefetch"), nbytes=0)  # bytes are not counted between threads
+        super().__init__(made[0], num_thread, window, timeout)
         self.dataflows = made
 
     @property
