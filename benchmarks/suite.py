@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from benchmarks import contenders
@@ -77,11 +77,11 @@ def run_job(job: Job) -> Job:
     except subprocess.CalledProcessError as error:
         return job | {"error": f"cannot be installed: {error}"}
     # Workers that outlive their parent would hold a pipe open: what is printed goes to files.
-    with TemporaryFile("w+") as result, TemporaryFile("w+") as noise:
+    with TemporaryDirectory() as folder, TemporaryFile("w+") as result, TemporaryFile("w+") as noise:
         process = subprocess.Popen(
             [python, "-m", "benchmarks.measure", json.dumps(job)],
             cwd=ROOT,
-            env=os.environ | {JPEGS_VARIABLE: os.pathsep.join(photographs())},
+            env=os.environ | {"TMPDIR": folder, JPEGS_VARIABLE: os.pathsep.join(photographs())},
             stdin=subprocess.DEVNULL,
             stdout=result,
             stderr=noise,

@@ -64,7 +64,7 @@ class Small(Workload):
     """Two numbers: what a transport costs when there is nothing to transport."""
 
     name = "small"
-    window, chunk, max_bytes = 200, 1000, 0
+    window, chunk, max_bytes = 200, 5000, 0
 
     def make(self, index):
         return [index, index * 0.5]
@@ -119,7 +119,7 @@ class Mnist(Images):
     """784 bytes: too much to ignore, too little for a block of its own."""
 
     name = "mnist"
-    window, chunk, max_bytes = 200, 200, 784
+    window, chunk, max_bytes = 200, 500, 784
     shape, num_prepared = (28, 28), 2048
 
 

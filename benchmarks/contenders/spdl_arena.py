@@ -26,6 +26,8 @@ class Source:
 
 
 def in_turn(streams: list[Iterator[Any]]) -> Iterator[Any]:
+    if len(streams) == 1:
+        yield from streams[0]
     while True:
         for stream in streams:
             yield next(stream)
@@ -39,19 +41,21 @@ def variant(make_arena: Callable[[int, int], Any], **options: Any) -> Variant:
         from spdl.pipeline import iterate_in_subprocess
 
         buffer_size = max(2, workload.window // num_workers)
-        streams = [
-            iter(
-                iterate_in_subprocess(
-                    partial(Source, workload, index, num_workers),
-                    mp_context="fork",
-                    buffer_size=buffer_size,
-                    daemon=True,
-                    arena=make_arena(workload.max_bytes + (1 << 16), buffer_size + 4),
-                )
+        subprocesses = [
+            iterate_in_subprocess(
+                partial(Source, workload, index, num_workers),
+                mp_context="fork",
+                buffer_size=buffer_size,
+                daemon=True,
+                arena=make_arena(workload.max_bytes + (1 << 16), buffer_size + 4),
             )
             for index in range(num_workers)
         ]
-        yield streams[0] if num_workers == 1 else in_turn(streams)
+        stream = in_turn([iter(subprocess) for subprocess in subprocesses])
+        yield stream
+        # A sub-process ends, and its arena is given back, when nothing refers to it any more.
+        stream.close()
+        subprocesses.clear()
 
     return Variant(open_stream, **options)
 

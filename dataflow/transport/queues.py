@@ -190,6 +190,7 @@ class _PipeReceiver:
     def stop(self) -> None:
         self._inbox.clear()
         self._partial.clear()
+        self._poll = select.poll()  # whoever asks again must not read from numbers that are given to others
         for end in self._ends:
             end.close()
 
