@@ -34,8 +34,8 @@ def _explanation(exitcode: int | None) -> tuple[str, str]:
         code = "" if exitcode is None else f" with exit code {exitcode}"
         return (
             f"ended{code}",
-            "something in the flow called sys.exit or os._exit (raise an exception instead: it reaches the consumer), or "
-            "the worker could not start: under spawn and forkserver the main program must guard its code with "
+            "something in the flow called sys.exit or os._exit (raise an exception instead: it reaches the consumer), "
+            "or the worker could not start: under spawn and forkserver the main program must guard its code with "
             'if __name__ == "__main__"; what the worker printed tells more',
         )
     try:

@@ -150,8 +150,8 @@ class MultiThreadRunner(Runner):
     ) -> None:
         if isinstance(get_df, DataFlow) or not callable(get_df):
             raise TypeError(
-                f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: pass "
-                "a function, for example lambda: MapData(...)"
+                f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: "
+                "pass a function, for example lambda: MapData(...)"
             )
         made = [require_flow(get_df(), "get_df") for _ in range(max(1, operator.index(num_thread)))]
         if len({id(ds) for ds in made}) < len(made):

@@ -28,6 +28,9 @@ class Encoder(Protocol):
     nbytes: int
     """Bytes of the last encoded datapoint, as they count against a window."""
 
+    keeps_memory: bool
+    """Whether `tidy` has anything to do."""
+
     def encode(self, dp: Any) -> Any:
         """One datapoint, as it is now; None if there is no room for its arrays at present."""
 
@@ -87,6 +90,7 @@ class ObjectCodec:
     """Between threads: the datapoint itself travels. It is codec, port, encoder and decoder at once."""
 
     nbytes = 0  # nobody counts them
+    keeps_memory = False
 
     def port(self, worker: int) -> ObjectCodec:
         return self

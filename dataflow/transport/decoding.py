@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.transport.arena import ArenaReader, Block
-from dataflow.transport.encoding import ALONE, HEAD, NESTED, STOP
 from dataflow.transport.failures import unpack_failure
+from dataflow.transport.parcels import ALONE, HEAD, NESTED, STOP
 
 __all__ = ["ArrayDecoder", "Undecodable"]
 

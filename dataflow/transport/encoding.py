@@ -17,7 +17,6 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -25,31 +24,16 @@ from numpy.typing import NDArray
 
 from dataflow.transport.arena import LARGE_BYTES, ArenaWriter, Block
 from dataflow.transport.failures import pack_failure
+from dataflow.transport.parcels import NESTED, PROTOCOL, Layout, Piece, join
 
-__all__ = ["ALONE", "HEAD", "NESTED", "STOP", "ArrayEncoder", "Parcel"]
+__all__ = ["ArrayEncoder"]
 
-NESTED: Final = "nested"
-"""The gaps of a shell that refers to its arrays by number, wherever they are."""
-
-ALONE: Final = b"\x80\x03"  # protocol 3: how each pickle begins
-STOP: Final = b"."  # and ends
-HEAD: Final = ALONE + b"]("  # a list, and a mark: how many begin
-TAIL: Final = b"e" + STOP  # append all since the mark
-
-_PROTOCOL: Final = 3
 _ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
 _ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
 _SHORT: Final = 64  # bytes; a pickle that holds an array is longer
 
 _MOST_NAMES: Final = 1024
 _NAMES: Final[dict[np.dtype[Any], Any]] = {}  # what `_name` has answered: a pure function, remembered
-
-Layout = tuple[Any, tuple[int, ...], str]  # dtype (or its name), shape, order
-Piece = tuple[Layout, bytes | Block]
-
-
-Parcel = tuple[bytes, Any, list[Piece], int]
-"""An encoded datapoint with arrays: the pickle of its shell, its gaps, the arrays, and the bytes of all."""
 
 
 class ArrayEncoder:
@@ -59,11 +43,16 @@ class ArrayEncoder:
         arena: Where large arrays go.
     """
 
+    keeps_memory = True
+
     def __init__(self, arena: ArenaWriter) -> None:
         self._arena = arena
         self._inline = False  # for this datapoint, every array becomes bytes
         self.nbytes = 0  # of the last encoded datapoint
-        self._lowest: tuple[int, ...] | None = None  # reference counts of a draft that nobody else can reach
+        self._gaps: tuple[bool, list[int]] = (False, [])  # of the last row
+        self._layout: Layout = (None, (), "C")  # of the last small array
+        self._dtype: np.dtype[Any] | None = None
+        self._lowest: dict[type, tuple[int, ...]] = {}  # reference counts of a draft that nobody else can reach
         self._seen: tuple[int, ...] = ()  # the counts of the last draft
 
     def encode(self, dp: Any) -> Any:
@@ -72,12 +61,14 @@ class ArrayEncoder:
         if kind is list or kind is tuple:
             for value in dp:
                 if type(value) is _ARRAY:
+                    del value  # a draft's references are counted
                     return self._encode_row(dp, kind is tuple)
         elif kind is dict:
             for value in dp.values():
                 if type(value) is _ARRAY:
+                    del value
                     return self._encode_dict(dp)
-        body = pickle.dumps(dp, _PROTOCOL)
+        body = pickle.dumps(dp, PROTOCOL)
         self.nbytes = len(body)
         if self.nbytes > _SHORT and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
@@ -92,29 +83,8 @@ class ArrayEncoder:
             self._inline = False
 
     def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
-        """The body of a message, and the bytes of its datapoints. The body: all shells as one list, their lengths, what the arrays are, and the small ones' bytes.
-
-        The last two are missing where there is no array. The lengths serve where the list cannot be loaded as a whole.
-        """
-        if not any(type(item) is tuple for item in encoded):
-            return _joined(encoded), sum(map(len, encoded))
-        nbytes = 0
-        gaps, bodies, pieces = [], [], []
-        for item in encoded:
-            if type(item) is bytes:
-                item = (item, None, (), len(item))
-            bodies.append(item[0])
-            gaps.append(item[1])
-            pieces += item[2]
-            nbytes += item[3]
-        runs = []
-        for (layout, kind), group in groupby(pieces, _run):
-            data = [piece for _, piece in group]
-            blocks = [(block.status, block.start) for block in data] if kind is Block else None
-            runs.append((*layout, blocks, len(data)))
-        small = b"".join([data for _, data in pieces if type(data) is bytes])
-        counts = [(gap, sum(1 for _ in same)) for gap, same in groupby(gaps)]
-        return [*_joined(bodies), pickle.dumps((counts, runs), _PROTOCOL), small], nbytes
+        """The body of a message, and the bytes of its datapoints."""
+        return join(encoded)
 
     def encode_failure(self, error: BaseException, note: str) -> list[Any]:
         """The body of a message about an exception."""
@@ -131,33 +101,66 @@ class ArrayEncoder:
     # -- datapoints with arrays ----------------------------------------------------------------------------------------
 
     def _encode_row(self, dp: Any, is_tuple: bool) -> Any:
-        shell: list[Any] = []
-        arrays, gaps = [], []
+        """A list or tuple. Small contiguous arrays, the case of millions, are done here; the rest elsewhere."""
+        shell = list(dp)
+        pieces: list[Piece] = []
+        layout, nbytes = self._layout, 0
+        keys: list[int] = []
         for k, value in enumerate(dp):
             if type(value) is _ARRAY:
-                arrays.append(value)
-                gaps.append(k)
-                shell.append(None)
-            else:
-                shell.append(value)
-        del value
-        return self._encode_parts(dp, shell, (is_tuple, tuple(gaps)), arrays)
+                size = value.nbytes
+                if size >= LARGE_BYTES or not value.flags.c_contiguous:
+                    break
+                if value.dtype is not self._dtype or value.shape != layout[1]:
+                    if value.dtype.hasobject:
+                        return self._encode_nested(dp)
+                    # One object for all arrays in a row that are alike: `join` compares identities.
+                    layout = self._layout = (_name(value.dtype), value.shape, "C")
+                    self._dtype = value.dtype
+                pieces.append((layout, value.tobytes()))
+                nbytes += size
+                keys.append(k)
+                shell[k] = None
+        else:
+            return self._small_row(dp, shell, is_tuple, keys, pieces, nbytes)
+        # A draft's references are counted: no variable, and no iterator, may hold it now.
+        del shell, value
+        return self._encode_mixed_row(dp, is_tuple)
+
+    def _small_row(
+        self, dp: Any, shell: list[Any], is_tuple: bool, keys: list[int], pieces: list[Piece], nbytes: int
+    ) -> Any:
+        if len(keys) > 1 and len({id(dp[k]) for k in keys}) < len(keys):
+            return self._encode_nested(dp)
+        gaps = self._gaps
+        if gaps[1] != keys or gaps[0] is not is_tuple:
+            gaps = self._gaps = (is_tuple, keys)
+        body = pickle.dumps(shell, PROTOCOL)
+        if len(body) > _SHORT and _ARRAY_INSIDE in body:
+            return self._encode_nested(dp)
+        self.nbytes = nbytes = nbytes + len(body)
+        return body, gaps, pieces, nbytes
+
+    def _encode_mixed_row(self, dp: Any, is_tuple: bool) -> Any:
+        keys = [k for k, value in enumerate(dp) if type(value) is _ARRAY]
+        shell = [None if type(value) is _ARRAY else value for value in dp]
+        return self._encode_parts(dp, shell, (is_tuple, keys), [dp[k] for k in keys])
 
     def _encode_dict(self, dp: dict[Any, Any]) -> Any:
         shell = {key: None if type(value) is _ARRAY else value for key, value in dp.items()}
-        gaps = tuple([key for key, value in dp.items() if type(value) is _ARRAY])
-        return self._encode_parts(dp, shell, (False, gaps), [dp[key] for key in gaps])
+        keys = [key for key, value in dp.items() if type(value) is _ARRAY]
+        return self._encode_parts(dp, shell, (False, keys), [dp[key] for key in keys])
 
     def _encode_parts(self, dp: Any, shell: Any, gaps: Any, arrays: list[NDArray[Any]]) -> Any:
         """The shell has None where an array is a direct component, as nearly always."""
         if len(arrays) > 1 and len(arrays) > len(set(map(id, arrays))):
             return self._encode_nested(dp)
-        body = pickle.dumps(shell, _PROTOCOL)
+        body = pickle.dumps(shell, PROTOCOL)
         if len(body) > _SHORT and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         self.nbytes = len(body)
         try:
-            pieces = self._pack(arrays, sys.getrefcount(dp))
+            pieces = self._pack(arrays, type(dp), sys.getrefcount(dp))
         except _HoldsObjects:
             return self._encode_nested(dp)
         return None if pieces is None else (body, gaps, pieces, self.nbytes)
@@ -167,10 +170,10 @@ class ArrayEncoder:
         pickler.dump(dp)
         body = pickler.file.getvalue()
         self.nbytes = len(body)
-        pieces = self._pack(pickler.arrays, 0)
+        pieces = self._pack(pickler.arrays, type(dp), 0)
         return None if pieces is None else (body, NESTED, pieces, self.nbytes)
 
-    def _pack(self, arrays: list[NDArray[Any]], dp_count: int) -> list[Piece] | None:
+    def _pack(self, arrays: list[NDArray[Any]], kind: type, dp_count: int) -> list[Piece] | None:
         """The arrays as bytes and blocks. None if the arena has no room."""
         pieces: list[tuple[Layout, Any]] = []
         drafts = False
@@ -190,7 +193,7 @@ class ArrayEncoder:
             base = array.base
             if base is not None and self._arena.is_draft(base):
                 self._seen = dp_count, sys.getrefcount(array), sys.getrefcount(base)
-                if self._seen == self._lowest and flags.c_contiguous and nbytes == base.nbytes:
+                if self._seen == self._lowest.get(kind) and flags.c_contiguous and nbytes == base.nbytes:
                     drafts = True
                     pieces.append((layout, base))
                     continue
@@ -216,21 +219,27 @@ class ArrayEncoder:
                 the generator keeps in a variable. Where the second does not show one reference more in the datapoint
                 and none elsewhere, this Python counts otherwise, and drafts are always copied.
         """
-        counts = []
-        for keep in (False, True):
-            run(self._sample(keep=keep))
-            counts.append(self._seen)
+        for kind in (list, tuple, dict):
+            counts = []
+            for keep in (False, True):
+                run(self._sample(kind, keep=keep))
+                counts.append(self._seen)
+            (dp, array, base), kept = counts
+            if kept == (dp + 1, array, base):
+                self._lowest[kind] = counts[0]
         self._arena.give_back_all()
-        (dp, array, base), kept = counts
-        if kept == (dp + 1, array, base):
-            self._lowest = counts[0]
 
-    def _sample(self, *, keep: bool) -> Iterator[Any]:
+    def _sample(self, kind: type, *, keep: bool) -> Iterator[Any]:
         if keep:
-            kept = [self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))]
+            kept = self._sample_datapoint(kind)
             yield kept
         else:
-            yield [self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))]
+            yield self._sample_datapoint(kind)
+
+    def _sample_datapoint(self, kind: type) -> Any:
+        if kind is dict:
+            return {0: self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))}
+        return kind([self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))])
 
 
 class _HoldsObjects(Exception):
@@ -242,7 +251,7 @@ class _NestedPickler(pickle.Pickler):
 
     def __init__(self) -> None:
         self.file = io.BytesIO()
-        super().__init__(self.file, _PROTOCOL)
+        super().__init__(self.file, PROTOCOL)
         self.arrays: list[NDArray[Any]] = []  # keeps them alive, so that no two have the same id
         self._numbers: dict[int, int] = {}
 
@@ -253,18 +262,6 @@ class _NestedPickler(pickle.Pickler):
         if number == len(self.arrays):
             self.arrays.append(obj)
         return number
-
-
-def _run(entry: tuple[Layout, bytes | Block]) -> tuple[Layout, type]:
-    """What arrays in a row must share to be described together."""
-    layout, data = entry
-    return layout, type(data)
-
-
-def _joined(bodies: Sequence[bytes]) -> list[bytes]:
-    """One pickle of a list, from the pickles of its elements; and the length of each in it."""
-    bare = [body[2:-1] for body in bodies]
-    return [HEAD + b"".join(bare) + TAIL, np.fromiter(map(len, bare), np.uint32, len(bare)).tobytes()]
 
 
 def _name(dtype: np.dtype[Any]) -> Any:

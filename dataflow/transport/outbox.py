@@ -137,7 +137,7 @@ class Outbox:
                 self._target = min(2 * self._target, _MOST)
         elif took > _LONG:
             self._target = max(1, count // 2)
-        if self._target > 1 and self._flusher is None:
+        if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory):
             self._flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
             self._flusher.start()
 
