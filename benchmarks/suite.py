@@ -71,17 +71,19 @@ def run_rounds(jobs: Sequence[Job], rounds: int, say: Callable[[str], None]) -> 
 def run_job(job: Job) -> Job:
     """One job in a process group of its own, of which nothing is left afterwards."""
     name, _ = contenders.split(job["label"])
-    requires = contenders.load(name).REQUIRES
+    contender = contenders.load(name)
+    requires = contender.REQUIRES
     try:
         python = python_of(name, None if requires is None else (*contenders.COMMON, *requires))
     except subprocess.CalledProcessError as error:
         return job | {"error": f"cannot be installed: {error}"}
+    variables = getattr(contender, "ENVIRONMENT", {}) | {JPEGS_VARIABLE: os.pathsep.join(photographs())}
     # Workers that outlive their parent would hold a pipe open: what is printed goes to files.
     with TemporaryDirectory() as folder, TemporaryFile("w+") as result, TemporaryFile("w+") as noise:
         process = subprocess.Popen(
             [python, "-m", "benchmarks.measure", json.dumps(job)],
             cwd=ROOT,
-            env=os.environ | {"TMPDIR": folder, JPEGS_VARIABLE: os.pathsep.join(photographs())},
+            env=os.environ | variables | {"TMPDIR": folder},
             stdin=subprocess.DEVNULL,
             stdout=result,
             stderr=noise,

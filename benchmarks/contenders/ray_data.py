@@ -1,12 +1,12 @@
 """Ray Data: blocks of datapoints in an object store; the consumer reads rows that are views of a block."""
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,12 @@ from benchmarks.workloads import Workload
 
 REQUIRES = ("ray[data]==2.60.0",)
 IMPORTS = ("ray.data",)
+ENVIRONMENT = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # every socket listens on the loopback interface only
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "PYTHONPATH": str(Path(__file__).parents[2]),  # Ray's workers start elsewhere
+}
 
 BLOCK_BYTES = 64 << 20
 STORE_BYTES = 2_000_000_000
@@ -31,13 +37,6 @@ def make_rows(block: dict[str, Any], workload: Workload) -> dict[str, Any]:
 
 @contextmanager
 def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
-    # A cluster of our own that only this machine can reach.
-    os.environ |= {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "PYTHONPATH": os.getcwd(),
-    }
     import ray
     import ray.data
 

@@ -1,0 +1,317 @@
+"""The vocabulary of disasters: what can go wrong inside a worker, and what its consumer must be told.
+
+A fault happens in one worker of a runner, after `GOOD` good datapoints, or while the flow is reset; the other workers
+go on for ever. Every datapoint says whose it is and carries an array by which a torn one would show.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dataflow import DataFlow, WorkerDied, WorkerError, worker_info
+from dataflow import TimeoutError as DataFlowTimeout
+
+GOOD = 5  # datapoints before the fault
+SIZE = 1000  # numbers in the array of a datapoint
+
+
+class TwoArguments(Exception):
+    """Cannot be made again from its args."""
+
+    def __init__(self, code: int, path: str) -> None:
+        super().__init__(f"code {code} at {path}")
+        self.code = code
+        self.path = path
+
+
+class Locked(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class Speechless(Exception):
+    """Cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class OneWay:
+    """Can be pickled, and cannot be unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ("arrived damaged",)
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(text)
+
+
+class Holder(DataFlow):
+    """A flow that cannot be pickled."""
+
+    def __init__(self) -> None:
+        self.handle = threading.Lock()
+
+    def __iter__(self) -> Iterator[Any]:
+        yield [0]
+
+
+# -- what happens ------------------------------------------------------------------------------------------------------
+
+
+def raise_value_error() -> None:
+    raise ValueError("no such label: 17")
+
+
+def raise_two_arguments() -> None:
+    raise TwoArguments(7, "/data/x")
+
+
+def raise_unicode_error() -> None:
+    b"\xff".decode("utf-8")
+
+
+def raise_key_error() -> None:
+    {}["label"]  # noqa: B018
+
+
+def raise_local() -> None:
+    class Local(Exception):
+        pass
+
+    raise Local("only here")
+
+
+def raise_locked() -> None:
+    raise Locked("holds a lock")
+
+
+def raise_speechless() -> None:
+    raise Speechless
+
+
+def yield_a_lock() -> Any:
+    return [0, threading.Lock()]
+
+
+def yield_what_does_not_arrive() -> Any:
+    return [0, 0, OneWay()]
+
+
+def exit_0() -> None:
+    sys.exit(0)
+
+
+def exit_3() -> None:
+    sys.exit(3)
+
+
+def exit_with_text() -> None:
+    sys.exit("cannot go on")
+
+
+def leave_at_once() -> None:
+    os._exit(1)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash() -> None:
+    faulthandler.disable()  # a forked worker has that of pytest
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def abort() -> None:
+    faulthandler.disable()
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+RELEASE = threading.Event()  # set by the test, for threads that cannot be killed
+
+
+def block() -> None:
+    RELEASE.wait(30)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One disaster.
+
+    Attributes:
+        name: Its name.
+        strike: Makes it happen; what it returns is given out as a datapoint.
+        expected: Type of the error that the consumer gets.
+        texts: What the error must say, besides the worker's name.
+        in_reset: It happens in `reset_state`, before the first datapoint.
+        complete: Every earlier datapoint arrives; else an unbroken prefix.
+        attributes: What the error must carry.
+        cause: What the printed cause must contain; empty where there is none.
+        timeout: Seconds that the consumer waits for a datapoint.
+        in_threads: It ends in the same error if the worker is a thread.
+        in_processes: It makes sense if the worker is a process.
+    """
+
+    name: str
+    strike: Callable[[], Any]
+    expected: type[BaseException]
+    texts: tuple[str, ...] = ()
+    in_reset: bool = False
+    complete: bool = True
+    attributes: tuple[tuple[str, Any], ...] = ()
+    cause: str = ""
+    timeout: float = 9.0
+    in_threads: bool = True
+    in_processes: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def died(name: str, strike: Callable[[], Any], happened: str, cure: str, exitcode: int, **more: Any) -> Fault:
+    """A worker that ends without an exception."""
+    attributes = (("exitcode", exitcode), *more.pop("attributes", ()))
+    return Fault(name, strike, WorkerDied, (happened, cure), attributes=attributes, **more)
+
+
+EXIT = "Raise an exception instead"
+CRASH = "faulthandler"
+
+FAULTS = (
+    Fault("exception", raise_value_error, ValueError, ("no such label: 17",), cause="raise_value_error"),
+    Fault("exception-in-reset", raise_value_error, ValueError, ("17",), in_reset=True, cause="reset_state"),
+    Fault(
+        "two-arguments",
+        raise_two_arguments,
+        TwoArguments,
+        ("code 7 at /data/x",),
+        attributes=(("code", 7), ("path", "/data/x")),
+        cause="raise_two_arguments",
+    ),
+    Fault("unicode", raise_unicode_error, UnicodeDecodeError, attributes=(("object", b"\xff"), ("start", 0))),
+    Fault("key", raise_key_error, KeyError, attributes=(("args", ("label",)),)),
+    Fault("local-class", raise_local, WorkerError, ("Local", "only here"), cause="raise_local", in_threads=False),
+    Fault("unpicklable", raise_locked, WorkerError, ("Locked", "holds a lock"), cause="raise_locked", in_threads=False),
+    Fault("speechless", raise_speechless, Speechless, cause="raise_speechless"),
+    Fault("lock-in-datapoint", yield_a_lock, TypeError, ("component 1", f"datapoint {GOOD}"), in_threads=False),
+    Fault(
+        "one-way-datapoint",
+        yield_what_does_not_arrive,
+        ValueError,
+        ("arrived damaged", f"datapoint {GOOD}", "unpickled"),
+        in_threads=False,
+    ),
+    died("exit-0", exit_0, "exit code 0", EXIT, 0, cause="exit_0"),
+    died("exit-3", exit_3, "exit code 3", EXIT, 3, cause="exit_3"),
+    died("exit-text", exit_with_text, "exit code 1", EXIT, 1, cause="cannot go on"),
+    died("exit-in-reset", exit_3, "exit code 3", EXIT, 3, in_reset=True, cause="reset_state"),
+    died("_exit", leave_at_once, "exit code 1", EXIT, 1, complete=False, in_threads=False),
+    died("SIGKILL", kill, "SIGKILL", "Lower num_proc", -signal.SIGKILL, complete=False, in_threads=False),
+    died("SIGKILL-in-reset", kill, "SIGKILL", "dmesg", -9, in_reset=True, in_threads=False),
+    died("SIGSEGV", crash, "SIGSEGV", CRASH, -signal.SIGSEGV, complete=False, in_threads=False),
+    died("SIGABRT", abort, "SIGABRT", CRASH, -signal.SIGABRT, complete=False, in_threads=False),
+    Fault("SIGSTOP", stop, DataFlowTimeout, ("stopped by a signal",), complete=False, timeout=0.5, in_threads=False),
+    Fault("blocked", block, DataFlowTimeout, ("timeout=",), timeout=0.3, in_processes=False),
+)
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+class Faulty(DataFlow):
+    """[worker, number, array] for ever; the fault happens in worker `victim`.
+
+    Args:
+        name: Which fault.
+        victim: Index of the worker.
+        alone: The other workers fall silent when they have given `GOOD` datapoints: a timeout is one of all workers.
+        good: Datapoints before the fault.
+        size: Numbers in each array.
+    """
+
+    def __init__(self, name: str, victim: int = 0, *, alone: bool = False, good: int = GOOD, size: int = SIZE) -> None:
+        self.name = name
+        self.victim = victim
+        self.alone = alone
+        self.good = good
+        self.size = size
+
+    @property
+    def strikes(self) -> bool:
+        here = worker_info()
+        return here is not None and here.index == self.victim
+
+    def reset_state(self) -> None:
+        fault = BY_NAME[self.name]
+        if fault.in_reset and self.strikes:
+            fault.strike()
+
+    def __iter__(self) -> Iterator[Any]:
+        here = worker_info()
+        k = 0
+        while True:
+            if k == self.good and (self.strikes or self.alone):
+                dp = BY_NAME[self.name].strike()
+                if dp is not None:
+                    yield dp
+            yield [here.index if here else 0, k, np.full(self.size, k)]
+            k += 1
+
+
+def check_unbroken(datapoints: list[Any]) -> dict[int, int]:
+    """Check that each worker's datapoints came in order, whole, without a gap; how many came of each."""
+    counts: dict[int, int] = {}
+    for worker, k, array in datapoints:
+        assert k == counts.get(worker, 0), f"worker {worker}: {k} came after {counts.get(worker, 0) - 1}"
+        assert (array == k).all(), f"worker {worker}: datapoint {k} is torn"
+        counts[worker] = k + 1
+    return counts
+
+
+def told(error: BaseException) -> str:
+    """All that an error says: its text and its notes."""
+    try:
+        text = str(error)
+    except RuntimeError:
+        text = ""
+    return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Fail what has not ended after `seconds`, wherever it hangs. In the main thread only."""
+
+    def give_up(signum: int, frame: Any) -> None:
+        raise AssertionError(f"hangs: not ended after {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def hold_the_interpreter(seconds: int) -> None:
+    """A call into C that does not give the interpreter's lock back."""
+    ctypes.PyDLL(None).sleep(seconds)
