@@ -64,7 +64,8 @@ class Budget:
         return self._words[_PRESSURE]
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping lives as long as somebody reads it."""
+        """Give the descriptors back, that of the mapping too."""
+        self._words = memoryview(b"").cast("Q")
         self._file.close()
 
     @contextmanager

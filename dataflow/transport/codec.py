@@ -113,7 +113,7 @@ class ObjectCodec:
     encode_inline = encode
 
     def join(self, encoded: Sequence[Any]) -> tuple[Any, int]:
-        return encoded, 0
+        return tuple(encoded), 0
 
     def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
         return list(body)

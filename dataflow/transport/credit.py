@@ -46,10 +46,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What may be made next: while either is not used up."""
+    """What may be made next: while either `count` or `nbytes` is not used up, and `most_bytes` in any case is not."""
 
     count: int
     nbytes: int
+    most_bytes: int
 
 
 class Credit:
@@ -130,8 +131,10 @@ class Allowance:
         self._sent_bytes += nbytes
 
     def without_end(self) -> Allowance:
-        """One that nobody reads and nothing bounds."""
-        return Allowance(memoryview(bytearray(_WORDS * _WORD_BYTES)).cast("Q"), 0, Window(sys.maxsize))
+        """One that nobody reads and nothing bounds: all is done with at once."""
+        words = memoryview(bytearray(_WORDS * _WORD_BYTES)).cast("Q")
+        words[_DONE] = sys.maxsize
+        return Allowance(words, 0, Window(sys.maxsize))
 
     def wait_for_room(self) -> Room | None:
         """Wait until something may be made, and say how much; None if the worker is to stop."""
@@ -149,11 +152,16 @@ class Allowance:
         window = self._window
         count = window.count - (self._made - self._words[_COUNT])
         nbytes = window.nbytes - (self._made_bytes - self._words[_BYTES])
-        if (count <= 0 and nbytes <= 0) or 0 < window.most_queued <= self._sent_bytes - self._words[_FRAMES]:
+        most_bytes = (window.most_queued or sys.maxsize) - (self._sent_bytes - self._words[_FRAMES])
+        if (count <= 0 and nbytes <= 0) or most_bytes <= 0:
             return None
-        return Room(max(0, min(count, window.count // 3 or 1)), max(0, min(nbytes, window.nbytes // 3)))
+        return Room(max(0, min(count, window.count // 3 or 1)), max(0, min(nbytes, window.nbytes // 3)), most_bytes)
 
     def nothing_left(self) -> bool:
-        """Whether the consumer is done with everything that any worker has made."""
+        """Whether the consumer is done with everything that any worker has made.
+
+        Another worker's datapoints may be done with before it has counted them: the flusher sends what stands in an
+        unfinished message.
+        """
         words = self._all_words
-        return all(words[k + _MADE] == words[k + _DONE] for k in range(0, len(words), _WORDS))
+        return all(words[k + _MADE] <= words[k + _DONE] for k in range(0, len(words), _WORDS))

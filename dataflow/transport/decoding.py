@@ -80,6 +80,9 @@ class ArrayDecoder:
                 continue
             reverse = order == "F"
             nbytes = math.prod(shape) * dtype.itemsize
+            if not nbytes:  # nothing to copy, and numpy's copy would make one byte of none
+                yield from (np.ndarray(shape, dtype, order=order) for _ in range(count))
+                continue
             many = np.ndarray((count, *(shape[::-1] if reverse else shape)), dtype, small, start)
             start += count * nbytes
             if not shape:

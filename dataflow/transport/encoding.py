@@ -31,6 +31,7 @@ __all__ = ["ArrayEncoder"]
 _ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
 _ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
 _SHORT: Final = 64  # bytes; a pickle that holds an array is longer
+_PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
 
 _MOST_NAMES: Final = 1024
 _NAMES: Final[dict[np.dtype[Any], Any]] = {}  # what `_name` has answered: a pure function, remembered
@@ -68,6 +69,8 @@ class ArrayEncoder:
                 if type(value) is _ARRAY:
                     del value
                     return self._encode_dict(dp)
+        elif kind is _ARRAY:
+            return self._encode_nested(dp)
         body = pickle.dumps(dp, PROTOCOL)
         self.nbytes = len(body)
         if self.nbytes > _SHORT and _ARRAY_INSIDE in body:
@@ -149,20 +152,21 @@ class ArrayEncoder:
     def _encode_dict(self, dp: dict[Any, Any]) -> Any:
         shell = {key: None if type(value) is _ARRAY else value for key, value in dp.items()}
         keys = [key for key, value in dp.items() if type(value) is _ARRAY]
+        if not _PLAIN_KEYS.issuperset(map(type, keys)):
+            return self._encode_nested(dp)
         return self._encode_parts(dp, shell, (False, keys), [dp[key] for key in keys])
 
     def _encode_parts(self, dp: Any, shell: Any, gaps: Any, arrays: list[NDArray[Any]]) -> Any:
         """The shell has None where an array is a direct component, as nearly always."""
         if len(arrays) > 1 and len(arrays) > len(set(map(id, arrays))):
             return self._encode_nested(dp)
+        if any([array.dtype.hasobject for array in arrays]):  # before any block is taken
+            return self._encode_nested(dp)
         body = pickle.dumps(shell, PROTOCOL)
         if len(body) > _SHORT and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         self.nbytes = len(body)
-        try:
-            pieces = self._pack(arrays, type(dp), sys.getrefcount(dp))
-        except _HoldsObjects:
-            return self._encode_nested(dp)
+        pieces = self._pack(arrays, type(dp), sys.getrefcount(dp))
         return None if pieces is None else (body, gaps, pieces, self.nbytes)
 
     def _encode_nested(self, dp: Any) -> Any:
@@ -222,11 +226,12 @@ class ArrayEncoder:
         for kind in (list, tuple, dict):
             counts = []
             for keep in (False, True):
+                self._seen = ()  # and so it stays where there is no room for a draft
                 run(self._sample(kind, keep=keep))
                 counts.append(self._seen)
-            (dp, array, base), kept = counts
-            if kept == (dp + 1, array, base):
-                self._lowest[kind] = counts[0]
+            lowest, kept = counts
+            if lowest and kept == (lowest[0] + 1, *lowest[1:]):
+                self._lowest[kind] = lowest
         self._arena.give_back_all()
 
     def _sample(self, kind: type, *, keep: bool) -> Iterator[Any]:
@@ -242,10 +247,6 @@ class ArrayEncoder:
         return kind([self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))])
 
 
-class _HoldsObjects(Exception):
-    """An array of Python objects is pickled by numpy."""
-
-
 class _NestedPickler(pickle.Pickler):
     """Pickles a datapoint in which arrays stand anywhere: each is replaced by its number."""
 
@@ -257,7 +258,7 @@ class _NestedPickler(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> int | None:
         if type(obj) is not np.ndarray or obj.dtype.hasobject:
-            return None
+            return None  # numpy pickles the objects of an array of objects
         number = self._numbers.setdefault(id(obj), len(self.arrays))
         if number == len(self.arrays):
             self.arrays.append(obj)
@@ -266,9 +267,8 @@ class _NestedPickler(pickle.Pickler):
 
 def _name(dtype: np.dtype[Any]) -> Any:
     """A dtype as text, or itself where text would lose something."""
-    if dtype.hasobject:
-        raise _HoldsObjects
-    name = dtype if dtype.kind == "V" or dtype.metadata else dtype.str
+    added = dtype.isbuiltin == 2  # by another package, such as bfloat16: known under its name there alone
+    name = dtype if added or dtype.kind == "V" or dtype.metadata else dtype.str
     if len(_NAMES) < _MOST_NAMES:
         _NAMES[dtype] = name
     return name

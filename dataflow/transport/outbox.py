@@ -78,12 +78,16 @@ class Outbox:
             if room is None:
                 raise Stopped
             began = time.perf_counter()
-            most, most_bytes = room.count, room.nbytes
+            most, least_bytes, most_bytes = room.count, min(room.nbytes, room.most_bytes), room.most_bytes
             count = nbytes = 0
             for dp in islice(steps, self._target):
                 try:
                     item = encode(dp)
                     if item is None:
+                        # What is sent before the wait is counted before: whoever waits compares the counts.
+                        self._allowance.spend(count, nbytes)
+                        total += count
+                        count = nbytes = most = least_bytes = 0
                         item = self._encode_when_there_is_room(dp)
                 except Stopped:
                     raise
@@ -93,7 +97,7 @@ class Outbox:
                 append(item)
                 count += 1
                 nbytes += encoder.nbytes
-                if count >= most and nbytes >= most_bytes:
+                if nbytes >= least_bytes and (count >= most or nbytes >= most_bytes):
                     break
             if not count:
                 return total
