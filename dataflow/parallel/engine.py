@@ -47,6 +47,10 @@ _LOOK: Final = 0.5  # seconds after which the workers are looked at, even while 
 _SETTLE: Final = 0.1  # seconds without a message after which all that a dead worker had sent has arrived here
 
 
+_from_parent: list[Engine] = []
+"""Engines that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
+
+
 @dataclass
 class Plan:
     """What an engine runs.
@@ -141,6 +145,7 @@ class Engine:
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
         if os.getpid() != self._pid:
+            _from_parent.append(self)
             return
         self._closing = True
         with self._lock, ExitStack() as last:  # all of it, even if the user interrupts the wait for the workers
@@ -249,4 +254,3 @@ class Engine:
         self._failure = error
         self.close()
         raise error
-

@@ -12,7 +12,7 @@ from dataflow.parallel.runner import ProcessRunner, Runner, window_of
 from dataflow.parallel.serving import Service
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec, ObjectCodec, PickleCodec
-from dataflow.transport.credit import Credit
+from dataflow.transport.credit import Credit, Window
 from dataflow.transport.queues import PipeChannel, ThreadChannel
 from dataflow.transport.sockets import SocketChannel
 from dataflow.workers.crew import Worker
@@ -150,7 +150,8 @@ class MultiThreadRunner(Runner):
         made = [require_flow(get_df(), "get_df") for _ in range(max(1, operator.index(num_thread)))]
         if len({id(ds) for ds in made}) < len(made):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
-        super().__init__(made[0], num_thread, window_of(num_prefetch, "num_prefetch"), timeout)
+        count = window_of(num_prefetch, "num_prefetch").count  # objects have no bytes that could be counted
+        super().__init__(made[0], num_thread, Window(count), timeout)
         self.dataflows = made
 
     @property
