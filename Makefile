@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo test test-full test-all check format docs bench clean
+.PHONY: help demo test test-full test-all check format docs bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +52,11 @@ format: $(INSTALLED)check ## format the code and mend what the linter can mend
 docs: $(INSTALLED)docs ## build the documents into site/
 	$(RUN) -m mkdocs build --strict
 
-bench: $(INSTALLED)test ## run the benchmarks
+bench: $(INSTALLED)test ## measure ours beside the peers that install in a minute; BENCH_ARGS=--help lists options
 	$(RUN) -m benchmarks $(BENCH_ARGS)
+
+bench-all: $(INSTALLED)test ## measure ours beside every peer, PyTorch and Ray included
+	$(RUN) -m benchmarks --all $(BENCH_ARGS)
 
 clean: ## remove environments, caches and whatever was built
 	rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis site build dist *.egg-info

@@ -1,7 +1,7 @@
 """One measurement, in a process and an environment of its own: ``python -m benchmarks.measure '{"label": …}'``.
 
 The job is one argument in JSON, the result one line of JSON on standard output. Whatever a library prints goes to
-standard error. The process leaves without waiting for threads or workers; who started it ends its group.
+standard error. The process leaves without waiting for threads or workers; who started it ends its session.
 """
 
 import importlib
@@ -47,13 +47,17 @@ def throughput(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
         dp = None
         count = warm_up(stream, consume, WARM_UP * job["seconds"])
 
-        done, cpu = 0, time.process_time()
+        done, cpu = 0, 0.0
         begun = now = time.perf_counter()
         while now - begun < job["seconds"]:
-            workload.check(consume(itertools.islice(stream, count)))
+            before = time.process_time()
+            dp = consume(itertools.islice(stream, count))
+            cpu += time.process_time() - before
             done += count
+            workload.check(dp)
+            dp = None
             now = time.perf_counter()
-        elapsed, cpu = now - begun, time.process_time() - cpu
+        elapsed = now - begun
 
         workload.check(next(stream), whole=True)
         closing = time.perf_counter()

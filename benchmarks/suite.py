@@ -46,13 +46,17 @@ def plan(
 
 
 def probe_plan(names: Sequence[str], *, bursts: int, silence: float) -> list[Job]:
-    """How long a burst waits and how soon a failure is known, where each worker iterates a source."""
+    """How long a burst waits and how soon a failure is known, where each worker iterates a source.
+
+    A thread is not killed: its process would go with it.
+    """
     return [
         {"measurement": measurement, "label": f"{name}/{variant_name}", "bursts": bursts, "silence": silence}
         for measurement in ("burst", "killed", "raises")
         for name in names
         for variant_name, variant in contenders.load(name).VARIANTS.items()
         if variant.runs_source and "small" in variant.workloads
+        if variant.in_processes or measurement != "killed"
     ]
 
 
@@ -69,7 +73,7 @@ def run_rounds(jobs: Sequence[Job], rounds: int, say: Callable[[str], None]) -> 
 
 
 def run_job(job: Job) -> Job:
-    """One job in a process group of its own, of which nothing is left afterwards."""
+    """One job in a session of its own, of which nothing is left afterwards."""
     name, _ = contenders.split(job["label"])
     contender = contenders.load(name)
     requires = contender.REQUIRES
@@ -94,18 +98,21 @@ def run_job(job: Job) -> Job:
         except subprocess.TimeoutExpired:
             ended = f"no result in {TIMEOUT:g} seconds"
         finally:
-            end_group(process.pid)
+            end_session(process.pid)
             process.wait()
         result.seek(0), noise.seek(0)
         line = result.read()
         return json.loads(line) if line else job | {"error": f"{ended}: {last_line(noise.read())}"}
 
 
-def end_group(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+def end_session(session: int) -> None:
+    """Kill what a measurement left behind, also in process groups of its own."""
+    for pid in [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]:
+        try:
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def photographs() -> list[str]:

@@ -36,6 +36,7 @@ class Life:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.lock = threading.RLock()  # held while the flow is reset: of two threads that begin, one resets
         self.entropy: int | None = None  # the root of an outermost flow where nobody called seed(); drawn once
         self.origin: Turns | None = None  # turns above an outermost flow that user-written code began
         self.passes = 0  # passes begun by the user; the number of the next one
@@ -56,18 +57,20 @@ class Life:
         root = current_root()
         if root is not None:
             return root
-        if self.entropy is None:
-            self.entropy = fresh_root()
+        with self.lock:  # two threads that begin must not draw two
+            if self.entropy is None:
+                self.entropy = fresh_root()
         return self.entropy
 
     def own(self, df: Any, resource: Closeable | None) -> None:
         """Close what was owned before, and own `resource`: it is closed at the latest when `df` is collected."""
-        if self.resource is not None:
-            self.resource.close()
-        if self._finaliser is not None:
-            self._finaliser.detach()
-        self.resource = resource
-        self._finaliser = None if resource is None else weakref.finalize(df, resource.close)
+        with self.lock:
+            if self.resource is not None:
+                self.resource.close()
+            if self._finaliser is not None:
+                self._finaliser.detach()
+            self.resource = resource
+            self._finaliser = None if resource is None else weakref.finalize(df, resource.close)
 
     def settle(self) -> None:
         """What is owned has failed, and is closed.

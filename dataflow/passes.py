@@ -159,13 +159,14 @@ def open_flow(df: Node, stream: Stream) -> None:
 
     A user's `reset_state` may forget its input; so every node is looked at, not only the first.
     """
-    ready = {life for node in walk(df) if (life := life_of(node)).ready}
-    if all(life_of(node) in ready for node in walk(df)):
-        return
-    place(df, stream)
-    with reset_round(ready):
-        for node in walk(df):
-            node.reset_state()
+    with life_of(df).lock:  # of two threads that begin, one resets
+        ready = {life for node in walk(df) if (life := life_of(node)).ready}
+        if all(life_of(node) in ready for node in walk(df)):
+            return
+        place(df, stream)
+        with reset_round(ready):
+            for node in walk(df):
+                node.reset_state()
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 A contender's file has
 
 - its docstring, whose first line says in one sentence how it moves datapoints;
-- ``REQUIRES``: what to install into its environment besides `COMMON`; None for the environment that runs the benchmarks;
+- ``REQUIRES``: what to install into its environment besides `COMMON`; None if it runs in the environment that runs
+  the benchmarks;
 - ``IMPORTS``: modules to import before the clock of the start-up runs;
 - ``ENVIRONMENT``: variables of its process, if it wants any;
 - ``VARIANTS``: its ways of doing the work, by name.

@@ -31,9 +31,7 @@ def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]
     options = grain.multiprocessing.MultiprocessingOptions(
         num_workers=num_workers, per_worker_buffer_size=max(2, workload.window // num_workers)
     )
-    stream = iter(
-        flow.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).mp_prefetch(options)
-    )
+    stream = iter(flow.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).mp_prefetch(options))
     yield stream
     stream.close()
 

@@ -1,7 +1,6 @@
 """Ray Data: blocks of datapoints in an object store; the consumer reads rows that are views of a block."""
 
 import logging
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,11 +39,10 @@ def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]
     import ray
     import ray.data
 
-    folder = tempfile.mkdtemp(prefix="ray-")
     ray.init(
         address="local",
         _node_ip_address="127.0.0.1",
-        _temp_dir=folder,
+        _temp_dir=tempfile.gettempdir(),
         num_cpus=num_workers,
         include_dashboard=False,
         log_to_driver=False,
@@ -66,7 +64,6 @@ def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]
 
     yield datapoints()
     ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 WORKLOADS = ("small", "mnist", "image", "batch", "collate", "jpeg")  # a block has columns: nothing ragged

@@ -56,5 +56,7 @@ def stack_in_place(workload: Collate, num_workers: int) -> Iterator[Iterator[Any
 VARIANTS = {
     "in-process": Variant(in_process, workers=(1,), in_processes=False, runs_source=False),
     "memcpy": Variant(memcpy, workloads=("image", "batch"), workers=(1,), in_processes=False, runs_source=False),
-    "stack-in-place": Variant(stack_in_place, workloads=("collate",), workers=(1,), in_processes=False, runs_source=False),
+    "stack-in-place": Variant(
+        stack_in_place, workloads=("collate",), workers=(1,), in_processes=False, runs_source=False
+    ),
 }

@@ -1,7 +1,7 @@
 """tensorpack.dataflow: pickles every datapoint by itself and pushes it through ZeroMQ, a queue or a thread's queue.
 
 Its last release is of 2021. It ends no worker of its own and hangs when the interpreter exits, so nothing is closed
-here: the process that measures leaves at once, and its group is ended.
+here: the process that measures leaves at once, and its session is ended.
 """
 
 import multiprocessing.util  # noqa: F401 — tensorpack uses it without importing it

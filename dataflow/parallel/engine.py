@@ -48,6 +48,10 @@ _SETTLE: Final = 0.1  # seconds without a message after which all that a killed 
 _SETTLE_EXITED: Final = 0.5  # the same for one that exited: nearly all of these have sent last words
 
 
+_from_parent: list[Engine] = []
+"""Engines that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
+
+
 @dataclass
 class Plan:
     """What an engine runs.
@@ -151,6 +155,7 @@ class Engine:
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
         if os.getpid() != self._pid:
+            _from_parent.append(self)
             return
         self._closing = True
         with self._lock, ExitStack() as last:  # all of it, even if the user interrupts the wait for the workers

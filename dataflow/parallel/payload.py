@@ -7,7 +7,7 @@ import pickle
 from collections import ChainMap
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar
+from typing import Any
 
 import cloudpickle
 
@@ -50,9 +50,10 @@ class _Pickled:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles functions by value, and what `multiprocessing` knows how to send."""
 
-    dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
-        ForkingPickler(io.BytesIO()).dispatch_table, cloudpickle.Pickler.dispatch_table
-    )
+    def __init__(self, file: io.BytesIO) -> None:
+        # Made anew each time: `multiprocessing` registers types when they are first used. Read by the base class.
+        self.dispatch_table = ChainMap(ForkingPickler(io.BytesIO()).dispatch_table, cloudpickle.Pickler.dispatch_table)
+        super().__init__(file)
 
 
 def _dumps(value: Any) -> bytes:

@@ -112,11 +112,13 @@ class Runner(ProxyDataFlow):
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def _engine(self, stream: Stream) -> Engine:
-        engine = life_of(self).resource
-        if isinstance(engine, _Placed) and engine.stream == stream:
-            return engine
-        # Seeded anew, or at another place in the chain: other random numbers, so other workers.
-        return self._start(stream)
+        life = life_of(self)
+        with life.lock:  # of two threads that begin, one starts
+            engine = life.resource
+            if isinstance(engine, _Placed) and engine.stream == stream:
+                return engine
+            # Seeded anew, or at another place in the chain: other random numbers, so other workers.
+            return self._start(stream)
 
     def _start(self, stream: Stream) -> Engine:
         life = life_of(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import SupportsIndex
 
@@ -13,7 +12,7 @@ from dataflow.parallel.runner import ProcessRunner, Runner, window_of
 from dataflow.parallel.serving import Service
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec, ObjectCodec
-from dataflow.transport.credit import Credit
+from dataflow.transport.credit import Credit, Window
 from dataflow.transport.queues import PipeChannel, ThreadChannel
 from dataflow.transport.sockets import SocketChannel
 from dataflow.workers.crew import Worker
@@ -156,8 +155,8 @@ class MultiThreadRunner(Runner):
         made = [require_flow(get_df(), "get_df") for _ in range(max(1, operator.index(num_thread)))]
         if len({id(ds) for ds in made}) < len(made):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
-        window = replace(window_of(num_prefetch, "num_prefetch"), nbytes=0)  # bytes are not counted between threads
-        super().__init__(made[0], num_thread, window, timeout)
+        count = window_of(num_prefetch, "num_prefetch").count  # objects have no bytes that could be counted
+        super().__init__(made[0], num_thread, Window(count), timeout)
         self.dataflows = made
 
     @property

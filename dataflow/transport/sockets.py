@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ __all__ = ["SocketChannel"]
 _LOG = logging.getLogger(__name__)
 _RECONNECT_MS: Final = 1  # a worker that is faster than the consumer's bind tries again soon
 _RECONNECT_MAX_MS: Final = 100
+_NAME: Final = "s"
 _READ_AT_ONCE: Final = 64
 
 
@@ -40,7 +40,7 @@ class SocketChannel:
         self._num_workers = num_workers
         self._token = new_token()
         self._directory = _private_directory()
-        self._address = f"ipc://{os.path.join(self._directory, 's')}"
+        self._address = f"ipc://{os.path.join(self._directory, _NAME)}"
 
     def port(self, worker: int) -> _SocketPort:
         return _SocketPort(self._address, self._token)
@@ -49,14 +49,21 @@ class SocketChannel:
         return _SocketReceiver(self._address, self._directory, self._token, self._num_workers)
 
     def close(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        _remove(self._directory)
+
+
+def _remove(directory: str) -> None:
+    with suppress(OSError):  # ZeroMQ removes it too
+        os.unlink(os.path.join(directory, _NAME))
+    with suppress(OSError):
+        os.rmdir(directory)
 
 
 def _private_directory() -> str:
     """A fresh directory of mode 0700 whose path leaves room for a socket's name."""
     for parent in (None, "/tmp"):  # mkdtemp makes a fresh directory of our own
         directory = tempfile.mkdtemp(prefix="dataflow-", dir=parent)
-        if len(os.fsencode(directory)) + len("/s") <= zmq.IPC_PATH_MAX_LEN:
+        if len(os.fsencode(directory)) + len("/" + _NAME) <= zmq.IPC_PATH_MAX_LEN:
             return directory
         os.rmdir(directory)
     raise OSError(
@@ -140,7 +147,7 @@ class _SocketReceiver:
 
     def everyone_connected(self) -> None:
         # The socket lives on without its name.
-        shutil.rmtree(self._directory, ignore_errors=True)
+        _remove(self._directory)
 
     def stop(self) -> None:
         """A PUSH socket never waits to be read."""
@@ -148,4 +155,4 @@ class _SocketReceiver:
     def close(self) -> None:
         self._socket.close(linger=0)
         self._context.term()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        _remove(self._directory)

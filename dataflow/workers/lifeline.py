@@ -28,9 +28,9 @@ def hold_on(lifeline: Descriptor) -> None:
         flags = fcntl.fcntl(lifeline.fd, fcntl.F_GETFL)
         fcntl.fcntl(lifeline.fd, fcntl.F_SETFL, flags | os.O_ASYNC)
         # The parent may have gone before the kernel was asked: whoever is second sees the other.
-        poll = select.poll()
-        poll.register(lifeline.fd, select.POLLIN)
-        if poll.poll(0):
+        ended = select.poll()  # not select, which knows no descriptor above 1023
+        ended.register(lifeline.fd, select.POLLIN)
+        if ended.poll(0):
             os.kill(os.getpid(), signal.SIGKILL)
     else:  # other systems than Linux: a thread, which needs the interpreter's lock
         threading.Thread(target=_watch, args=(lifeline,), name="dataflow-lifeline", daemon=True).start()

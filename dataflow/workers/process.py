@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
@@ -66,6 +67,7 @@ class ProcessWorker:
             raise
         finally:
             self._held.close()
+        _started.add(self._process)
         self.pid = self._process.pid
         self.sentinel: int | None = self._process.sentinel
 
@@ -99,6 +101,23 @@ class ProcessWorker:
         self._lifeline.close()
         if self.exitcode() is not None:
             self._process.close()
+
+
+_started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """In a child made by `os.fork`: `multiprocessing` joins at exit what it remembers, and these are not its own."""
+    for process in list(_started):
+        process.join = _join_nothing  # type: ignore[method-assign]
+
+
+def _join_nothing(timeout: float | None = None) -> None:
+    pass
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 def _main(lifeline: Descriptor, place: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:

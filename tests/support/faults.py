@@ -85,7 +85,7 @@ def raise_unicode_error() -> None:
 
 
 def raise_key_error() -> None:
-    {}["label"]  # noqa: B018
+    {}["label"]
 
 
 def raise_local() -> None:

@@ -1,0 +1,102 @@
+"""Measure this library beside its peers: ``python -m benchmarks --help``."""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import contenders, machine, plot, report, suite
+from benchmarks.environments import python_of
+from benchmarks.workloads import WORKLOADS
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+def names(known: Sequence[str]) -> Any:
+    """An argument that is a list of names, parted by commas."""
+
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        unknown = set(chosen) - set(known)
+        if unknown:
+            raise argparse.ArgumentTypeError(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        return chosen
+
+    return parse
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--workloads", type=names(list(WORKLOADS)), default=list(WORKLOADS), metavar="A,B")
+    parser.add_argument(
+        "--contenders",
+        type=names(contenders.ALL),
+        default=list(contenders.QUICK),
+        metavar="A,B",
+        help=f"of {', '.join(contenders.ALL)}; without this option those that are installed in a minute",
+    )
+    parser.add_argument("--all", action="store_true", help="every contender")
+    parser.add_argument("--runs", type=int, default=5, help="of every job, each in a fresh process (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="that a run measures (%(default)s)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="(1 2)")
+    parser.add_argument(
+        "--touch",
+        choices=["ends", "all"],
+        default="ends",
+        help="what the consumer reads of every array: its first and last element, or, by copying it, every byte",
+    )
+    parser.add_argument("--silence", type=float, default=1.0, help="seconds after a burst (%(default)s)")
+    parser.add_argument("--bursts", type=int, default=20, help="(%(default)s)")
+    parser.add_argument("--no-probes", action="store_true", help="speed only: no bursts, no failures")
+    parser.add_argument("--no-plot", action="store_true", help="install no matplotlib; not with --publish")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder (benchmarks/results)")
+    parser.add_argument("--report", type=Path, metavar="RESULTS.json", help="measure nothing; report what was measured")
+    parser.add_argument("--publish", action="store_true", help="put the figures into docs/benchmarks.md")
+    chosen = parser.parse_args(arguments)
+    if chosen.publish and chosen.no_plot:
+        parser.error("a page is published with its drawing: leave out --no-plot")
+    chosen.contenders = list(contenders.ALL) if chosen.all else chosen.contenders
+    return chosen
+
+
+def measure(chosen: argparse.Namespace) -> dict[str, Any]:
+    jobs = suite.plan(chosen.contenders, chosen.workloads, chosen.workers, seconds=chosen.seconds, touch=chosen.touch)
+    runs = list(suite.run_rounds(jobs, chosen.runs, say))
+    if not chosen.no_probes:
+        probes = suite.probe_plan(chosen.contenders, bursts=chosen.bursts, silence=chosen.silence)
+        runs += suite.run_rounds(probes, 1, say)
+    versions = {name: version for run in runs for name, version in run.pop("versions", {}).items() if name != "python"}
+    settings = {key: getattr(chosen, key) for key in ("runs", "seconds", "workers", "touch", "silence", "bursts")}
+    return {"machine": machine.description(), "settings": settings, "versions": versions, "runs": runs}
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    chosen = parse_arguments()
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    path = chosen.report or chosen.out / "results.json"
+    if not chosen.report:
+        path.write_text(json.dumps(measure(chosen), indent=1) + "\n", "utf-8")
+    text = report.markdown(json.loads(path.read_text("utf-8")))
+    print(text)
+    (chosen.out / "report.md").write_text(text, "utf-8")
+    drawings = [] if chosen.no_plot else [chosen.out / "speed.svg", chosen.out / "speed.png"]
+    if chosen.publish:
+        drawing = PAGE.with_suffix(".svg")
+        link = f"![Datapoints per second of every contender, for each workload]({drawing.name})\n\n"
+        PAGE.write_text(report.insert(PAGE.read_text("utf-8"), link + text), "utf-8")
+        drawings.append(drawing)
+    if drawings:
+        python = python_of("plot", plot.REQUIRES)
+        subprocess.run([python, "-m", "benchmarks.plot", path, *drawings], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Markdown tables of what was measured. Pure: results in, text out."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.figures import Figure, Figures
+from benchmarks.targets import LIMITS, Verdict, verdicts
+
+__all__ = ["insert", "markdown", "probes_table", "rates_table", "ratios_table", "targets_table"]
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Everything, as sections of a page."""
+    figures, probes = Figures(results["runs"]), [run for run in results["runs"] if run["measurement"] != "throughput"]
+    sections = [
+        ("Against the best peer and the limit of the machine", ratios_table(figures)),
+        ("Datapoints per second", rates_table(figures)),
+        ("What the consumer pays", costs_table(figures)),
+        ("Waiting and failing", probes_table(probes)),
+        ("What is promised", targets_table(verdicts(figures, probes))),
+        ("What could not be measured", errors_list(results["runs"])),
+    ]
+    return f"{conditions(results)}\n" + "".join(f"\n### {title}\n\n{text}\n" for title, text in sections if text)
+
+
+def conditions(results: dict[str, Any]) -> str:
+    machine, settings = results["machine"], results["settings"]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(results["versions"].items()))
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
+        f"Python {machine['python']}; {versions}. Medians of {settings['runs']} interleaved runs of "
+        f"{settings['seconds']:g} seconds; the better of {' and '.join(map(str, settings['workers']))} workers."
+    )
+
+
+def ratios_table(figures: Figures) -> str:
+    """This library's runner, as ratios; the table that stands in the README."""
+
+    def row(workload: str) -> list[str]:
+        ours = figures.best_of(workload, "ours/zmq")
+        peer = figures.best_peer(workload)
+        limit = figures.best_of(workload, LIMITS[workload])
+        return [
+            workload,
+            quotient(ours, figures.best_of(workload, "tensorpack/zmq")),
+            quotient(ours, peer) + (f" ({peer.label})" if peer else ""),
+            quotient(ours, limit) + (f" ({limit.label.partition('/')[2]})" if limit else ""),
+        ]
+
+    header = ["workload", "/ tensorpack", "/ best peer", "/ limit"]
+    return table(header, [row(workload) for workload in figures.workloads if figures.best_of(workload, "ours/zmq")])
+
+
+def rates_table(figures: Figures) -> str:
+    def cell(workload: str, label: str) -> str:
+        figure = figures.best_of(workload, label)
+        return f"{rounded(figure.rate)} ({figure.workers})" if figure else ""
+
+    rows = [[label, *(cell(workload, label) for workload in figures.workloads)] for label in figures.labels]
+    return table(["contender (workers)", *figures.workloads], rows)
+
+
+def costs_table(figures: Figures) -> str:
+    """CPU per datapoint with one worker; start and close with two."""
+
+    def row(workload: str, label: str) -> list[str]:
+        one, two = figures.select(workload, label, workers=1), figures.select(workload, label, workers=2)
+        return [
+            workload,
+            label,
+            f"{one[0].consumer_cpu * 1e6:.3g}" if one else "",
+            f"{two[0].startup * 1e3:.3g}" if two else "",
+            f"{two[0].close * 1e3:.3g}" if two else "",
+        ]
+
+    rows = [
+        row(workload, label)
+        for workload in figures.workloads
+        for label in figures.labels
+        if not label.startswith("references/") and figures.best_of(workload, label)
+    ]
+    return table(["workload", "contender", "consumer CPU, µs", "start-up, ms", "close, ms"], rows)
+
+
+def probes_table(probes: Iterable[dict[str, Any]]) -> str:
+    """The worst of the runs of each contender."""
+    found: dict[str, dict[str, str]] = {}
+    for record in sorted(probes, key=lambda record: record.get("wait") or record.get("after") or 0.0):
+        if "error" not in record:
+            found.setdefault(record["label"], {})[record["measurement"]] = probe_cell(record)
+    rows = [[label, *(cells.get(name, "") for name in ("burst", "killed", "raises"))] for label, cells in found.items()]
+    header = ["contender", "last of a burst, median (worst), ms", "worker killed", "source raises"]
+    return table(header, sorted(rows))
+
+
+def probe_cell(record: dict[str, Any]) -> str:
+    if record["measurement"] == "burst":
+        return f"{record['wait'] * 1e3:.3g} ({record['worst'] * 1e3:.3g})"
+    return f"{record['heard']} after {record['after'] * 1e3:.3g} ms" if record["heard"] else "never heard of"
+
+
+def targets_table(found: Sequence[Verdict]) -> str:
+    words = {True: "yes", False: "**no**", None: "not measured"}
+    rows = [
+        [
+            verdict.workload,
+            verdict.promise,
+            "" if verdict.found is None else f"{verdict.found:.3g}{verdict.unit}",
+            f"{'≤' if verdict.is_upper else '≥'} {verdict.limit:g}{verdict.unit}",
+            words[verdict.is_kept],
+        ]
+        for verdict in found
+    ]
+    return table(["workload", "what", "found", "promised", "met"], rows)
+
+
+def errors_list(runs: Iterable[dict[str, Any]]) -> str:
+    lines = {
+        f"- {run.get('workload', run['measurement'])} {run['label']}, {run.get('workers', 1)} workers: {run['error']}"
+        for run in runs
+        if "error" in run
+    }
+    return "\n".join(sorted(lines))
+
+
+def insert(page: str, text: str) -> str:
+    """Put `text` between the two marks of a page."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page has no lines {BEGIN} and {END} between which figures go")
+    return f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    numeric = ["---"] + [
+        "--:" if any(row[column][:1].isdigit() for row in rows) else "---" for column in range(1, len(header))
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, numeric, *rows])
+
+
+def quotient(figure: Figure | None, other: Figure | None) -> str:
+    return f"{figure.rate / other.rate:.2g}×" if figure and other else ""
+
+
+def rounded(number: float) -> str:
+    """Three digits that mean something, with thousands parted."""
+    return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"

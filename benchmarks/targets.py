@@ -1,0 +1,127 @@
+"""What this library promises, as ratios within one run of the benchmarks, and whether a run keeps it."""
+
+from dataclasses import dataclass
+
+from benchmarks.figures import Figure, Figures, Record
+
+__all__ = ["LIMITS", "Verdict", "verdicts"]
+
+LIMITS = {
+    "small": "references/in-process",
+    "mnist": "references/in-process",
+    "image": "references/memcpy",
+    "batch": "references/memcpy",
+    "collate": "references/stack-in-place",
+    "jpeg": "references/in-process",
+    "ragged": "references/in-process",
+}
+"""What one core does without any transport. Two workers that copy or decode may do more than that."""
+
+ZMQ = "ours/zmq"
+TENSORPACK = "tensorpack/zmq"
+BEST_PEER = "best peer in processes"
+READY_MADE = ("small", "mnist", "image", "batch")  # workloads whose first datapoint costs nothing to make
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """`label` moves `workload` at `factor` times the rate of `against`, each at its best or with `workers` workers."""
+
+    workload: str
+    label: str
+    against: str
+    factor: float
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A promise in words, what was found (None: not measured), and whether that keeps it."""
+
+    workload: str
+    promise: str
+    found: float | None
+    limit: float
+    unit: str
+    is_upper: bool
+
+    @property
+    def is_kept(self) -> bool | None:
+        if self.found is None:
+            return None
+        return self.found <= self.limit if self.is_upper else self.found >= self.limit
+
+
+OF_ZMQ = (
+    AtLeast("small", ZMQ, TENSORPACK, 7),
+    AtLeast("small", ZMQ, "references/in-process", 0.28),
+    AtLeast("small", "ours/zmq-hwm200", TENSORPACK, 5.5),
+    AtLeast("mnist", ZMQ, TENSORPACK, 6),
+    AtLeast("mnist", ZMQ, "executor_map/map", 1.1),
+    AtLeast("image", ZMQ, TENSORPACK, 8),
+    AtLeast("image", ZMQ, "spdl_arena/pool", 5),
+    AtLeast("batch", ZMQ, TENSORPACK, 8),
+    AtLeast("batch", ZMQ, "spdl_arena/pool", 1.05),
+    AtLeast("batch", ZMQ, "references/memcpy", 0.75),
+    AtLeast("collate", ZMQ, "references/stack-in-place", 0.85),
+    AtLeast("jpeg", ZMQ, "references/in-process", 1.7, workers=2),
+    AtLeast("jpeg", ZMQ, BEST_PEER, 0.97, workers=2),
+    AtLeast("ragged", ZMQ, TENSORPACK, 2.5),
+)
+
+OF_OTHERS = (
+    *(
+        AtLeast(item.workload, "ours/runner", item.against, item.factor / 2, item.workers)
+        for item in OF_ZMQ
+        if item.label == ZMQ
+    ),
+    AtLeast("small", "ours/thread", "tensorpack/thread", 3),
+)
+
+
+def verdicts(figures: Figures, probes: list[Record]) -> list[Verdict]:
+    return [
+        *(ratio(item, figures) for item in OF_ZMQ),
+        *upper_bounds(figures),
+        burst(probes),
+        *(ratio(item, figures) for item in OF_OTHERS),
+    ]
+
+
+def ratio(item: AtLeast, figures: Figures) -> Verdict:
+    ours = figures.best(
+        item.workload, lambda figure: figure.label == item.label and item.workers in {None, figure.workers}
+    )
+    if item.against == BEST_PEER:
+        other = figures.best_peer(item.workload, item.workers)
+    else:
+        other = figures.best_of(item.workload, item.against)
+    promise = f"{item.label} / {item.against}" + (f", {item.workers} workers" if item.workers else "")
+    found = ours.rate / other.rate if ours and other else None
+    return Verdict(item.workload, promise, found, item.factor, "×", is_upper=False)
+
+
+def upper_bounds(figures: Figures) -> list[Verdict]:
+    def cpu(workload: str) -> float | None:
+        one = figures.select(workload, ZMQ, workers=1)
+        return one[0].consumer_cpu * 1e6 if one else None
+
+    two: list[Figure] = [figure for workload in READY_MADE for figure in figures.select(workload, ZMQ, workers=2)]
+    startup = max((figure.startup * 1e3 for figure in two), default=None)
+    close = max((figure.close * 1e3 for figure in two), default=None)
+    return [
+        Verdict("image", f"{ZMQ}, 1 worker: the consumer's CPU per datapoint", cpu("image"), 5, " µs", is_upper=True),
+        Verdict("batch", f"{ZMQ}, 1 worker: the consumer's CPU per datapoint", cpu("batch"), 40, " µs", is_upper=True),
+        Verdict("", f"{ZMQ}, 2 workers: constructor to first datapoint", startup, 60, " ms", is_upper=True),
+        Verdict("", f"{ZMQ}, 2 workers: close", close, 100, " ms", is_upper=True),
+    ]
+
+
+def burst(probes: list[Record]) -> Verdict:
+    waits = [
+        record["wait"] * 1e3
+        for record in probes
+        if record["measurement"] == "burst" and record["label"] == ZMQ and "wait" in record
+    ]
+    promise = f"{ZMQ}: the last of a burst of 5, from made to received"
+    return Verdict("", promise, max(waits, default=None), 50, " ms", is_upper=True)

@@ -1,0 +1,222 @@
+"""Runners come and go, and the process stays as it was; nobody else gets a word in."""
+
+import ctypes
+import gc
+import logging
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from itertools import islice
+
+import psutil
+import pytest
+import zmq
+
+from dataflow import DataFlow, MultiProcessRunnerZMQ
+from tests.support.fakes import KINDS, Forever, Numbers, runner
+from tests.support.leaks import socket_directories
+from tests.support.waits import wait_until
+
+NOBODY = 65534
+
+
+def resident():
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return psutil.Process().memory_info().rss
+
+
+def counts():
+    """Descriptors, threads, children."""
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(psutil.Process().children(recursive=True))
+
+
+@pytest.mark.slow
+def test_five_hundred_runners_leave_the_process_as_it_was():
+    def churn(number):
+        for k in range(number):
+            kind = KINDS[k % 3]
+            df = runner(kind, Forever, 1 + k % 2, prefetch=[0, 5, 50][k // 3 % 3])
+            assert len(list(islice(df, 20))) == 20
+            if k % 5 == 0:
+                df.close()
+            del df
+
+    churn(30)  # what is loaded and allocated once
+    gc.collect()
+    before, memory = counts(), resident()
+    churn(500)
+    gc.collect()
+    wait_until(lambda: counts() == before, 5, lambda: f"{counts()} instead of {before}")
+    assert resident() - memory < 20_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hundred_resets_leave_the_process_as_it_was(kind):
+    with runner(kind, Forever, 1) as df:
+        list(islice(df, 10))
+        before = counts()
+        for _ in range(100):
+            df.reset_state()
+            assert next(iter(df)) == [0]
+        wait_until(lambda: counts() == before, 5, lambda: f"{counts()} instead of {before}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_do_not_add_up(kind):
+    with runner(kind, lambda: Numbers(3)) as df:
+        list(df)
+        before = counts()
+        for _ in range(200):
+            assert list(df) == [[0], [1], [2]]
+        assert counts() == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_of_one_runner_does_not_touch_another(kind):
+    with runner(kind, Forever) as stays:
+        iterator = iter(stays)
+        assert next(iterator) == [0]
+        for _ in range(3):
+            with runner(kind, Forever) as goes:
+                next(iter(goes))
+        assert list(islice(iterator, 3)) == [[1], [2], [3]]
+
+
+def test_a_child_that_collects_its_copy_of_a_runner_ends_no_worker_of_the_parent():
+    df = runner("zmq", Forever, 2)
+    iterator = iter(df)
+    next(iterator)
+    pid = os.fork()
+    if not pid:
+        try:
+            del df, iterator
+            gc.collect()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert len(list(islice(iterator, 500))) == 500
+    df.close()
+
+
+# -- nobody else -------------------------------------------------------------------------------------------------------
+
+
+class Held(DataFlow):
+    def __iter__(self):
+        while True:
+            yield [1]
+
+
+@pytest.fixture
+def before_hello(monkeypatch):
+    """A ZeroMQ runner whose workers wait before they connect: (runner, socket directory, release)."""
+    from dataflow.transport import sockets
+
+    release = multiprocessing.get_context("fork").Event()
+    connect = zmq.Socket.connect
+
+    def patient(self, address):
+        if address.startswith("ipc:") and "dataflow-" in address and os.getpid() != main:
+            release.wait(30)
+        return connect(self, address)
+
+    main = os.getpid()
+    monkeypatch.setattr(sockets.zmq.Socket, "connect", patient)
+    before = socket_directories()
+    with MultiProcessRunnerZMQ(Held(), 2, 5, timeout=30, context="fork") as df:
+        df.reset_state()
+        (directory,) = socket_directories().keys() - before.keys()
+        yield df, directory, release
+        release.set()
+
+
+def as_nobody(code, *arguments):
+    def become():
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+    return subprocess.run(
+        ["/bin/sh", "-c", code, "sh", *map(str, arguments)],
+        preexec_fn=become, capture_output=True, text=True, check=False, timeout=20, cwd="/",
+    )  # fmt: skip
+
+
+CONNECT = """
+import os, socket, sys
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+try:
+    socket.socket(socket.AF_UNIX).connect(sys.argv[1])
+except OSError as error:
+    print(type(error).__name__)
+else:
+    print("connected")
+"""
+
+
+def connect_as_nobody(path):
+    return subprocess.run(
+        [sys.executable, "-c", CONNECT, path], capture_output=True, text=True, check=False, timeout=20
+    ).stdout.strip()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_process_of_another_user_cannot_connect_and_later_there_is_nothing_to_connect_to(before_hello, tmp_path):
+    df, directory, release = before_hello
+    # The way there is open to everybody, as /tmp is: only the directory itself is not.
+    for parent in directory.parents:
+        if parent != parent.parent and not os.stat(parent).st_mode & 0o001:
+            os.chmod(parent, 0o711)
+    path = directory / "s"
+    wait_until(path.exists, 5, "no socket")
+    assert connect_as_nobody(path) == "PermissionError"
+    assert as_nobody('ls "$1"', directory).returncode != 0
+    os.chmod(directory, 0o711)
+    os.chmod(path, 0o777)
+    assert connect_as_nobody(path) == "connected"  # it was the directory that kept them out
+    os.chmod(directory, 0o700)
+    release.set()
+    assert list(islice(df, 3)) == [[1]] * 3
+    wait_until(lambda: list(islice(df, 1)) and not directory.exists(), 5, "the directory is still there")
+
+
+class Trap:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_forged_message_is_refused_unread_and_honest_workers_go_on_being_heard(before_hello, tmp_path, caplog):
+    df, directory, release = before_hello
+    trap = pickle.dumps(Trap(str(tmp_path / "written")))
+    with zmq.Context() as context, context.socket(zmq.PUSH) as forger:
+        forger.connect(f"ipc://{directory}/s")
+        with caplog.at_level(logging.WARNING, "dataflow"):
+            for frames in ([trap], [b""], [bytes(33), trap], [bytes(16), trap], [trap] * 10):
+                forger.send_multipart(frames)
+            release.set()
+            for _ in range(10):
+                assert list(islice(df, 20)) == [[1]] * 20
+        forger.close(0)
+    assert caplog.text.count("refused a message") == 1
+    assert not (tmp_path / "written").exists()
+
+
+# -- Python's warning --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="older Pythons do not warn of a fork with threads")
+@pytest.mark.parametrize("kinds", [("zmq", "zmq"), ("zmq", "process"), ("thread", "zmq")], ids="-then-".join)
+def test_a_second_runner_does_not_make_python_warn_of_the_threads_of_the_first(kinds):
+    """Warnings are errors here."""
+    with runner((kinds[0], "fork"), lambda: Forever(size=200_000)) as first:
+        next(iter(first))
+        with runner((kinds[1], "fork"), Forever) as second:
+            assert next(iter(second)) == [0]

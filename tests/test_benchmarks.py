@@ -1,0 +1,123 @@
+"""The parts of the benchmarks that decide what a figure means: sources, medians, ratios, tables."""
+
+import itertools
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from benchmarks import contenders, report, suite, targets, workloads
+from benchmarks.figures import Figures
+
+CHEAP = ["small", "mnist", "image", "ragged"]
+
+
+def record(label, rate, *, workload="small", workers=1, in_processes=True):
+    costs = {"consumer_cpu": 1e-6, "startup": 0.01, "close": 0.02}
+    job = {"measurement": "throughput", "workload": workload, "label": label, "workers": workers}
+    return job | costs | {"rate": rate, "in_processes": in_processes}
+
+
+RECORDS = [
+    record("references/in-process", 1000.0, in_processes=False),
+    *(record("ours/zmq", rate) for rate in (90.0, 700.0, 100.0)),
+    record("ours/zmq", 300.0, workers=2),
+    record("tensorpack/zmq", 50.0),
+    record("tensorpack/thread", 9000.0, in_processes=False),
+    record("mp_queue/queue", 40.0) | {"error": "it broke"},
+]
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_a_source_gives_what_its_own_check_accepts(name):
+    workload = workloads.by_name(name)
+    datapoints = list(itertools.islice(workload.source(start=3, step=2), 5))
+    workload.check(workload.consume(datapoints), whole=True)
+    assert pickle.loads(pickle.dumps(workload)) is workload
+
+
+@pytest.mark.parametrize("name", ["mnist", "image", "ragged"])
+def test_no_array_comes_twice_within_a_chunk(name):
+    workload = workloads.by_name(name)
+    values = [dp.values() if isinstance(dp, dict) else dp for dp in itertools.islice(workload.source(), workload.chunk)]
+    arrays = [value for components in values for value in components if isinstance(value, np.ndarray)]
+    assert len({array.__array_interface__["data"] for array in arrays}) == len(arrays)
+
+
+def test_a_wrong_datapoint_is_found():
+    workload = workloads.by_name("mnist")
+    image, index = next(workload.source())
+    with pytest.raises(ValueError, match="arrived wrong"):
+        workload.check([image, index + 1], whole=True)
+    with pytest.raises(ValueError, match="arrived wrong"):
+        workload.check([image.astype(np.int16), index])
+
+
+@pytest.mark.parametrize("name", contenders.ALL)
+def test_a_contender_names_its_variants_and_needs_nothing_installed_to_be_listed(name):
+    contender = contenders.load(name)
+    assert contender.VARIANTS and contender.__doc__
+    for variant in contender.VARIANTS.values():
+        assert set(variant.workloads) <= set(workloads.WORKLOADS)
+
+
+def test_a_round_holds_every_variant_with_each_number_of_workers_once():
+    jobs = suite.plan(["references", "ours"], ["small"], [1, 2], seconds=1, touch="ends")
+    found = [(job["label"], job["workers"]) for job in jobs]
+    assert len(set(found)) == len(found)
+    assert {("references/in-process", 1), ("ours/zmq", 1), ("ours/zmq", 2), ("ours/zmq-hwm200", 2)} <= set(found)
+    assert ("references/in-process", 2) not in found
+
+
+def test_figures_are_medians_and_the_better_number_of_workers_counts():
+    figures = Figures(RECORDS)
+    (one,) = figures.select("small", "ours/zmq", workers=1)
+    assert (one.rate, one.slowest, one.fastest, one.runs) == (100.0, 90.0, 700.0, 3)
+    assert figures.best_of("small", "ours/zmq").workers == 2
+    assert figures.best_of("small", "mp_queue/queue") is None
+
+
+def test_the_best_peer_is_another_library_that_works_in_processes():
+    assert Figures(RECORDS).best_peer("small").label == "tensorpack/zmq"
+
+
+def test_a_promise_is_kept_broken_or_not_measured():
+    found = {
+        verdict.promise: verdict for verdict in targets.verdicts(Figures(RECORDS), []) if verdict.workload == "small"
+    }
+    assert found["ours/zmq / tensorpack/zmq"].found == 6.0 and found["ours/zmq / tensorpack/zmq"].is_kept is False
+    assert found["ours/zmq / references/in-process"].is_kept is True
+    assert found["ours/zmq-hwm200 / tensorpack/zmq"].is_kept is None
+
+
+def test_every_promise_names_contenders_that_exist():
+    for item in (*targets.OF_ZMQ, *targets.OF_OTHERS):
+        for label in {item.label, item.against} - {targets.BEST_PEER}:
+            name, variant = contenders.split(label)
+            assert item.workload in contenders.load(name).VARIANTS[variant].workloads
+    assert set(targets.LIMITS) == set(workloads.WORKLOADS)
+
+
+def test_the_report_shows_ratios_verdicts_and_what_failed():
+    probes = [
+        {"measurement": "burst", "label": "ours/zmq", "wait": 0.004, "worst": 0.006},
+        {"measurement": "killed", "label": "mp_queue/queue", "heard": None, "after": None},
+    ]
+    results = {
+        "machine": {"cpu": "a cpu", "cores": 2, "memory_gib": 4.0, "system": "Linux", "python": "3.11"},
+        "settings": {"runs": 3, "seconds": 1.0, "workers": [1, 2]},
+        "versions": {"numpy": "2"},
+        "runs": [*RECORDS, *probes],
+    }
+    text = report.markdown(json.loads(json.dumps(results)))
+    assert "| small | 6× | 6× (tensorpack/zmq) | 0.3× (in-process) |" in text
+    assert "from made to received | 4 ms | ≤ 50 ms | yes |" in text
+    assert "never heard of" in text and "mp_queue/queue, 1 workers: it broke" in text
+
+
+def test_figures_go_between_the_marks_of_a_page():
+    page = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
+    assert report.insert(page, "new") == f"before\n{report.BEGIN}\n\nnew\n\n{report.END}\nafter\n"
+    with pytest.raises(ValueError, match="no lines"):
+        report.insert("a page", "new")

@@ -1,0 +1,160 @@
+"""A worker that is a process: started by every method, deaf to Ctrl-C, ended with everything it holds."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dataflow.descriptors import pipe
+from dataflow.workers.place import place_of, worker_info
+from dataflow.workers.process import ProcessWorker
+from tests.support.fakes import METHODS
+from tests.support.waits import wait_until
+
+
+def tell(end, what):
+    os.write(end.fd, repr(what()).encode())
+
+
+def start(method, body, *descriptors, seed=(1, 2), index=0, count=1):
+    context = multiprocessing.get_context(method)
+    return ProcessWorker(context, place_of(index, count), seed, body, descriptors)
+
+
+def told(method, what, **options):
+    read, write = pipe()
+    worker = start(method, partial(tell, write, what), write, **options)
+    write.close()
+    answer = os.read(read.fd, 10_000).decode()
+    read.close()
+    assert worker.join(10)
+    assert worker.exitcode() == 0
+    worker.release()
+    return answer
+
+
+def place():
+    return worker_info().path
+
+
+def signals():
+    return [signal.getsignal(signal.SIGINT) == signal.SIG_IGN, signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()]
+
+
+def drawn():
+    return random.random(), float(np.random.rand())
+
+
+def idle():
+    threading.Event().wait(60)
+
+
+def leave():
+    sys.exit(7)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_body_runs_in_another_process_at_its_place(method):
+    assert told(method, place, index=1, count=3) == "((1, 3),)"
+    assert told(method, os.getpid) != str(os.getpid())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_ignores_ctrl_c_and_nothing_stays_blocked(method):
+    assert told(method, signals) == "[True, True]"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_global_generators_follow_from_the_seed(method):
+    first = told(method, drawn, seed=(5, 0))
+    assert first == told("fork", drawn, seed=(5, 0))
+    assert first != told("fork", drawn, seed=(5, 1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_is_killed_whatever_it_does(method):
+    worker = start(method, idle)
+    assert not worker.has_ended() and not worker.join(0)
+    assert f"pid {worker.pid}, " in worker.state()
+    assert worker.kill()
+    assert worker.exitcode() == -signal.SIGKILL
+    worker.release()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_ends_when_its_lifeline_is_let_go(method):
+    worker = start(method, idle)
+    wait_until(lambda: "waiting" in worker.state(), 5, "does not run")
+    threading.Event().wait(0.2 if method != "fork" else 0.02)
+    worker.release()
+    wait_until(worker.has_ended, 3, "survives")
+    worker.release()  # what was alive then could not be given back
+
+
+def test_the_code_of_an_exit_is_known():
+    worker = start("fork", leave)
+    assert worker.join(5) and worker.exitcode() == 7
+    assert "ended with exit code 7" in worker.state()
+    worker.release()
+
+
+def test_a_worker_may_have_children_of_its_own():
+    assert told("fork", _grandchild) == "'13'"
+
+
+def _grandchild():
+    return told("fork", lambda: 13)
+
+
+def test_starting_and_releasing_gives_every_descriptor_back():
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        worker = start("fork", os.getpid)
+        worker.join(5)
+        worker.release()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_cannot_be_started_leaves_nothing(monkeypatch):
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Exception, match=r"pickle|lock"):
+        start("spawn", threading.Lock())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_worker_starts_where_more_than_a_thousand_descriptors_are_open():
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 3000:
+        pytest.skip("only 1024 descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert told("fork", place) == "((0, 1),)"
+    finally:
+        for filler in fillers:
+            os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="older Pythons do not warn of a fork with threads")
+@pytest.mark.parametrize("name", ["dataflow-worker-0", "mine"])
+def test_python_warns_of_a_fork_with_threads_where_they_are_the_users(name):
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, name=name)
+    thread.start()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        told("fork", place)
+    go_on.set()
+    thread.join()
+    assert bool(caught) == (name == "mine")
