@@ -32,7 +32,7 @@ class Encoder(Protocol):
     """Whether `tidy` has anything to do."""
 
     def encode(self, dp: Any) -> Any:
-        """One datapoint, as it is now; None if there is no room for its arrays at present."""
+        """One datapoint, as it is now; `NO_ROOM` if there is none for its arrays at present."""
 
     def encode_inline(self, dp: Any) -> Any:
         """The same where there will be no room."""

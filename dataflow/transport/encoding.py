@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dataflow.transport.arena import LARGE_BYTES, ArenaWriter, Block
 from dataflow.transport.failures import pack_failure
-from dataflow.transport.parcels import NESTED, PROTOCOL, Layout, Piece, join
+from dataflow.transport.parcels import NESTED, NO_ROOM, PROTOCOL, Layout, Piece, join
 
 __all__ = ["ArrayEncoder"]
 
@@ -57,7 +57,7 @@ class ArrayEncoder:
         self._seen: tuple[int, ...] = ()  # the counts of the last draft
 
     def encode(self, dp: Any) -> Any:
-        """Bytes, or a `Parcel` for a datapoint with arrays; None if the arena has no room for these now."""
+        """Bytes, or a `Parcel` for a datapoint with arrays; `NO_ROOM` if the arena has no room for these now."""
         kind = type(dp)
         if kind is list or kind is tuple:
             for value in dp:
@@ -167,7 +167,7 @@ class ArrayEncoder:
             return self._encode_nested(dp)
         self.nbytes = len(body)
         pieces = self._pack(arrays, type(dp), sys.getrefcount(dp))
-        return None if pieces is None else (body, gaps, pieces, self.nbytes)
+        return NO_ROOM if pieces is None else (body, gaps, pieces, self.nbytes)
 
     def _encode_nested(self, dp: Any) -> Any:
         pickler = _NestedPickler()
@@ -175,7 +175,7 @@ class ArrayEncoder:
         body = pickler.file.getvalue()
         self.nbytes = len(body)
         pieces = self._pack(pickler.arrays, type(dp), 0)
-        return None if pieces is None else (body, NESTED, pieces, self.nbytes)
+        return NO_ROOM if pieces is None else (body, NESTED, pieces, self.nbytes)
 
     def _pack(self, arrays: list[NDArray[Any]], kind: type, dp_count: int) -> list[Piece] | None:
         """The arrays as bytes and blocks. None if the arena has no room."""

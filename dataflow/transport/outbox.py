@@ -23,6 +23,7 @@ from dataflow.transport.channel import Sender
 from dataflow.transport.codec import Encoder
 from dataflow.transport.credit import Allowance
 from dataflow.transport.messages import Kind, Message
+from dataflow.transport.parcels import NO_ROOM
 
 __all__ = ["Outbox", "Stopped"]
 
@@ -83,7 +84,7 @@ class Outbox:
             for dp in islice(steps, self._target):
                 try:
                     item = encode(dp)
-                    if item is None:
+                    if item is NO_ROOM:
                         # What is sent before the wait is counted before: whoever waits compares the counts.
                         self._allowance.spend(count, nbytes)
                         total += count
@@ -156,7 +157,7 @@ class Outbox:
         while not self._allowance.stopped:
             hoarding = self._allowance.nothing_left()
             item = self._encoder.encode(dp)
-            if item is not None:
+            if item is not NO_ROOM:
                 return item
             if hoarding:
                 return self._encoder.encode_inline(dp)

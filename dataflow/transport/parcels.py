@@ -16,7 +16,7 @@ import numpy as np
 
 from dataflow.transport.arena import Block
 
-__all__ = ["ALONE", "HEAD", "NESTED", "PROTOCOL", "STOP", "Layout", "Parcel", "Piece", "join"]
+__all__ = ["ALONE", "HEAD", "NESTED", "NO_ROOM", "PROTOCOL", "STOP", "Layout", "Parcel", "Piece", "join"]
 
 PROTOCOL: Final = 3
 NESTED: Final = "nested"
@@ -26,6 +26,9 @@ ALONE: Final = b"\x80\x03"  # protocol 3: how each pickle begins
 STOP: Final = b"."  # and ends
 HEAD: Final = ALONE + b"]("  # a list, and a mark: how many begin
 TAIL: Final = b"e" + STOP  # append all since the mark
+
+NO_ROOM: Final = object()
+"""Instead of an encoded datapoint: the arena has no room for its arrays at present."""
 
 _NO_GAPS: Final = object()
 

@@ -17,6 +17,7 @@ from dataflow.transport.arena import LARGE_BYTES, Arena
 from dataflow.transport.budget import Budget
 from dataflow.transport.decoding import ArrayDecoder, Undecodable
 from dataflow.transport.encoding import ArrayEncoder
+from dataflow.transport.parcels import NO_ROOM
 
 MIB = 1 << 20
 Pair = collections.namedtuple("Pair", "left right")
@@ -33,7 +34,7 @@ class Wire:
 
     def encode(self, dp):
         item = self.encoder.encode(dp)
-        return self.encoder.encode_inline(dp) if item is None else item
+        return self.encoder.encode_inline(dp) if item is NO_ROOM else item
 
     def send(self, *datapoints):
         body, _ = self.encoder.join([self.encode(dp) for dp in datapoints])
@@ -389,7 +390,7 @@ def test_where_there_is_no_room_for_all_arrays_of_a_datapoint_none_is_taken():
         array = np.ones(400_000, np.uint8)
         before = wire.free_blocks()
         for dp in ([array, array + 1, array + 2], [[array], [array + 1, array + 2]], {"a": array, "b": array + 1, "c": array + 2}):
-            assert wire.encoder.encode(dp) is None
+            assert wire.encoder.encode(dp) is NO_ROOM
             assert wire.free_blocks() == before
         ((first, second, third),) = wire.send([array, array + 1, array + 2])
         assert (first[0], second[0], third[0]) == (1, 2, 3)
