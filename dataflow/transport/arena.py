@@ -10,11 +10,13 @@ owns it. Guarantees:
 - What the worker touches is reserved in the `Budget` before; idle pages are given back to the system and to the budget
   after a second, or at once when another worker finds none left.
 - An array that the consumer holds stays readable and writable as long as it lives, also after the worker has died and
-  the runner was closed. A forked child of the consumer that drops its copy frees nothing.
+  the runner was closed; it keeps its own pages then, and no others. A forked child of the consumer that drops its copy
+  frees nothing.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 import mmap
 import os
@@ -23,6 +25,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -100,7 +103,7 @@ class Arena:
 
     def open_reader(self) -> ArenaReader:
         """The consumer's end."""
-        return ArenaReader(self._memory())
+        return ArenaReader(self._memory(), _layout(self._budget.limit)[0])
 
     def _memory(self) -> mmap.mmap:
         return mmap.mmap(self._file.fd, _layout(self._budget.limit)[1])
@@ -241,10 +244,14 @@ class ArenaWriter:
 class ArenaReader:
     """The consumer's end: gives out arrays that read, and may write, a block in place."""
 
-    def __init__(self, memory: mmap.mmap) -> None:
+    def __init__(self, memory: mmap.mmap, classes: Sequence[_Class]) -> None:
         self._memory = memory
+        self._classes = classes
         self._pid = os.getpid()
         self._leases: dict[int, _Lease] = {}  # by status byte
+        self._last: dict[int, tuple[int, int]] = {}  # by status byte: what is still read after the worker has ended
+        # Leases may die when the interpreter has already emptied the modules.
+        self._madvise = partial(memory.madvise, mmap.MADV_REMOVE)
 
     def lease(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
         """The array in `block`. The block is free again when the last view of it has died."""
@@ -258,6 +265,31 @@ class ArenaReader:
         if os.getpid() == self._pid:
             del self._leases[lease.status]
             self._memory[lease.status] = 0
+            if lease.status in self._last:
+                self._forget(self._last[lease.status])
+
+    def worker_ended(self) -> None:
+        """Nobody gives idle pages back any more: do it here, now, and as the last leases die."""
+        if os.getpid() != self._pid:
+            return
+        self._last = {status: self._span(status) for status in list(self._leases)}
+        start = self._classes[0].start
+        for begin, end in (*sorted(self._last.values()), (len(self._memory), 0)):
+            if begin > start:
+                self._forget((start, begin))
+            start = end
+        for status, span in self._last.items():
+            if status not in self._leases:  # it died in another thread, before this began
+                self._forget(span)
+
+    def _span(self, status: int) -> tuple[int, int]:
+        """Where the block with that status byte begins and ends."""
+        kind = self._classes[bisect.bisect(self._classes, status, key=lambda kind: kind.status) - 1]
+        start = kind.start + (status - kind.status) * kind.size
+        return start, start + kind.size
+
+    def _forget(self, span: tuple[int, int]) -> None:
+        self._madvise(span[0], span[1] - span[0])
 
     def num_leases(self) -> int:
         """How many blocks are read at present."""

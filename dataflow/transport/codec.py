@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.descriptors import Descriptor
-from dataflow.transport.arena import Arena
+from dataflow.transport.arena import Arena, ArenaReader
 from dataflow.transport.budget import Budget
 from dataflow.transport.decoding import ArrayDecoder, Undecodable
 from dataflow.transport.encoding import ArrayEncoder
@@ -157,14 +157,18 @@ class ArrayCodec:
     def __init__(self, num_workers: int, max_bytes: int) -> None:
         self.budget = Budget(max_bytes, num_workers)
         self._arenas = [Arena(k, self.budget) for k in range(num_workers)]
+        self._readers: list[ArenaReader] = []
 
     def port(self, worker: int) -> _ArrayPort:
         return _ArrayPort(self._arenas[worker])
 
     def open_decoder(self) -> ArrayDecoder:
-        return ArrayDecoder([arena.open_reader() for arena in self._arenas])
+        self._readers = [arena.open_reader() for arena in self._arenas]
+        return ArrayDecoder(tuple(self._readers))
 
     def close(self) -> None:
+        while self._readers:
+            self._readers.pop().worker_ended()
         for arena in self._arenas:
             arena.close()
         self.budget.close()

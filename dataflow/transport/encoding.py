@@ -160,7 +160,7 @@ class ArrayEncoder:
         """The shell has None where an array is a direct component, as nearly always."""
         if len(arrays) > 1 and len(arrays) > len(set(map(id, arrays))):
             return self._encode_nested(dp)
-        if any([array.dtype.hasobject for array in arrays]):  # before any block is taken
+        if True in [array.dtype.hasobject for array in arrays]:  # before any block is taken
             return self._encode_nested(dp)
         body = pickle.dumps(shell, PROTOCOL)
         if len(body) > _SHORT and _ARRAY_INSIDE in body:

@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import functools
 import itertools
 import pickle
 import sys
@@ -21,6 +22,15 @@ from dataflow.transport.parcels import NO_ROOM
 
 MIB = 1 << 20
 Pair = collections.namedtuple("Pair", "left right")
+
+
+@pytest.fixture
+def eager_threads():
+    """Threads change turns after every few instructions."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
 class Wire:
@@ -83,7 +93,7 @@ def check_same(original, copy):
         assert list(copy) == list(original)
         check_same(list(original.values()), list(copy.values()))
     else:
-        assert copy == original or (copy != copy and original != original)
+        assert copy == original or repr(copy) == repr(original) == "nan"
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
@@ -122,7 +132,24 @@ def filled(dtype, shape, start):
     return out
 
 
-NAMED_DTYPES = ["S0", "U0", "V0", "V5", "g", "G", "M8", "m8", [], "?", "f2", "u8", ">U3", "S3", ">c16", [("a", "i4", (2,))]]
+NAMED_DTYPES = [
+    "S0",
+    "U0",
+    "V0",
+    "V5",
+    "g",
+    "G",
+    "M8",
+    "m8",
+    [],
+    "?",
+    "f2",
+    "u8",
+    ">U3",
+    "S3",
+    ">c16",
+    [("a", "i4", (2,))],
+]
 DTYPES = st.one_of(
     hnp.scalar_dtypes(),
     hnp.nested_dtypes(max_leaves=3, max_itemsize=64).filter(lambda dtype: dtype.subdtype is None),
@@ -169,12 +196,14 @@ def test_what_is_not_a_plain_array_arrives_as_numpy_pickles_it(array):
                 assert copy.fill_value == array.fill_value and copy.mask.tolist() == array.mask.tolist()
 
 
-@pytest.mark.parametrize("size", [0, 1, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, MIB - 4096, MIB, MIB + 1, 5 * MIB])
+@pytest.mark.parametrize(
+    "size", [0, 1, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, MIB - 4096, MIB, MIB + 1, 5 * MIB]
+)
 def test_any_size_arrives_also_one_that_is_larger_than_the_arena(size):
     array = np.arange(size, dtype=np.uint32).astype(np.uint8)
     with Wire(MIB) as wire:
         for _ in range(3):  # the block comes back each time
-            ((copy, text),) = wire.send([array, "x"])
+            ((copy, _),) = wire.send([array, "x"])
             check_same(array, copy)
             assert wire.reader.num_leases() == (LARGE_BYTES <= size <= MIB)
             del copy
@@ -259,13 +288,23 @@ PLAIN = [
 @pytest.mark.parametrize("dp", [*PLAIN, [], (), {}, [[], ()], {"a": {}}], ids=repr)
 def test_plain_values_arrive_as_pickle_gives_them(dp):
     with Wire() as wire:
-        for around in (dp, [dp], (dp, 1), {"k": dp}, [dp, np.zeros(3)], (np.zeros(9000), dp), {"a": np.zeros(3), "b": dp}):
+        for around in (
+            dp,
+            [dp],
+            (dp, 1),
+            {"k": dp},
+            [dp, np.zeros(3)],
+            (np.zeros(9000), dp),
+            {"a": np.zeros(3), "b": dp},
+        ):
             (copy,) = wire.send(around)
             check_same(around, copy)
 
 
 POOL = {"small": np.arange(9), "large": np.arange(6000.0), "fortran": np.ones((60, 70), order="F"), "zero": np.array(5)}
-LEAVES = st.one_of(st.sampled_from([value for value in PLAIN if value == value]), st.sampled_from(sorted(POOL)).map(POOL.get))
+LEAVES = st.one_of(
+    st.sampled_from([value for value in PLAIN if repr(value) != "nan"]), st.sampled_from(sorted(POOL)).map(POOL.get)
+)
 KEYS = st.one_of(st.sampled_from(["a", "b", 1, 2.5, (1, 2), None, True, b"k", Colour.RED]))
 NESTED = st.recursive(
     LEAVES,
@@ -292,7 +331,7 @@ def arrays_in(value):
 
 
 @given(st.lists(NESTED, min_size=1, max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_many_datapoints_of_any_kind_travel_in_one_message(datapoints):
     with Wire(2 * MIB) as wire:
         copies = wire.send(*datapoints)
@@ -389,7 +428,11 @@ def test_where_there_is_no_room_for_all_arrays_of_a_datapoint_none_is_taken():
     with Wire(MIB) as wire:
         array = np.ones(400_000, np.uint8)
         before = wire.free_blocks()
-        for dp in ([array, array + 1, array + 2], [[array], [array + 1, array + 2]], {"a": array, "b": array + 1, "c": array + 2}):
+        for dp in (
+            [array, array + 1, array + 2],
+            [[array], [array + 1, array + 2]],
+            {"a": array, "b": array + 1, "c": array + 2},
+        ):
             assert wire.encoder.encode(dp) is NO_ROOM
             assert wire.free_blocks() == before
         ((first, second, third),) = wire.send([array, array + 1, array + 2])
@@ -428,7 +471,9 @@ def test_what_cannot_be_encoded_takes_no_block_with_it(dp):
         assert wire.free_blocks() == before
 
 
-@pytest.mark.parametrize("last", [np.array([{}], dtype=object), np.array([(None, 1)], dtype="O,i4"), np.full(9000, None)])
+@pytest.mark.parametrize(
+    "last", [np.array([{}], dtype=object), np.array([(None, 1)], dtype="O,i4"), np.full(9000, None)]
+)
 def test_an_array_of_objects_beside_a_large_array_costs_no_block(last):
     with Wire(MIB) as wire:
         before = wire.free_blocks()
@@ -447,7 +492,9 @@ class Unreadable:
         return int, ("no number",)
 
 
-@pytest.mark.parametrize("bad", [Unreadable(), [Unreadable()], [np.zeros(3), Unreadable()], [[np.zeros(9000), Unreadable()]]])
+@pytest.mark.parametrize(
+    "bad", [Unreadable(), [Unreadable()], [np.zeros(3), Unreadable()], [[np.zeros(9000), Unreadable()]]]
+)
 def test_what_came_before_an_unreadable_datapoint_is_handed_out(bad):
     datapoints = [[1], [np.arange(5)], (np.arange(5000), 2), {"x": [np.arange(3)]}]
     with Wire() as wire:
@@ -526,6 +573,7 @@ def test_two_drafts_in_a_datapoint_are_both_passed_on(name):
 
 
 KEEPERS = {
+    "nothing": lambda dp, array: None,
     "the datapoint": lambda dp, array: dp,
     "the array": lambda dp, array: array,
     "a view": lambda dp, array: array[3:5],
@@ -544,22 +592,19 @@ KEEPERS = {
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("name", KEEPERS)
-def test_a_draft_that_somebody_keeps_is_copied_whatever_they_keep(name, row):
+def test_a_draft_is_copied_if_somebody_keeps_anything_of_it(name, row):
     kept = []
 
     def flow(wire):
-        holder = []
-        dp = ROWS[row](lambda: holder.append(draft(wire, 7)) or holder[0])
-        (array,) = holder
-        kept.append(KEEPERS[name](dp, array))
-        del holder, array
-        handed = [dp]
-        del dp
+        made = [draft(wire, 7)]
+        handed = [ROWS[row](functools.partial(made.__getitem__, 0))]
+        kept.append(KEEPERS[name](handed[0], made[0]))
+        made.clear()
         yield handed.pop()
 
     with Wire() as wire:
         taken, (copy,) = copies_made(wire, flow(wire))
-        assert taken == 2
+        assert taken == (1 if name == "nothing" else 2)
         check_same(ROWS[row](lambda: np.full(DRAFT, 7, np.uint8)), copy)
         kept.clear()
 
@@ -577,7 +622,9 @@ SHAPED = {
 @pytest.mark.parametrize("name", SHAPED)
 def test_a_part_of_a_draft_arrives_as_that_part(name):
     with Wire() as wire:
-        _, (copy,) = copies_made(wire, ([SHAPED[name](np.cumsum(draft(wire, 1), out=draft(wire, 0)))] for _ in range(1)))
+        _, (copy,) = copies_made(
+            wire, ([SHAPED[name](np.cumsum(draft(wire, 1), out=draft(wire, 0)))] for _ in range(1))
+        )
         check_same([SHAPED[name](np.cumsum(np.ones(DRAFT, np.uint8), dtype=np.uint8))], copy)
 
 
@@ -664,7 +711,7 @@ def test_a_rehearsal_without_room_is_harmless():
         assert (copy[0] == 7).all()
 
 
-def test_drafts_that_die_while_others_are_encoded_free_their_blocks_only():
+def test_drafts_that_die_while_others_are_encoded_free_their_blocks_only(eager_threads):
     """A flow may drop its drafts in any thread, also while the worker encodes."""
     with Wire(8 * MIB) as wire:
         calibrated(wire)
@@ -678,7 +725,7 @@ def test_drafts_that_die_while_others_are_encoded_free_their_blocks_only():
         dropper = threading.Thread(target=drop)
         dropper.start()
         arrived = collections.deque()
-        for k in range(1500):
+        for k in range(700):
             drafts.append(draft(wire, 255))
             (item,) = sends(wire, ([draft(wire, k % 251)] for _ in range(1)))
             if item is not None:

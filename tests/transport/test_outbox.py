@@ -1,6 +1,8 @@
 """The outbox: nothing is lost, doubled or reordered between the worker's thread and the flusher's."""
 
 import itertools
+import pickle
+import re
 import threading
 import time
 
@@ -223,11 +225,11 @@ def test_an_outbox_that_was_not_stopped_is_closed_with_patience():
 )
 def test_what_cannot_be_sent_is_named_with_its_place_and_the_cure(dp, component):
     with Line() as line:
-        with pytest.raises(Exception) as caught:
+        with pytest.raises((TypeError, AttributeError, pickle.PicklingError)) as caught:
             line.outbox.put_all(iter([[0], [1], dp]))
         (note,) = caught.value.__notes__
         assert "datapoint 2 of the pass" in note and "MultiThreadRunner" in note
-        assert pytest.raises(Exception, lambda: (_ for _ in ()).throw(Exception(note))).match(component)
+        assert re.search(component, note)
         line.outbox.failed(caught.value, "whose")
         assert line.arrived() == [[0], [1]]  # what was well goes first
 
@@ -400,9 +402,9 @@ def test_while_the_consumer_has_something_left_the_worker_waits_for_it_and_sends
         worker = worker_of(line, (image(k) for k in range(100)))
         wait_until(lambda: sum(message.count for message in line.data()) == 10, 5, "the arena did not fill")
         heard, arrays = 0, []
-        while heard < 100:
+        while len(arrays) < 100:
             # One at a time: the worker goes on as each array dies.
-            wait_until(lambda: len(line.data()) > heard, 5, lambda: f"nothing came after {heard}")
+            wait_until(lambda heard=heard: len(line.data()) > heard, 5, f"nothing came after {heard}")
             message = line.data()[heard]
             line.grant(message)
             for array, k in line.decoder.decode(0, message.body):
@@ -411,8 +413,6 @@ def test_while_the_consumer_has_something_left_the_worker_waits_for_it_and_sends
             del array
             line.credit.done(0, message.count)
             heard += 1
-            if len(arrays) == 100:
-                break
         worker.join(5)
         assert arrays == list(range(100))
         assert max(message.queued for message in line.data()) < 5000
