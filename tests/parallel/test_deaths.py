@@ -68,8 +68,7 @@ def wait_gone(processes) -> None:
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 HEAD = """
-import faulthandler, gc, multiprocessing, os, signal, sys, threading
-faulthandler.dump_traceback_later(8)
+import gc, multiprocessing, os, signal, sys, threading
 from dataflow import *
 from tests.parallel.test_deaths import Busy
 
@@ -99,8 +98,9 @@ class Program:
         return self
 
     def __exit__(self, kind, *_):
-        self.process.kill()
-        out, err = self.process.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # and whatever it has forked
+        out, err = self.process.communicate(timeout=LIMIT)
         if kind is not None:
             print(out, err)
         for process in self.found:

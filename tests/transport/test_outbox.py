@@ -1,6 +1,8 @@
 """The outbox: nothing is lost, doubled or reordered between the worker's thread and the flusher's."""
 
 import itertools
+import pickle
+import re
 import threading
 
 import pytest
@@ -193,11 +195,11 @@ def test_an_outbox_that_was_not_stopped_is_closed_with_patience():
 )
 def test_what_cannot_be_sent_is_named_with_its_place_and_the_cure(dp, component):
     with Line() as line:
-        with pytest.raises(Exception) as caught:
+        with pytest.raises((TypeError, AttributeError, pickle.PicklingError)) as caught:
             line.outbox.put_all(iter([[0], [1], dp]))
         (note,) = caught.value.__notes__
         assert "datapoint 2 of the pass" in note and "MultiThreadRunner" in note
-        assert pytest.raises(Exception, lambda: (_ for _ in ()).throw(Exception(note))).match(component)
+        assert re.search(component, note)
         line.outbox.failed(caught.value, "whose")
         assert line.arrived() == [[0], [1]]  # what was well goes first
 
