@@ -22,6 +22,7 @@ from dataflow.errors import (
     WorkerDied,
     WorkerError,
 )
+from dataflow.datapoint import allocate as empty  # noqa: F401 (public, but not for a star import)
 from dataflow.seeding import seed as seed
 from dataflow.workers.place import WorkerInfo, worker_info
 
@@ -53,7 +54,7 @@ from dataflow.parallel.runners import MultiProcessRunner, MultiProcessRunnerZMQ,
 from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
 
 __all__ = [
-    # The protocol. `TimeoutError` and `seed` are importable too, but no star import shadows a builtin or a variable.
+    # The protocol. `TimeoutError`, `seed` and `empty` are importable too, but no star import shadows a name of yours.
     "DataFlow",
     "ProxyDataFlow",
     "RNGDataFlow",

@@ -46,6 +46,7 @@ class Life:
         self.session: object = object()  # replaced by close(); live iterators compare
         self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
         self.shown = 0  # PrintData: datapoints printed since the last reset
+        self.begun = 0  # passes begun of what a runner's workers go through; those of new workers come after them
         self.warned = False  # the user has been told, once, what is told once
         self.continued = Continued()  # iterators that outlive a pass
         self.resource: Closeable | None = None  # what close() has to end: a runner's engine
@@ -70,6 +71,15 @@ class Life:
                 self._finaliser.detach()
             self.resource = resource
             self._finaliser = None if resource is None else weakref.finalize(df, resource.close)
+
+    def settle(self) -> None:
+        """What is owned has failed, and is closed.
+
+        It holds the failure, and that the frames it came through, this flow among them: a finaliser, which holds it,
+        would keep all of them for ever.
+        """
+        if self._finaliser is not None:
+            self._finaliser.detach()
 
     def end_session(self) -> None:
         """After this, live iterators raise at their next step."""

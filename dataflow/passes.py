@@ -115,7 +115,10 @@ def next_pass(df: Node) -> Iterator[Any]:
     p, stream = life.passes, root_stream(df)
     life.passes += 1
     open_flow(df, stream)
-    return _until_closed(df.run_pass(p, stream), life, life.session, type(df).__name__)
+    datapoints = df.run_pass(p, stream)
+    if df.remote_inputs:
+        return datapoints  # who has workers must look at every step anyway
+    return _until_closed(datapoints, life, life.session, type(df).__name__)
 
 
 def _until_closed(datapoints: Iterator[Any], life: Life, session: object, name: str) -> Iterator[Any]:

@@ -44,7 +44,8 @@ __all__ = ["Engine", "Plan"]
 
 _POLL: Final = 0.1  # seconds that one wait may last
 _LOOK: Final = 0.5  # seconds after which the workers are looked at, even while datapoints come
-_SETTLE: Final = 0.1  # seconds without a message after which all that a dead worker had sent has arrived here
+_SETTLE: Final = 0.1  # seconds without a message after which all that a killed worker had sent has arrived here
+_SETTLE_EXITED: Final = 0.5  # the same for one that exited: nearly all of these have sent last words
 
 
 _from_parent: list[Engine] = []
@@ -83,6 +84,7 @@ class Engine:
         self._failure: BaseException | None = None  # what the consumer was told; the engine is closed then
         self._ticket: object = None  # of the iteration that may step
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
+        self._handing_out: tuple[int, int] | None = None  # whose chunk it is, and of how many datapoints
         self._ledger = Ledger(len(plan.services))
         self._looked = time.monotonic()
         self._untimely: dict[int, float] = {}  # workers that died owing something: when that was seen, or last heard
@@ -91,12 +93,19 @@ class Engine:
         with ExitStack() as undo:
             undo.callback(plan.credit.close)
             undo.callback(plan.channel.close)
+            undo.callback(plan.codec.close)
             # Workers first, then our end: a forked child inherits no open socket, and no I/O thread is forked away.
             self._crew = Crew([partial(plan.start, service) for service in plan.services])
             undo.callback(self._crew.stop, 0)
             self._receiver = plan.channel.open_receiver()
+            self._decoder = plan.codec.open_decoder()
             close_at_exit(self)
             undo.pop_all()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a failure was reported; everything is closed then."""
+        return self._failure is not None
 
     def claim(self) -> object:
         """Take over: the ticket for `chunk`. The iteration that had the last one raises at its next step."""
@@ -129,6 +138,7 @@ class Engine:
                 self._check(ticket)
                 if operator.length_hint(self._chunk):
                     return self._chunk
+                self._hand_out_ended()
                 if self._verdict is not None:
                     self._fail(self._verdict)
                 if self._ledger.exhausted:
@@ -150,10 +160,11 @@ class Engine:
         self._closing = True
         with self._lock, ExitStack() as last:  # all of it, even if the user interrupts the wait for the workers
             last.callback(self._plan.credit.close)
+            last.callback(self._plan.codec.close)
             last.callback(self._plan.channel.close)
             last.callback(self._receiver.close)
             last.callback(self._crew.stop)
-            self._chunk = iter(())
+            list(self._chunk)  # an iteration in the middle of it finds it empty, and asks for the next
             self._plan.credit.stop()
             self._receiver.stop()
 
@@ -187,26 +198,33 @@ class Engine:
         return message is not None or self._verdict is not None
 
     def _hear(self, message: Message, now: float) -> None:
-        worker, codec = message.worker, self._plan.codec
+        worker = message.worker
         self._ledger.heard(worker, message.kind, message.count)
         if worker in self._untimely:
             self._untimely[worker] = now
         if message.kind is Kind.DATA:
             try:
-                self._chunk = iter(codec.decode(message.body))
+                self._chunk = iter(self._decoder.decode(worker, message.body))
             except Undecodable as broken:
                 self._chunk = iter(broken.before)
                 self._verdict = self._unreadable(worker, message.count, broken)
             # Credit is given as a chunk is begun: the worker goes on while the consumer takes it.
-            self._plan.credit.grant(worker, message.count, message.nbytes)
+            self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
+            self._handing_out = worker, message.count
         elif message.kind is Kind.HELLO:
             if self._ledger.all_connected:
                 self._receiver.everyone_connected()
         elif message.kind is Kind.ERROR:
-            self._verdict = codec.decode_failure(message.body)
+            self._verdict = self._decoder.decode_failure(message.body)
         elif message.kind is Kind.LEFT:
             self._verdict = self._death(worker, message.count)
-            self._verdict.__cause__ = codec.decode_failure(message.body)  # tells where
+            self._verdict.__cause__ = self._decoder.decode_failure(message.body)  # tells where
+
+    def _hand_out_ended(self) -> None:
+        """The last chunk is used up: its worker may know that the consumer keeps what it still has of it."""
+        if self._handing_out is not None:
+            self._plan.credit.done(*self._handing_out)
+            self._handing_out = None
 
     def _sentinels(self) -> list[int]:
         """Descriptors of the workers whose end would be news."""
@@ -222,10 +240,11 @@ class Engine:
         for k in self._crew.ended():
             if not self._ledger.missed(k):
                 continue
-            if now - self._untimely.setdefault(k, now) < _SETTLE:
+            exitcode = self._crew.workers[k].exitcode() or 0
+            if now - self._untimely.setdefault(k, now) < (_SETTLE if exitcode < 0 else _SETTLE_EXITED):
                 self._looked = now - _LOOK + _SETTLE  # look again soon, also while others deliver
             elif not self._is_under_way(k):
-                self._verdict = self._verdict or self._death(k, self._crew.workers[k].exitcode())
+                self._verdict = self._verdict or self._death(k, exitcode)
 
     def _is_under_way(self, worker: int) -> bool:
         """Whether there is a message of `worker` that was not heard yet.

@@ -25,14 +25,15 @@ class Job(Protocol):
 
 @dataclass
 class Produce:
-    """Pass after pass of a whole flow, for ever."""
+    """Pass after pass of a whole flow, for ever, from pass `first`."""
 
     df: DataFlow
     stream: Stream
+    first: int
 
     def run(self, outbox: Outbox) -> None:
         open_flow(self.df, self.stream)
-        p = 0
+        p = self.first
         # A pass with nothing in it would be followed by another: the flow has ended.
         while outbox.put_all(self.df.run_pass(p, self.stream)):
             p += 1

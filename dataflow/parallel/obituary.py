@@ -34,7 +34,9 @@ def _explanation(exitcode: int | None) -> tuple[str, str]:
         code = "" if exitcode is None else f" with exit code {exitcode}"
         return (
             f"ended{code}",
-            "something in the flow called sys.exit or os._exit. Raise an exception instead: it reaches the consumer",
+            "something in the flow called sys.exit or os._exit. Raise an exception instead: it reaches the consumer. "
+            "(If it died at its start, see what it printed; under spawn and forkserver the main program must guard its "
+            'code with if __name__ == "__main__")',
         )
     try:
         number = signal.Signals(-exitcode)

@@ -7,6 +7,7 @@ import multiprocessing
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from multiprocessing.context import BaseContext
@@ -16,22 +17,24 @@ from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.life import life_of
 from dataflow.parallel.engine import Engine, Plan
 from dataflow.parallel.jobs import Produce
+from dataflow.parallel.memory import default_max_bytes
 from dataflow.parallel.payload import Payload
 from dataflow.parallel.serving import Service
 from dataflow.passes import known_length
 from dataflow.seeding import Stream, current_root
 from dataflow.transforms.repeating import passes_on
 from dataflow.transport.channel import Channel
-from dataflow.transport.codec import Codec
+from dataflow.transport.codec import ArrayCodec, Codec
 from dataflow.transport.credit import Credit, Window
 from dataflow.workers.crew import Worker
 from dataflow.workers.place import place_of
 from dataflow.workers.process import ProcessWorker
 
-__all__ = ["ProcessRunner", "Runner", "window_of"]
+__all__ = ["ProcessRunner", "Runner", "queued_bytes", "window_of"]
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT_WINDOW: Final = Window(count=50, nbytes=256 << 10)
+_LEAST_BYTES: Final = 1 << 20
 
 
 class Runner(ProxyDataFlow):
@@ -60,6 +63,10 @@ class Runner(ProxyDataFlow):
         """How datapoints come from the workers."""
         raise NotImplementedError
 
+    def memory(self) -> int | None:
+        """Bytes that may be under way; None where nothing is copied."""
+        return None
+
     def starter(self) -> Callable[[Service], Worker]:
         """What starts a worker. It must not hold the runner, which could never be collected then."""
         raise NotImplementedError
@@ -82,12 +89,15 @@ class Runner(ProxyDataFlow):
         length = known_length(self)
         if length is None:
             self._warn_endless()
-        if self.num_workers == 0:
-            datapoints = life_of(self).continued.take(stream, partial(passes_on, self.ds, stream), type(self).__name__)
-            return islice(datapoints, length)
         if length == 0:
             return iter(())
+        life, owner = life_of(self), type(self).__name__
+        if self.num_workers == 0:
+            begin = partial(passes_on, self.ds, stream, life.begun)
+            life.begun += 1
+            return islice(life.continued.take(stream, begin, owner), length)
         engine = self._engine(stream)
+        life.begun += 1
         return self._take(engine, engine.claim(), length)
 
     def reset_state(self) -> None:
@@ -117,17 +127,19 @@ class Runner(ProxyDataFlow):
         places = [place_of(k, n) for k in range(n)]
         start = self.starter()  # may refuse: before there is anything to close
         channel, codec, credit = self.make_channel()
+        memory = self.memory()
         services = [
             Service(
                 worker=k,
-                payload=Payload(Produce(ds, stream.turn(level, k))),
+                payload=Payload(Produce(ds, stream.turn(level, k), life.begun)),
                 port=channel.port(k),
-                codec=codec,
+                encoder=codec.port(k),
                 credit=credit,
-                window=self.window,
+                window=self.window if memory is None else replace(self.window, most_queued=queued_bytes(memory) // n),
                 place=places[k],
                 seed=(stream.root, *(word for pair in places[k].path for word in pair)),
                 reseed=self.own_process and current_root() is not None,
+                memory=None if memory is None else memory // n,
                 note=f"raised in worker {k} of {n} of {owner}",
             )
             for k, ds in enumerate(self.flows())
@@ -139,7 +151,12 @@ class Runner(ProxyDataFlow):
     def _take(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Any]:
         left = sys.maxsize if length is None else length
         while left:
-            chunk = engine.chunk(ticket, self.timeout)
+            try:
+                chunk = engine.chunk(ticket, self.timeout)
+            except BaseException:
+                if engine.failed:
+                    life_of(self).settle()
+                raise
             if chunk is None:
                 _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                 return
@@ -178,9 +195,21 @@ class ProcessRunner(Runner):
         window: Window,
         timeout: float | None,
         context: BaseContext | str | None,
+        max_bytes: SupportsIndex | None,
     ) -> None:
         super().__init__(ds, num_proc, window, timeout)
         self.context = context
+        self.max_bytes = None if max_bytes is None else operator.index(max_bytes)
+        if self.max_bytes is not None and self.max_bytes < _LEAST_BYTES:
+            raise ValueError(f"max_bytes is at least {_LEAST_BYTES} (1 MiB), got {max_bytes}")
+
+    def memory(self) -> int:
+        return max(_LEAST_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes
+
+    def make_codec(self) -> ArrayCodec:
+        """Arrays in shared memory, the rest in messages: both together stay within `max_bytes`."""
+        memory = self.memory()
+        return ArrayCodec(self.num_workers, memory - queued_bytes(memory))
 
     def starter(self) -> Callable[[Service], Worker]:
         if sys.platform == "win32":
@@ -189,6 +218,11 @@ class ProcessRunner(Runner):
             )
         context = self.context if isinstance(self.context, BaseContext) else multiprocessing.get_context(self.context)
         return partial(_start_process, context)
+
+
+def queued_bytes(max_bytes: int) -> int:
+    """The part of `max_bytes` that is for messages; the rest is for arrays in shared memory."""
+    return max_bytes // 8
 
 
 def window_of(given: int | None, name: str) -> Window:
@@ -201,7 +235,11 @@ def window_of(given: int | None, name: str) -> Window:
 
 
 def _start_process(context: BaseContext, service: Service) -> Worker:
-    descriptors = (*service.port.descriptors(), *service.credit.descriptors())
+    descriptors = (
+        *service.port.descriptors(),
+        *service.encoder.descriptors(),
+        *service.credit.descriptors(),
+    )
     worker = ProcessWorker(context, service.place, service.seed, service, descriptors)
     service.port.hand_over()
     return worker

@@ -11,7 +11,7 @@ from dataflow.base import DataFlow, require_flow
 from dataflow.parallel.runner import ProcessRunner, Runner, window_of
 from dataflow.parallel.serving import Service
 from dataflow.transport.channel import Channel
-from dataflow.transport.codec import Codec, ObjectCodec, PickleCodec
+from dataflow.transport.codec import Codec, ObjectCodec
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.queues import PipeChannel, ThreadChannel
 from dataflow.transport.sockets import SocketChannel
@@ -39,6 +39,8 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``. Lambdas and
             closures may be sent under each.
+        max_bytes: Bytes of all datapoints under way, in shared memory and in messages, at least 1 MiB; None means a
+            quarter of the memory of the machine or container, at most 1 GiB, and inside a worker that worker's share.
 
     Raises:
         WorkerDied: A worker was killed, crashed or exited; says which, how, and what to do.
@@ -66,11 +68,12 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         *,
         timeout: float | None = None,
         context: BaseContext | str | None = None,
+        max_bytes: SupportsIndex | None = None,
     ) -> None:
-        super().__init__(ds, num_proc, window_of(hwm, "hwm"), timeout, context)
+        super().__init__(ds, num_proc, window_of(hwm, "hwm"), timeout, context, max_bytes)
 
     def make_channel(self) -> tuple[Channel, Codec, Credit]:
-        return SocketChannel(self.num_workers), PickleCodec(), Credit(self.num_workers, shared=True)
+        return SocketChannel(self.num_workers), self.make_codec(), Credit(self.num_workers, shared=True)
 
 
 class MultiProcessRunner(ProcessRunner):
@@ -85,6 +88,7 @@ class MultiProcessRunner(ProcessRunner):
         num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
+        max_bytes: Bytes of all datapoints under way, as for `MultiProcessRunnerZMQ`.
 
     Example:
         >>> df = DataFromList([[k] for k in range(4)], shuffle=False)
@@ -101,11 +105,12 @@ class MultiProcessRunner(ProcessRunner):
         *,
         timeout: float | None = None,
         context: BaseContext | str | None = None,
+        max_bytes: SupportsIndex | None = None,
     ) -> None:
-        super().__init__(ds, num_proc, window_of(num_prefetch, "num_prefetch"), timeout, context)
+        super().__init__(ds, num_proc, window_of(num_prefetch, "num_prefetch"), timeout, context, max_bytes)
 
     def make_channel(self) -> tuple[Channel, Codec, Credit]:
-        return PipeChannel(self.num_workers), PickleCodec(), Credit(self.num_workers, shared=True)
+        return PipeChannel(self.num_workers), self.make_codec(), Credit(self.num_workers, shared=True)
 
 
 class MultiThreadRunner(Runner):
@@ -144,8 +149,8 @@ class MultiThreadRunner(Runner):
     ) -> None:
         if isinstance(get_df, DataFlow) or not callable(get_df):
             raise TypeError(
-                f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: pass "
-                "a function, for example lambda: MapData(...)"
+                f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: "
+                "pass a function, for example lambda: MapData(...)"
             )
         made = [require_flow(get_df(), "get_df") for _ in range(max(1, operator.index(num_thread)))]
         if len({id(ds) for ds in made}) < len(made):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dataflow.datapoint import allocating
 from dataflow.parallel.jobs import Job
+from dataflow.parallel.memory import memory_share
 from dataflow.seeding import derived, seed
 from dataflow.transport.channel import ConsumerGone, Port
-from dataflow.transport.codec import Codec
+from dataflow.transport.codec import EncoderPort
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.outbox import Outbox, Stopped
 from dataflow.workers.place import WorkerInfo
@@ -26,31 +28,36 @@ class Service:
         worker: Index of the worker.
         payload: The job, as something with ``load()``.
         port: Its end of the channel.
-        codec: How datapoints are written.
+        encoder: Its end of the codec.
         credit: Counters that bound how far it runs ahead.
         window: How far that is.
         place: Which worker of how many, at every level.
         seed: Words from which the worker process seeds what is not ours to seed: `random` and `numpy.random`.
         reseed: Whether flows that the user's code makes in the worker are seeded too: the user has called `seed`.
+        memory: Bytes that runners inside this worker may use, each; None where the worker has no limit of its own.
         note: What to add to an exception: whose worker raised it.
     """
 
     worker: int
     payload: Any
     port: Port
-    codec: Codec
+    encoder: EncoderPort
     credit: Credit
     window: Window
     place: WorkerInfo
     seed: tuple[int, ...]
     reseed: bool
+    memory: int | None
     note: str
 
     def __call__(self) -> None:
-        outbox = Outbox(self.worker, self.port.open(), self.codec, self.credit.allowance(self.worker, self.window))
+        encoder = self.encoder.open_encoder()
+        outbox = Outbox(self.worker, self.port.open(), encoder, self.credit.allowance(self.worker, self.window))
         try:
             outbox.hello()
-            self._work(outbox)
+            outbox.rehearse()
+            with allocating(encoder.allocate), memory_share(self.memory):
+                self._work(outbox)
         except ConsumerGone:
             pass
         finally:

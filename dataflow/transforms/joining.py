@@ -41,10 +41,6 @@ class SeveralInputs(DataFlow):
         """The inputs in order, one that was given twice twice."""
         return self.df_lists
 
-    def reset_state(self) -> None:
-        for ds in dict.fromkeys(self.inputs):
-            ds.reset_state()
-
     def streams(self, stream: Stream) -> list[Stream]:
         """The stream of every input."""
         level = self.level

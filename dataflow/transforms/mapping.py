@@ -60,6 +60,9 @@ class MapData(ProxyDataFlow):
     def _note(self, error: Exception) -> None:
         name = getattr(self.func, "__qualname__", None) or repr(self.func)
         error.add_note(f"raised by the function of {type(self).__name__}: {name}")
+        if isinstance(error, StopIteration):
+            # It would look like the end of the pass, and cut it short without a word.
+            raise RuntimeError(f"the function of {type(self).__name__}, {name}, raised StopIteration") from error
 
 
 class MapDataComponent(MapData):

@@ -36,9 +36,9 @@ __all__ = ["LARGE_BYTES", "Arena", "ArenaReader", "ArenaWriter", "Block"]
 LARGE_BYTES: Final = 16 << 10
 """From this size on, an array has a block of its own."""
 
-_SMALLEST_CLASS: Final = 14  # blocks of 2**14 bytes, and so on in powers of two
-_MOST_BLOCKS: Final = 1 << 16  # of one class
 _PAGE: Final = mmap.PAGESIZE
+_SMALLEST_CLASS: Final = (max(LARGE_BYTES, _PAGE) - 1).bit_length()  # blocks of 2 to this, and so on; whole pages
+_MOST_BLOCKS: Final = 1 << 16  # of one class
 _IDLE_SECONDS: Final = 1.0
 _FREE: Final = b"\0"
 _MOST_DRAFTS: Final = 16
@@ -113,7 +113,7 @@ class Arena:
 class _Base(np.ndarray[Any, Any]):
     """The base of an array in a block: numpy keeps it alive for every view, as it does not look through subclasses."""
 
-    block: Block
+    block: Block | None = None  # of a draft; None where the consumer reads
 
 
 class _Lease(weakref.ref[_Base]):
@@ -130,6 +130,7 @@ class ArenaWriter:
         self._memory = memory
         self._budget = budget
         self._worker = worker
+        self._pid = os.getpid()
         self._classes, _ = _layout(budget.limit)
         self._touched: dict[int, tuple[Block, int]] = {}  # by offset: blocks with pages, and the bytes of those
         self._lock = threading.Lock()
@@ -161,6 +162,13 @@ class ArenaWriter:
         """Free a block that was taken and never sent."""
         self._memory[block.status] = 0
 
+    def give_back_all(self) -> None:
+        """Free every block, with its pages: nothing was sent so far, and no draft lives."""
+        with self._lock:
+            for block, _ in self._touched.values():
+                self.give_back(block)
+            self._give_back_idle()
+
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
         """The block as an array."""
         return np.ndarray(shape, dtype, self._memory, block.start, order=order)
@@ -168,8 +176,9 @@ class ArenaWriter:
     def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array for the flow to fill: in a block, if it is large and there is room."""
         nbytes = math.prod(shape) * dtype.itemsize
-        # A flow that keeps what it fills must not use up the arena.
+        # A flow that keeps what it fills must not use up the arena, and a child that it forks has none.
         fitting = nbytes >= LARGE_BYTES and not dtype.hasobject and len(self._drafts) < _MOST_DRAFTS
+        fitting = fitting and os.getpid() == self._pid
         block = self.take(nbytes) if fitting else None
         if block is None:
             return np.empty(shape, dtype)
@@ -182,7 +191,7 @@ class ArenaWriter:
 
     def is_draft(self, base: Any) -> bool:
         """Whether `base` is the base of a draft of this arena."""
-        return type(base) is _Base and base.block.status in self._drafts
+        return type(base) is _Base and base.block is not None and base.block.status in self._drafts
 
     def release(self, base: Any) -> Block:
         """The block of a draft that will be sent: nobody in this process frees it any more."""
@@ -191,8 +200,9 @@ class ArenaWriter:
         return block
 
     def _drop_draft(self, lease: _Lease) -> None:
-        del self._drafts[lease.status]
-        self._memory[lease.status] = 0
+        if os.getpid() == self._pid:  # a forked child drops a copy
+            del self._drafts[lease.status]
+            self._memory[lease.status] = 0
 
     def tidy(self) -> None:
         """Give idle pages back, if others need them or if nothing was taken for a while."""

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import fcntl
 import mmap
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_memory_file
 
-__all__ = ["Budget", "default_max_bytes"]
+__all__ = ["Budget"]
 
 _WORD_BYTES: Final = 8
 _PRESSURE: Final = 0  # word 0; word 1 + k is what worker k holds
-_MOST: Final = 1 << 30
 
 
 class Budget:
@@ -66,7 +64,8 @@ class Budget:
         return self._words[_PRESSURE]
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping lives as long as somebody reads it."""
+        """Give the descriptors back, that of the mapping too."""
+        self._words = memoryview(b"").cast("Q")
         self._file.close()
 
     @contextmanager
@@ -85,15 +84,3 @@ class Budget:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._map()
-
-
-def default_max_bytes() -> int:
-    """A quarter of the memory that this container may use, at most 1 GiB."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                limits.append(int(file.read()))
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
-    return min(min(limits) // 4, _MOST)

@@ -1,99 +1,170 @@
-"""Datapoints to what a message carries, and back.
+"""How datapoints are written by a worker and read by the consumer. A codec is a description; each side opens its end.
 
 A datapoint is encoded at once, before the flow's next step: the flow may go on to change what it has yielded. What is
-collected for one message is its bytes, never the datapoint.
+collected for one message is encoded datapoints, never the datapoints themselves.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dataflow.transport.failures import pack_failure, unpack_failure
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Codec", "ObjectCodec", "PickleCodec", "Undecodable"]
+from dataflow.descriptors import Descriptor
+from dataflow.transport.arena import Arena
+from dataflow.transport.budget import Budget
+from dataflow.transport.decoding import ArrayDecoder, Undecodable
+from dataflow.transport.encoding import ArrayEncoder
 
-
-class Undecodable(Exception):
-    """A datapoint of a message cannot be read; the cause says why.
-
-    Attributes:
-        before: The datapoints of the message that come before it.
-    """
-
-    def __init__(self, before: list[Any]) -> None:
-        super().__init__(f"datapoint {len(before)} of a message cannot be read")
-        self.before = before
+__all__ = ["ArrayCodec", "Codec", "Decoder", "Encoder", "EncoderPort", "ObjectCodec", "Undecodable"]
 
 
-class Codec(Protocol):
-    """How the datapoints of one channel are written and read."""
+class Encoder(Protocol):
+    """A worker's end."""
+
+    nbytes: int
+    """Bytes of the last encoded datapoint, as they count against a window."""
+
+    keeps_memory: bool
+    """Whether `tidy` has anything to do."""
 
     def encode(self, dp: Any) -> Any:
-        """One datapoint, as it is now."""
+        """One datapoint, as it is now; `NO_ROOM` if there is none for its arrays at present."""
 
-    def nbytes(self, encoded: Any) -> int:
-        """What it counts against a window."""
+    def encode_inline(self, dp: Any) -> Any:
+        """The same where there will be no room."""
 
-    def join(self, encoded: Sequence[Any]) -> Any:
-        """The body of a message."""
-
-    def decode(self, body: Any) -> list[Any]:
-        """The datapoints of a message. Raises `Undecodable`."""
+    def join(self, encoded: Sequence[Any]) -> tuple[Any, int]:
+        """The body of a message, and the bytes of its datapoints."""
 
     def encode_failure(self, error: BaseException, note: str) -> Any:
         """The body of a message about an exception."""
 
+    def tidy(self) -> None:
+        """Give back memory that is not used. Called now and then, from another thread."""
+
+    def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
+        """See what datapoints look like on the path of `run`, which sends them to nobody."""
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """An array for the flow to fill, where it would be sent from."""
+
+
+class Decoder(Protocol):
+    """The consumer's end."""
+
+    def decode(self, worker: int, body: Any) -> list[Any]:
+        """The datapoints of a message."""
+
     def decode_failure(self, body: Any) -> BaseException:
-        """The exception of such a message."""
+        """The exception of a message about one."""
+
+
+class EncoderPort(Protocol):
+    """A worker's end, as a description; picklable while a process is started."""
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        """What a forked worker has to inherit."""
+
+    def open_encoder(self) -> Encoder:
+        """Open the end, in the worker."""
+
+
+class Codec(Protocol):
+    """The consumer's handle."""
+
+    def port(self, worker: int) -> EncoderPort:
+        """The description for one worker."""
+
+    def open_decoder(self) -> Decoder:
+        """Open the consumer's end."""
+
+    def close(self) -> None:
+        """Close what this process holds; what was decoded stays valid. Idempotent."""
 
 
 class ObjectCodec:
-    """Between threads: the datapoint itself travels."""
+    """Between threads: the datapoint itself travels. It is codec, port, encoder and decoder at once."""
+
+    nbytes = 0  # nobody counts them
+    keeps_memory = False
+
+    def port(self, worker: int) -> ObjectCodec:
+        return self
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return ()
+
+    def open_encoder(self) -> ObjectCodec:
+        return self
+
+    def open_decoder(self) -> ObjectCodec:
+        return self
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def encode(self, dp: Any) -> Any:
         return dp
 
-    def nbytes(self, encoded: Any) -> int:
-        return 0
+    encode_inline = encode
 
-    def join(self, encoded: Sequence[Any]) -> Any:
-        return encoded
+    def join(self, encoded: Sequence[Any]) -> tuple[Any, int]:
+        return tuple(encoded), 0
 
-    def decode(self, body: Any) -> list[Any]:
+    def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
         return list(body)
 
-    def encode_failure(self, error: BaseException, note: str) -> Any:
+    def encode_failure(self, error: BaseException, note: str) -> BaseException:
         error.add_note(note)
         return error
 
     def decode_failure(self, body: BaseException) -> BaseException:
         return body
 
+    def tidy(self) -> None:
+        """Nothing is kept."""
 
-class PickleCodec:
-    """Between processes of one machine, which trust each other: one pickle for each datapoint."""
+    def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
+        """Nothing is copied."""
 
-    def encode(self, dp: Any) -> bytes:
-        return pickle.dumps(dp, pickle.HIGHEST_PROTOCOL)
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return np.empty(shape, dtype)
 
-    def nbytes(self, encoded: bytes) -> int:
-        return len(encoded)
 
-    def join(self, encoded: Sequence[bytes]) -> Sequence[bytes]:
-        return encoded
+@dataclass
+class _ArrayPort:
+    arena: Arena
 
-    def decode(self, body: Sequence[Any]) -> list[Any]:
-        datapoints: list[Any] = []
-        try:
-            datapoints.extend(map(pickle.loads, body))
-        except Exception as error:
-            raise Undecodable(datapoints) from error
-        return datapoints
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return self.arena.descriptors()
 
-    def encode_failure(self, error: BaseException, note: str) -> Any:
-        return [pack_failure(error, note=note)]
+    def open_encoder(self) -> ArrayEncoder:
+        return ArrayEncoder(self.arena.open_writer())
 
-    def decode_failure(self, body: Sequence[Any]) -> BaseException:
-        return unpack_failure(body[0])
+
+class ArrayCodec:
+    """Between processes of one machine, which trust each other: arrays in shared memory, the rest pickled.
+
+    Args:
+        num_workers: Each gets an arena of its own.
+        max_bytes: What all arenas may hold together.
+    """
+
+    def __init__(self, num_workers: int, max_bytes: int) -> None:
+        self.budget = Budget(max_bytes, num_workers)
+        self._arenas = [Arena(k, self.budget) for k in range(num_workers)]
+
+    def port(self, worker: int) -> _ArrayPort:
+        return _ArrayPort(self._arenas[worker])
+
+    def open_decoder(self) -> ArrayDecoder:
+        return ArrayDecoder([arena.open_reader() for arena in self._arenas])
+
+    def close(self) -> None:
+        for arena in self._arenas:
+            arena.close()
+        self.budget.close()

@@ -11,29 +11,46 @@ Guarantees:
 from __future__ import annotations
 
 import mmap
+import sys
 import time
 from dataclasses import dataclass
 from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_memory_file
 
-__all__ = ["Allowance", "Credit", "Window"]
+__all__ = ["Allowance", "Credit", "Room", "Window"]
 
 _WORDS: Final = 8  # per worker: a cache line of its own
-_COUNT, _BYTES, _STOP = 0, 1, 2
+_COUNT, _BYTES, _FRAMES, _DONE, _STOP = 0, 1, 2, 3, 5  # written by the consumer
+_MADE: Final = 4  # written by the worker
 _WORD_BYTES: Final = 8
 _NAP: Final = 20e-6
 _LONGEST_NAP: Final = 2e-3
-_MOST_IN_A_CHUNK: Final = 4096
-_FULL_CHUNK_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much may be under way for one worker: while either is not used up, it goes on."""
+    """How much may be under way for one worker: while either `count` or `nbytes` is not used up, it goes on.
+
+    Attributes:
+        count: Datapoints.
+        nbytes: Bytes, arrays included.
+        most_queued: Bytes in messages, without what is in shared memory, after which it waits in any case; 0 for no
+            such bound.
+    """
 
     count: int
     nbytes: int = 0
+    most_queued: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What may be made next: while either `count` or `nbytes` is not used up, and `most_bytes` in any case is not."""
+
+    count: int
+    nbytes: int
+    most_bytes: int
 
 
 class Credit:
@@ -53,10 +70,15 @@ class Credit:
         """What a forked worker has to inherit."""
         return () if self._file is None else (self._file,)
 
-    def grant(self, worker: int, count: int, nbytes: int) -> None:
-        """The consumer has handed out `count` datapoints of `worker`."""
+    def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
+        """The consumer begins to hand out `count` datapoints of `worker`; `queued` bytes of messages are used up."""
+        self._words[worker * _WORDS + _FRAMES] += queued
         self._words[worker * _WORDS + _COUNT] += count
         self._words[worker * _WORDS + _BYTES] += nbytes
+
+    def done(self, worker: int, count: int) -> None:
+        """The consumer has handed them all out, and asks for more."""
+        self._words[worker * _WORDS + _DONE] += count
 
     def stop(self) -> None:
         """Tell every worker to stop at its next step."""
@@ -66,7 +88,7 @@ class Credit:
     def allowance(self, worker: int, window: Window) -> Allowance:
         """The worker's side."""
         start = worker * _WORDS
-        return Allowance(self._words[start : start + _WORDS], window)
+        return Allowance(self._words, start, window)
 
     def close(self) -> None:
         """Give the descriptors back; the mapping, which holds one too, lives as long as a worker's side reads it."""
@@ -85,45 +107,61 @@ class Credit:
 class Allowance:
     """The worker's side of one line of `Credit`."""
 
-    def __init__(self, words: memoryview, window: Window) -> None:
-        self._words = words
+    def __init__(self, words: memoryview, start: int, window: Window) -> None:
+        self._all_words = words
+        self._words = words[start : start + _WORDS]
         self._window = window
         self._made = 0
         self._made_bytes = 0
+        self._sent_bytes = 0
 
     @property
     def stopped(self) -> bool:
         """Whether the consumer has told the workers to stop."""
         return self._words[_STOP] != 0
 
-    @property
-    def chunk_count(self) -> int:
-        """Datapoints that may travel in one message: a third of the window, so that the worker need not pause."""
-        return _MOST_IN_A_CHUNK if self._window.nbytes else max(1, self._window.count // 3)
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes after which a message is full."""
-        return self._window.nbytes // 3 or _FULL_CHUNK_BYTES
-
     def spend(self, count: int, nbytes: int) -> None:
         """`count` datapoints are on their way."""
         self._made += count
         self._made_bytes += nbytes
+        self._words[_MADE] = self._made
 
-    @property
-    def used_up(self) -> bool:
-        """Whether the window is full."""
-        if self._made - self._words[_COUNT] < self._window.count:
-            return False
-        return self._made_bytes - self._words[_BYTES] >= self._window.nbytes
+    def queue(self, nbytes: int) -> None:
+        """A message of `nbytes` was sent. Called by one thread at a time."""
+        self._sent_bytes += nbytes
 
-    def wait_for_credit(self) -> bool:
-        """Wait until something more may be made; False if the worker is to stop."""
+    def without_end(self) -> Allowance:
+        """One that nobody reads and nothing bounds: all is done with at once."""
+        words = memoryview(bytearray(_WORDS * _WORD_BYTES)).cast("Q")
+        words[_DONE] = sys.maxsize
+        return Allowance(words, 0, Window(sys.maxsize))
+
+    def wait_for_room(self) -> Room | None:
+        """Wait until something may be made, and say how much; None if the worker is to stop."""
         nap = _NAP
         while not self.stopped:
-            if not self.used_up:
-                return True
+            room = self._room()
+            if room is not None:
+                return room
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-        return False
+        return None
+
+    def _room(self) -> Room | None:
+        """What is left of the window, but at most a third of it at once, so that the worker need not pause."""
+        window = self._window
+        count = window.count - (self._made - self._words[_COUNT])
+        nbytes = window.nbytes - (self._made_bytes - self._words[_BYTES])
+        most_bytes = (window.most_queued or sys.maxsize) - (self._sent_bytes - self._words[_FRAMES])
+        if (count <= 0 and nbytes <= 0) or most_bytes <= 0:
+            return None
+        return Room(max(0, min(count, window.count // 3 or 1)), max(0, min(nbytes, window.nbytes // 3)), most_bytes)
+
+    def nothing_left(self) -> bool:
+        """Whether the consumer is done with everything that any worker has made.
+
+        Another worker's datapoints may be done with before it has counted them: the flusher sends what stands in an
+        unfinished message.
+        """
+        words = self._all_words
+        return all(words[k + _MADE] <= words[k + _DONE] for k in range(0, len(words), _WORDS))

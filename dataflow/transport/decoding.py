@@ -11,16 +11,25 @@ import io
 import math
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.transport.arena import ArenaReader, Block
-from dataflow.transport.encoding import NESTED
 from dataflow.transport.failures import unpack_failure
+from dataflow.transport.parcels import ALONE, HEAD, NESTED, STOP
 
-__all__ = ["ArrayDecoder"]
+__all__ = ["ArrayDecoder", "Undecodable"]
+
+
+class Undecodable(Exception):
+    """A datapoint could not be read; its cause says why, `before` holds those of the message that came before it."""
+
+    def __init__(self, before: list[Any]) -> None:
+        super().__init__()
+        self.before = before
 
 
 class ArrayDecoder:
@@ -35,15 +44,21 @@ class ArrayDecoder:
 
     def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
         """The datapoints of a message."""
-        if len(body) == 1:
-            plain: list[Any] = pickle.loads(body[0])
-            return plain
-        bodies, description, small = body
-        counts, runs = pickle.loads(description)
-        arrays = self._arrays(worker, runs, memoryview(small))
-        shells = pickle.loads(bodies)
-        if any(gaps == NESTED for gaps, _ in counts):
-            return [dp for gaps, data in _apart(shells, counts) for dp in _complete([_load(data, gaps, arrays)], gaps, arrays)]
+        bodies, lengths = body[:2]
+        arrays: Iterator[NDArray[Any]] = iter(())
+        counts = None
+        if len(body) > 2:
+            counts, runs = pickle.loads(body[2])
+            arrays = self._arrays(worker, runs, memoryview(body[3]))
+        nested = counts is not None and any(gaps == NESTED for gaps, _ in counts)
+        try:
+            shells = None if nested else pickle.loads(bodies)
+        except Exception:
+            shells = None  # one by one, it will be seen which it is
+        if shells is None:
+            return _decode_apart(bodies, np.frombuffer(lengths, np.uint32).tolist(), counts, arrays)
+        if counts is None:
+            return cast(list[Any], shells)
         datapoints = []
         start = 0
         for gaps, count in counts:
@@ -65,6 +80,9 @@ class ArrayDecoder:
                 continue
             reverse = order == "F"
             nbytes = math.prod(shape) * dtype.itemsize
+            if not nbytes:  # nothing to copy, and numpy's copy would make one byte of none
+                yield from (np.ndarray(shape, dtype, order=order) for _ in range(count))
+                continue
             many = np.ndarray((count, *(shape[::-1] if reverse else shape)), dtype, small, start)
             start += count * nbytes
             if not shape:
@@ -75,13 +93,20 @@ class ArrayDecoder:
                 yield from (one.copy() for one in many)
 
 
-def _apart(bodies: list[bytes], counts: Sequence[tuple[Any, int]]) -> Iterator[tuple[Any, bytes]]:
-    """Each body with its gaps."""
-    return zip((gaps for gaps, count in counts for _ in range(count)), bodies, strict=True)
-
-
-def _load(body: bytes, gaps: Any, arrays: Iterator[NDArray[Any]]) -> Any:
-    return _NestedUnpickler(body, arrays).load() if gaps == NESTED else pickle.loads(body)
+def _decode_apart(bodies: Any, lengths: list[int], counts: Any, arrays: Iterator[NDArray[Any]]) -> list[Any]:
+    """The datapoints of a message, loaded one by one."""
+    start = len(HEAD)
+    datapoints: list[Any] = []
+    every_gaps = chain.from_iterable(repeat(gaps, count) for gaps, count in counts or [(None, len(lengths))])
+    for length, gaps in zip(lengths, every_gaps, strict=True):
+        body = ALONE + bytes(bodies[start : start + length]) + STOP
+        start += length
+        try:
+            shell = _NestedUnpickler(body, arrays).load() if gaps == NESTED else pickle.loads(body)
+        except Exception as error:
+            raise Undecodable(datapoints) from error
+        datapoints += _complete([shell], gaps, arrays)
+    return datapoints
 
 
 def _complete(shells: list[Any], gaps: Any, arrays: Iterator[NDArray[Any]]) -> list[Any]:

@@ -17,7 +17,6 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -25,36 +24,17 @@ from numpy.typing import NDArray
 
 from dataflow.transport.arena import LARGE_BYTES, ArenaWriter, Block
 from dataflow.transport.failures import pack_failure
+from dataflow.transport.parcels import NESTED, NO_ROOM, PROTOCOL, Layout, Piece, join
 
-__all__ = ["NESTED", "ArrayEncoder", "Parcel"]
+__all__ = ["ArrayEncoder"]
 
-NESTED: Final = "nested"
-"""The gaps of a shell that refers to its arrays by number, wherever they are."""
-
-_PROTOCOL: Final = 3
+_ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
 _ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
 _SHORT: Final = 64  # bytes; a pickle that holds an array is longer
+_PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
 
 _MOST_NAMES: Final = 1024
 _NAMES: Final[dict[np.dtype[Any], Any]] = {}  # what `_name` has answered: a pure function, remembered
-
-Layout = tuple[Any, tuple[int, ...], str]  # dtype (or its name), shape, order
-Piece = tuple[Layout, bytes | Block]
-
-
-class Parcel:
-    """An encoded datapoint that has arrays."""
-
-    __slots__ = ("arrays", "body", "gaps", "nbytes")
-
-    def __init__(self, body: bytes, gaps: Any, arrays: list[Piece], nbytes: int) -> None:
-        self.body = body  # the pickle of the shell
-        self.gaps = gaps  # where the arrays belong
-        self.arrays = arrays
-        self.nbytes = nbytes  # what travels in the message
-
-    def __len__(self) -> int:
-        return self.nbytes
 
 
 class ArrayEncoder:
@@ -64,26 +44,36 @@ class ArrayEncoder:
         arena: Where large arrays go.
     """
 
+    keeps_memory = True
+
     def __init__(self, arena: ArenaWriter) -> None:
         self._arena = arena
         self._inline = False  # for this datapoint, every array becomes bytes
-        self._lowest: tuple[int, ...] | None = None  # reference counts of a draft that nobody else can reach
-        self._copied = 0  # bytes of the last datapoint's arrays that travel in the message
+        self.nbytes = 0  # of the last encoded datapoint
+        self._gaps: tuple[bool, list[int]] = (False, [])  # of the last row
+        self._layout: Layout = (None, (), "C")  # of the last small array
+        self._dtype: np.dtype[Any] | None = None
+        self._lowest: dict[type, tuple[int, ...]] = {}  # reference counts of a draft that nobody else can reach
         self._seen: tuple[int, ...] = ()  # the counts of the last draft
 
     def encode(self, dp: Any) -> Any:
-        """Bytes, or a `Parcel` for a datapoint with arrays; None if the arena has no room for these now."""
+        """Bytes, or a `Parcel` for a datapoint with arrays; `NO_ROOM` if the arena has no room for these now."""
         kind = type(dp)
         if kind is list or kind is tuple:
-            gaps = [k for k, value in enumerate(dp) if type(value) is np.ndarray]
+            for value in dp:
+                if type(value) is _ARRAY:
+                    del value  # a draft's references are counted
+                    return self._encode_row(dp, kind is tuple)
         elif kind is dict:
-            gaps = [key for key, value in dp.items() if type(value) is np.ndarray]
-        else:
-            gaps = []
-        if gaps:
-            return self._encode_arrays(dp, kind, gaps)
-        body = pickle.dumps(dp, _PROTOCOL)
-        if len(body) > _SHORT and _ARRAY_INSIDE in body:
+            for value in dp.values():
+                if type(value) is _ARRAY:
+                    del value
+                    return self._encode_dict(dp)
+        elif kind is _ARRAY:
+            return self._encode_nested(dp)
+        body = pickle.dumps(dp, PROTOCOL)
+        self.nbytes = len(body)
+        if self.nbytes > _SHORT and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         return body
 
@@ -95,22 +85,9 @@ class ArrayEncoder:
         finally:
             self._inline = False
 
-    def join(self, encoded: Sequence[Any]) -> list[Any]:
-        """The body of a message. One frame: shells without gaps. Three: shells, a description of the arrays, bytes."""
-        if all(type(item) is bytes for item in encoded):
-            return [_joined(encoded)]
-        gaps = [None if type(item) is bytes else item.gaps for item in encoded]
-        bodies = [item if type(item) is bytes else item.body for item in encoded]
-        shells = pickle.dumps(bodies, _PROTOCOL) if NESTED in gaps else _joined(bodies)
-        arrays = [entry for item in encoded if type(item) is not bytes for entry in item.arrays]
-        runs = []
-        for (layout, kind), group in groupby(arrays, _run):
-            pieces = [data for _, data in group]
-            blocks = [(piece.status, piece.start) for piece in pieces] if kind is Block else None
-            runs.append((*layout, blocks, len(pieces)))
-        small = b"".join([data for _, data in arrays if type(data) is bytes])
-        counts = [(gap, sum(1 for _ in same)) for gap, same in groupby(gaps)]
-        return [shells, pickle.dumps((counts, runs), _PROTOCOL), small]
+    def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
+        """The body of a message, and the bytes of its datapoints."""
+        return join(encoded)
 
     def encode_failure(self, error: BaseException, note: str) -> list[Any]:
         """The body of a message about an exception."""
@@ -126,36 +103,84 @@ class ArrayEncoder:
 
     # -- datapoints with arrays ----------------------------------------------------------------------------------------
 
-    def _encode_arrays(self, dp: Any, kind: type, gaps: list[Any]) -> Any:
-        """The shell has None where an array is a direct component, as nearly always."""
-        arrays = [dp[key] for key in gaps]
-        if len(arrays) > 1 and len(arrays) > len(set(map(id, arrays))):
-            return self._encode_nested(dp)
-        if kind is dict:
-            shell: Any = {key: None if type(value) is np.ndarray else value for key, value in dp.items()}
+    def _encode_row(self, dp: Any, is_tuple: bool) -> Any:
+        """A list or tuple. Small contiguous arrays, the case of millions, are done here; the rest elsewhere."""
+        shell = list(dp)
+        pieces: list[Piece] = []
+        layout, nbytes = self._layout, 0
+        keys: list[int] = []
+        for k, value in enumerate(dp):
+            if type(value) is _ARRAY:
+                size = value.nbytes
+                if size >= LARGE_BYTES or not value.flags.c_contiguous:
+                    break
+                if value.dtype is not self._dtype or value.shape != layout[1]:
+                    if value.dtype.hasobject:
+                        return self._encode_nested(dp)
+                    # One object for all arrays in a row that are alike: `join` compares identities.
+                    layout = self._layout = (_name(value.dtype), value.shape, "C")
+                    self._dtype = value.dtype
+                pieces.append((layout, value.tobytes()))
+                nbytes += size
+                keys.append(k)
+                shell[k] = None
         else:
-            shell = [None if type(value) is np.ndarray else value for value in dp]
-        body = pickle.dumps(shell, _PROTOCOL)
+            return self._small_row(dp, shell, is_tuple, keys, pieces, nbytes)
+        # A draft's references are counted: no variable, and no iterator, may hold it now.
+        del shell, value
+        return self._encode_mixed_row(dp, is_tuple)
+
+    def _small_row(
+        self, dp: Any, shell: list[Any], is_tuple: bool, keys: list[int], pieces: list[Piece], nbytes: int
+    ) -> Any:
+        if len(keys) > 1 and len({id(dp[k]) for k in keys}) < len(keys):
+            return self._encode_nested(dp)
+        gaps = self._gaps
+        if gaps[1] != keys or gaps[0] is not is_tuple:
+            gaps = self._gaps = (is_tuple, keys)
+        body = pickle.dumps(shell, PROTOCOL)
         if len(body) > _SHORT and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
-        try:
-            pieces = self._pack(arrays, sys.getrefcount(dp))
-        except _HoldsObjects:
+        self.nbytes = nbytes = nbytes + len(body)
+        return body, gaps, pieces, nbytes
+
+    def _encode_mixed_row(self, dp: Any, is_tuple: bool) -> Any:
+        keys = [k for k, value in enumerate(dp) if type(value) is _ARRAY]
+        shell = [None if type(value) is _ARRAY else value for value in dp]
+        return self._encode_parts(dp, shell, (is_tuple, keys), [dp[k] for k in keys])
+
+    def _encode_dict(self, dp: dict[Any, Any]) -> Any:
+        shell = {key: None if type(value) is _ARRAY else value for key, value in dp.items()}
+        keys = [key for key, value in dp.items() if type(value) is _ARRAY]
+        if not _PLAIN_KEYS.issuperset(map(type, keys)):
             return self._encode_nested(dp)
-        return None if pieces is None else Parcel(body, (kind is tuple, tuple(gaps)), pieces, len(body) + self._copied)
+        return self._encode_parts(dp, shell, (False, keys), [dp[key] for key in keys])
+
+    def _encode_parts(self, dp: Any, shell: Any, gaps: Any, arrays: list[NDArray[Any]]) -> Any:
+        """The shell has None where an array is a direct component, as nearly always."""
+        if len(arrays) > 1 and len(arrays) > len(set(map(id, arrays))):
+            return self._encode_nested(dp)
+        if any([array.dtype.hasobject for array in arrays]):  # before any block is taken
+            return self._encode_nested(dp)
+        body = pickle.dumps(shell, PROTOCOL)
+        if len(body) > _SHORT and _ARRAY_INSIDE in body:
+            return self._encode_nested(dp)
+        self.nbytes = len(body)
+        pieces = self._pack(arrays, type(dp), sys.getrefcount(dp))
+        return NO_ROOM if pieces is None else (body, gaps, pieces, self.nbytes)
 
     def _encode_nested(self, dp: Any) -> Any:
         pickler = _NestedPickler()
         pickler.dump(dp)
         body = pickler.file.getvalue()
-        pieces = self._pack(pickler.arrays, 0)
-        return None if pieces is None else Parcel(body, NESTED, pieces, len(body) + self._copied)
+        self.nbytes = len(body)
+        pieces = self._pack(pickler.arrays, type(dp), 0)
+        return NO_ROOM if pieces is None else (body, NESTED, pieces, self.nbytes)
 
-    def _pack(self, arrays: list[NDArray[Any]], dp_count: int) -> list[Piece] | None:
-        """The arrays as bytes and blocks; `_copied` counts the bytes. None if the arena has no room."""
+    def _pack(self, arrays: list[NDArray[Any]], kind: type, dp_count: int) -> list[Piece] | None:
+        """The arrays as bytes and blocks. None if the arena has no room."""
         pieces: list[tuple[Layout, Any]] = []
         drafts = False
-        self._copied = 0
         for array in arrays:
             flags = array.flags
             order: Any = "C" if flags.c_contiguous or not flags.f_contiguous else "F"
@@ -165,14 +190,14 @@ class ArrayEncoder:
             except KeyError:
                 layout = (_name(dtype), array.shape, order)
             nbytes = array.nbytes
+            self.nbytes += nbytes
             if nbytes < LARGE_BYTES or self._inline:
-                self._copied += nbytes
                 pieces.append((layout, array.tobytes(order)))
                 continue
             base = array.base
             if base is not None and self._arena.is_draft(base):
                 self._seen = dp_count, sys.getrefcount(array), sys.getrefcount(base)
-                if self._seen == self._lowest and flags.c_contiguous and nbytes == base.nbytes:
+                if self._seen == self._lowest.get(kind) and flags.c_contiguous and nbytes == base.nbytes:
                     drafts = True
                     pieces.append((layout, base))
                     continue
@@ -198,24 +223,28 @@ class ArrayEncoder:
                 the generator keeps in a variable. Where the second does not show one reference more in the datapoint
                 and none elsewhere, this Python counts otherwise, and drafts are always copied.
         """
-        counts = []
-        for keep in (False, True):
-            run(self._sample(keep=keep))
-            counts.append(self._seen)
-        (dp, array, base), kept = counts
-        if kept == (dp + 1, array, base):
-            self._lowest = counts[0]
+        for kind in (list, tuple, dict):
+            counts = []
+            for keep in (False, True):
+                self._seen = ()  # and so it stays where there is no room for a draft
+                run(self._sample(kind, keep=keep))
+                counts.append(self._seen)
+            lowest, kept = counts
+            if lowest and kept == (lowest[0] + 1, *lowest[1:]):
+                self._lowest[kind] = lowest
+        self._arena.give_back_all()
 
-    def _sample(self, *, keep: bool) -> Iterator[Any]:
+    def _sample(self, kind: type, *, keep: bool) -> Iterator[Any]:
         if keep:
-            kept = [self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))]
+            kept = self._sample_datapoint(kind)
             yield kept
         else:
-            yield [self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))]
+            yield self._sample_datapoint(kind)
 
-
-class _HoldsObjects(Exception):
-    """An array of Python objects is pickled by numpy."""
+    def _sample_datapoint(self, kind: type) -> Any:
+        if kind is dict:
+            return {0: self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))}
+        return kind([self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))])
 
 
 class _NestedPickler(pickle.Pickler):
@@ -223,35 +252,23 @@ class _NestedPickler(pickle.Pickler):
 
     def __init__(self) -> None:
         self.file = io.BytesIO()
-        super().__init__(self.file, _PROTOCOL)
+        super().__init__(self.file, PROTOCOL)
         self.arrays: list[NDArray[Any]] = []  # keeps them alive, so that no two have the same id
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
         if type(obj) is not np.ndarray or obj.dtype.hasobject:
-            return None
+            return None  # numpy pickles the objects of an array of objects
         number = self._numbers.setdefault(id(obj), len(self.arrays))
         if number == len(self.arrays):
             self.arrays.append(obj)
         return number
 
 
-def _run(entry: tuple[Layout, bytes | Block]) -> tuple[Layout, type]:
-    """What arrays in a row must share to be described together."""
-    layout, data = entry
-    return layout, type(data)
-
-
-def _joined(bodies: Sequence[bytes]) -> bytes:
-    """One pickle of a list, from the pickles of its elements."""
-    return b"\x80\x03](" + b"".join([body[2:-1] for body in bodies]) + b"e."
-
-
 def _name(dtype: np.dtype[Any]) -> Any:
     """A dtype as text, or itself where text would lose something."""
-    if dtype.hasobject:
-        raise _HoldsObjects
-    name = dtype if dtype.kind == "V" or dtype.metadata else dtype.str
+    added = dtype.isbuiltin == 2  # by another package, such as bfloat16: known under its name there alone
+    name = dtype if added or dtype.kind == "V" or dtype.metadata else dtype.str
     if len(_NAMES) < _MOST_NAMES:
         _NAMES[dtype] = name
     return name

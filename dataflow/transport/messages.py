@@ -34,7 +34,12 @@ class Message:
     worker: int
     count: int = 0  # datapoints, or an exit code
     nbytes: int = 0  # what the sender counted against its window
-    body: Any = ()  # frames of bytes, or objects between threads
+    body: Any = ()  # a list of frames of bytes; or, between threads, a tuple of objects
+
+    @property
+    def queued(self) -> int:
+        """Bytes that the message holds until it is heard."""
+        return sum(map(len, self.body)) if type(self.body) is list and self.kind is Kind.DATA else 0
 
 
 def new_token() -> bytes:

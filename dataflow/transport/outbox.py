@@ -16,18 +16,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from dataflow.transport.channel import Sender
-from dataflow.transport.codec import Codec
+from dataflow.transport.codec import Encoder
 from dataflow.transport.credit import Allowance
 from dataflow.transport.messages import Kind, Message
+from dataflow.transport.parcels import NO_ROOM
 
 __all__ = ["Outbox", "Stopped"]
 
 _FLUSH_INTERVAL: Final = 0.008
 _SHORT: Final = 0.0005  # a message that fills up faster may be longer
 _LONG: Final = 0.002
+_MOST: Final = 4096
+_NAP: Final = 50e-6
+_LONGEST_NAP: Final = 2e-3
 
 
 class Stopped(Exception):
@@ -37,16 +42,13 @@ class Stopped(Exception):
 class Outbox:
     """One worker's way to the consumer."""
 
-    def __init__(self, worker: int, sender: Sender, codec: Codec, allowance: Allowance) -> None:
+    def __init__(self, worker: int, sender: Sender, encoder: Encoder, allowance: Allowance) -> None:
         self._worker = worker
         self._sender = sender
-        self._codec = codec
+        self._encoder = encoder
         self._allowance = allowance
-        self._collected: deque[Any] = deque()
-        self._put_bytes = 0  # written by the worker's thread alone
-        self._sent_bytes = 0  # written under `_sending`
+        self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, whoever sends takes
         self._target = 1  # datapoints per message, at present
-        self._began = 0.0  # when the first collected datapoint was put
         self._sending = threading.Lock()
         self._flusher: threading.Thread | None = None
         self._closed = threading.Event()
@@ -55,6 +57,12 @@ class Outbox:
         """The worker is connected."""
         self._send(Message(Kind.HELLO, self._worker))
 
+    def rehearse(self) -> None:
+        """Let the encoder see what a datapoint looks like on this path, with nobody listening."""
+        nobody = Outbox(self._worker, _Nobody(), self._encoder, self._allowance.without_end())
+        self._encoder.calibrate(nobody.put_all)
+        nobody.close(0)
+
     def put_all(self, datapoints: Iterable[Any]) -> int:
         """Put the datapoints of one pass, and say how many there were.
 
@@ -62,31 +70,42 @@ class Outbox:
             Stopped: The consumer wants nothing more.
             TypeError: A datapoint cannot be encoded; a note names its position and component.
         """
-        count = 0
-        encode, nbytes_of = self._codec.encode, self._codec.nbytes
-        allowance, collected, chunk_bytes = self._allowance, self._collected, self._allowance.chunk_bytes
-        for dp in datapoints:
-            try:
-                encoded = encode(dp)
-            except Exception as error:
-                _explain(error, dp, count, encode)
-                raise
-            if allowance.used_up:
-                self.flush()
-                if not allowance.wait_for_credit():
-                    raise Stopped
-            elif allowance.stopped:
+        steps = iter(datapoints)
+        encoder = self._encoder
+        encode, append = encoder.encode, self._collected.append
+        total = 0
+        while True:
+            room = self._allowance.wait_for_room()
+            if room is None:
                 raise Stopped
-            nbytes = nbytes_of(encoded)
-            if not collected:
-                self._began = time.perf_counter()
-            self._put_bytes += nbytes
-            collected.append((encoded, nbytes))
-            allowance.spend(1, nbytes)
-            count += 1
-            if len(collected) >= self._target or self._put_bytes - self._sent_bytes >= chunk_bytes:
-                self._flush_full()
-        return count
+            began = time.perf_counter()
+            most, least_bytes, most_bytes = room.count, min(room.nbytes, room.most_bytes), room.most_bytes
+            count = nbytes = 0
+            for dp in islice(steps, self._target):
+                try:
+                    item = encode(dp)
+                    if item is NO_ROOM:
+                        # What is sent before the wait is counted before: whoever waits compares the counts.
+                        self._allowance.spend(count, nbytes)
+                        total += count
+                        count = nbytes = most = least_bytes = 0
+                        item = self._encode_when_there_is_room(dp)
+                except Stopped:
+                    raise
+                except Exception as error:
+                    _explain(error, dp, total + count, encode)
+                    raise
+                append(item)
+                count += 1
+                nbytes += encoder.nbytes
+                if nbytes >= least_bytes and (count >= most or nbytes >= most_bytes):
+                    break
+            if not count:
+                return total
+            total += count
+            self._allowance.spend(count, nbytes)
+            self.flush()
+            self._adapt(count, time.perf_counter() - began)
 
     def ended(self) -> None:
         """A pass had nothing in it."""
@@ -96,12 +115,12 @@ class Outbox:
     def failed(self, error: BaseException, note: str) -> None:
         """The flow raised; what it made before goes first."""
         self.flush()
-        self._send(Message(Kind.ERROR, self._worker, body=self._codec.encode_failure(error, note)))
+        self._send(Message(Kind.ERROR, self._worker, body=self._encoder.encode_failure(error, note)))
 
     def left(self, error: SystemExit, note: str, exitcode: int) -> None:
         """The flow called sys.exit; what it made before goes first."""
         self.flush()
-        self._send(Message(Kind.LEFT, self._worker, count=exitcode, body=self._codec.encode_failure(error, note)))
+        self._send(Message(Kind.LEFT, self._worker, count=exitcode, body=self._encoder.encode_failure(error, note)))
 
     def flush(self) -> None:
         """Send what is collected."""
@@ -117,41 +136,70 @@ class Outbox:
 
     # -- chunks --------------------------------------------------------------------------------------------------------
 
-    def _flush_full(self) -> None:
-        took = time.perf_counter() - self._began
-        self.flush()
+    def _adapt(self, count: int, took: float) -> None:
         if took < _SHORT:
-            self._target = min(2 * self._target, self._allowance.chunk_count)
+            if count == self._target:
+                self._target = min(2 * self._target, _MOST)
         elif took > _LONG:
-            self._target = max(1, self._target // 2)
-        if self._target > 1 and self._flusher is None:
+            self._target = max(1, count // 2)
+        if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory):
             self._flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
             self._flusher.start()
 
+    def _encode_when_there_is_room(self, dp: Any) -> Any:
+        """The arena is full. While the consumer has anything of ours, it will give blocks back: wait.
+
+        Once it has handed out all and blocks are still missing, it keeps them. Then the arrays travel in the message,
+        of which there is then one for each worker at a time: what is queued stays bounded.
+        """
+        self.flush()
+        nap = _NAP
+        while not self._allowance.stopped:
+            hoarding = self._allowance.nothing_left()
+            item = self._encoder.encode(dp)
+            if item is not NO_ROOM:
+                return item
+            if hoarding:
+                return self._encoder.encode_inline(dp)
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+        raise Stopped
+
     def _keep_flushing(self) -> None:
         while not self._closed.wait(_FLUSH_INTERVAL):
-            if self._collected:
-                try:
+            try:
+                self._encoder.tidy()
+                if self._collected:
                     self.flush()
-                except Exception:
-                    continue  # if it lasts, the worker's own thread meets it at its next message
+            except Exception:
+                continue  # if it lasts, the worker's own thread meets it at its next message
 
     def _send_collected(self, count: int) -> None:
         """Send the first `count` collected datapoints; the worker's thread may append meanwhile."""
         if count:
             taken = [self._collected.popleft() for _ in range(count)]
-            nbytes = sum(n for _, n in taken)
             try:
-                body = self._codec.join([encoded for encoded, _ in taken])
-                self._sender.send(Message(Kind.DATA, self._worker, count, nbytes, body))
+                body, nbytes = self._encoder.join(taken)
+                message = Message(Kind.DATA, self._worker, count, nbytes, body)
+                self._sender.send(message)
+                self._allowance.queue(message.queued)
             except BaseException:
                 self._collected.extendleft(reversed(taken))  # nothing may be missing in front of what comes next
                 raise
-            self._sent_bytes += nbytes
 
     def _send(self, message: Message) -> None:
         with self._sending:
             self._sender.send(message)
+
+
+class _Nobody:
+    """A sender that throws everything away."""
+
+    def send(self, message: Message) -> None:
+        pass
+
+    def close(self, flush: float) -> None:
+        pass
 
 
 def _explain(error: Exception, dp: Any, position: int, encode: Any) -> None:

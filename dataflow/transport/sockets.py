@@ -93,6 +93,7 @@ class _SocketSender:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.set_hwm(0)
+        self._socket.setsockopt(zmq.LINGER, 0)  # where it is dropped without `close`, nothing waits
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         self._socket.connect(address)

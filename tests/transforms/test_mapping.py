@@ -88,3 +88,12 @@ def test_what_is_no_function_or_no_flow_is_refused():
         MapData(numbers(1), 5)
     with pytest.raises(TypeError, match="DataFromList"):
         MapData([[1]], str)
+
+
+def test_a_function_that_raises_stop_iteration_does_not_end_the_pass_without_a_word():
+    def stop(dp):
+        raise StopIteration
+
+    for df in (MapData(DataFromList([[1], [2]], shuffle=False), stop), MapDataComponent(DataFromList([[1]]), stop)):
+        with pytest.raises(RuntimeError, match="stop, raised StopIteration"):
+            list(df)

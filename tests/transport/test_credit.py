@@ -7,47 +7,109 @@ import time
 
 import pytest
 
-from dataflow.descriptors import handing_over
+from dataflow.descriptors import handing_over, pipe
 from dataflow.transport.credit import Credit, Window
 from tests.support.fakes import METHODS
 from tests.support.waits import wait_until
 
 WINDOWS = [
-    # window, made (datapoints, bytes), handed out, used up?
-    (Window(1), (0, 0), (0, 0), False),
-    (Window(1), (1, 9), (0, 0), True),
-    (Window(1), (1, 9), (1, 9), False),
-    (Window(3), (2, 99), (0, 0), False),
-    (Window(3), (3, 0), (0, 0), True),
-    (Window(3), (7, 0), (4, 0), True),
-    (Window(3), (7, 0), (5, 0), False),
+    # window, made (datapoints, bytes), begun by the consumer, room?
+    (Window(1), (0, 0), (0, 0), True),
+    (Window(1), (1, 9), (0, 0), False),
+    (Window(1), (1, 9), (1, 9), True),
+    (Window(3), (2, 99), (0, 0), True),
+    (Window(3), (3, 0), (0, 0), False),
+    (Window(3), (7, 0), (4, 0), False),
+    (Window(3), (7, 0), (5, 0), True),
     # with bytes: it goes on while either is left
-    (Window(3, 100), (3, 99), (0, 0), False),
-    (Window(3, 100), (2, 1000), (0, 0), False),
-    (Window(3, 100), (3, 100), (0, 0), True),
-    (Window(3, 100), (3, 1000), (1, 1), False),
-    (Window(3, 100), (30, 99), (0, 0), False),
+    (Window(3, 100), (3, 99), (0, 0), True),
+    (Window(3, 100), (2, 1000), (0, 0), True),
+    (Window(3, 100), (3, 100), (0, 0), False),
+    (Window(3, 100), (3, 1000), (1, 1), True),
+    (Window(3, 100), (30, 99), (0, 0), True),
     # the consumer may be faster than the worker's own books
-    (Window(1), (0, 0), (1, 9), False),
+    (Window(1), (0, 0), (1, 9), True),
 ]
 
 
-@pytest.mark.parametrize(("window", "made", "used", "used_up"), WINDOWS)
-def test_a_window_is_used_up_when_both_its_measures_are(window, made, used, used_up):
+def an_allowance(window, credit=None):
+    return (credit or Credit(1, shared=False)).allowance(0, window)
+
+
+def has_room(allowance, credit):
+    """Whether it answers at once; else it answers when told to stop."""
+    timer = threading.Timer(0.02, credit.stop)
+    timer.start()
+    room = allowance.wait_for_room()
+    timer.cancel()
+    timer.join()
+    return room is not None
+
+
+@pytest.mark.parametrize(("window", "made", "begun", "expected"), WINDOWS)
+def test_a_window_is_used_up_when_both_its_measures_are(window, made, begun, expected):
     credit = Credit(2, shared=False)
     allowance = credit.allowance(1, window)
     allowance.spend(*made)
-    credit.grant(1, *used)
-    assert allowance.used_up is used_up
+    credit.grant(1, *begun, 0)
+    assert has_room(allowance, credit) is expected
+
+
+QUEUED = [
+    # most queued, sent, heard, room?
+    (0, 1 << 40, 0, True),  # no such bound
+    (100, 0, 0, True),
+    (100, 99, 0, True),
+    (100, 100, 0, False),
+    (100, 500, 0, False),
+    (100, 500, 401, True),
+    (100, 500, 500, True),
+    (1, 10, 10, True),  # one datapoint, however large, may always be under way
+]
+
+
+@pytest.mark.parametrize(("most", "sent", "heard", "expected"), QUEUED)
+def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, heard, expected):
+    credit = Credit(1, shared=False)
+    allowance = an_allowance(Window(1000, 1 << 30, most_queued=most), credit)
+    allowance.queue(sent)
+    credit.grant(0, 0, 0, heard)
+    assert has_room(allowance, credit) is expected
 
 
 @pytest.mark.parametrize(
     ("window", "count", "nbytes"),
-    [(Window(1), 1, 1 << 16), (Window(2), 1, 1 << 16), (Window(50), 16, 1 << 16), (Window(50, 300), 4096, 100)],
+    [
+        (Window(1), 1, 0),
+        (Window(2), 1, 0),
+        (Window(50), 16, 0),
+        (Window(50, 300), 16, 100),
+    ],
 )
 def test_a_message_is_a_third_of_the_window_at_most(window, count, nbytes):
-    allowance = Credit(1, shared=False).allowance(0, window)
-    assert (allowance.chunk_count, allowance.chunk_bytes) == (count, nbytes)
+    room = an_allowance(window).wait_for_room()
+    assert (room.count, room.nbytes) == (count, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("made", "count", "nbytes"),
+    [((25, 0), 5, 100), ((29, 290), 1, 10), ((30, 0), 0, 100), ((40, 250), 0, 50), ((3, 300), 10, 0), ((3, 999), 10, 0)],
+)
+def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
+    allowance = an_allowance(Window(30, 300))
+    allowance.spend(*made)
+    room = allowance.wait_for_room()
+    assert (room.count, room.nbytes) == (count, nbytes)
+
+
+def test_a_message_is_as_long_in_bytes_as_may_still_be_queued():
+    credit = Credit(1, shared=False)
+    allowance = an_allowance(Window(30, most_queued=100), credit)
+    allowance.queue(70)
+    assert allowance.wait_for_room().most_bytes == 30
+    credit.grant(0, 1, 0, 50)
+    assert allowance.wait_for_room().most_bytes == 80
+    assert an_allowance(Window(30)).wait_for_room().most_bytes > 1 << 60
 
 
 def test_every_worker_has_a_line_of_its_own():
@@ -55,22 +117,57 @@ def test_every_worker_has_a_line_of_its_own():
     allowances = [credit.allowance(k, Window(1)) for k in range(3)]
     for allowance in allowances:
         allowance.spend(1, 1)
-    credit.grant(1, 1, 1)
-    assert [allowance.used_up for allowance in allowances] == [True, False, True]
+    credit.grant(1, 1, 1, 0)
+    assert allowances[1].wait_for_room() is not None
+    assert [has_room(allowances[k], credit) for k in (0, 2)] == [False, False]
+
+
+def test_nothing_is_left_when_the_consumer_is_done_with_what_every_worker_has_made():
+    credit = Credit(2, shared=False)
+    first, second = (credit.allowance(k, Window(5)) for k in range(2))
+    assert first.nothing_left()
+    first.spend(2, 0)
+    second.spend(1, 0)
+    credit.grant(0, 2, 0, 0)
+    assert not first.nothing_left()  # begun is not done
+    credit.done(0, 2)
+    assert not first.nothing_left()
+    assert not second.nothing_left()
+    credit.done(1, 1)
+    assert first.nothing_left()
+    assert second.nothing_left()
+
+
+def test_datapoints_that_are_done_with_before_their_worker_has_counted_them_keep_nobody_waiting():
+    """The flusher sends what stands in an unfinished message; its worker may then be silent for long."""
+    credit = Credit(2, shared=False)
+    first, second = (credit.allowance(k, Window(5)) for k in range(2))
+    second.spend(1, 0)
+    credit.done(1, 3)
+    assert first.nothing_left()
+
+
+def test_an_allowance_without_end_never_makes_anybody_wait():
+    allowance = an_allowance(Window(1, most_queued=1)).without_end()
+    for _ in range(3):
+        allowance.spend(1000, 1 << 30)
+        allowance.queue(1 << 30)
+        assert allowance.wait_for_room() is not None
+        assert allowance.nothing_left()
 
 
 def test_waiting_ends_with_credit():
     credit = Credit(1, shared=False)
     allowance = credit.allowance(0, Window(1))
-    assert allowance.wait_for_credit()
+    assert allowance.wait_for_room().count == 1
     allowance.spend(1, 0)
     answers = []
-    waiting = threading.Thread(target=lambda: answers.append(allowance.wait_for_credit()))
+    waiting = threading.Thread(target=lambda: answers.append(allowance.wait_for_room()))
     waiting.start()
     assert not answers
-    credit.grant(0, 1, 0)
+    credit.grant(0, 1, 0, 0)
     waiting.join(5)
-    assert answers == [True]
+    assert [room.count for room in answers] == [1]
 
 
 def test_waiting_ends_when_all_are_told_to_stop():
@@ -79,16 +176,17 @@ def test_waiting_ends_when_all_are_told_to_stop():
     allowances[1].spend(1, 0)
     credit.stop()
     assert [allowance.stopped for allowance in allowances] == [True, True]
-    assert [allowance.wait_for_credit() for allowance in allowances] == [False, False]
+    assert [allowance.wait_for_room() for allowance in allowances] == [None, None]
 
 
 def test_who_waits_for_credit_uses_little_processor_time():
-    allowance = Credit(1, shared=False).allowance(0, Window(1))
+    credit = Credit(1, shared=False)
+    allowance = credit.allowance(0, Window(1))
     allowance.spend(1, 0)
     began, used = time.monotonic(), time.thread_time()
-    stop = threading.Timer(0.3, lambda: allowance.spend(-1, 0))
+    stop = threading.Timer(0.3, lambda: credit.grant(0, 1, 0, 0))
     stop.start()
-    assert allowance.wait_for_credit()
+    assert allowance.wait_for_room()
     stop.join()
     assert time.thread_time() - used < 0.3 * (time.monotonic() - began)
 
@@ -96,16 +194,14 @@ def test_who_waits_for_credit_uses_little_processor_time():
 def spend_and_wait(credit, end):
     allowance = credit.allowance(1, Window(2))
     allowance.spend(2, 10)
-    os.write(end.fd, b"F" if allowance.used_up else b"?")
-    os.write(end.fd, b"T" if allowance.wait_for_credit() else b"?")
+    os.write(end.fd, b"?" if allowance.nothing_left() else b"F")
+    os.write(end.fd, b"T" if allowance.wait_for_room() else b"?")
     allowance.spend(1, 10)
-    os.write(end.fd, b"?" if allowance.wait_for_credit() else b"S")
+    os.write(end.fd, b"?" if allowance.wait_for_room() else b"S")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_process_sees_what_the_consumer_grants_by_every_start_method(method):
-    from dataflow.descriptors import pipe
-
     credit = Credit(2, shared=True)
     read, write = pipe()
     process = multiprocessing.get_context(method).Process(target=spend_and_wait, args=(credit, write))
@@ -113,7 +209,7 @@ def test_a_worker_process_sees_what_the_consumer_grants_by_every_start_method(me
         process.start()
     write.close()
     assert os.read(read.fd, 1) == b"F"
-    credit.grant(1, 1, 5)
+    credit.grant(1, 1, 5, 0)
     assert os.read(read.fd, 1) == b"T"
     credit.stop()
     assert os.read(read.fd, 1) == b"S"

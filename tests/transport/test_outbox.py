@@ -4,11 +4,13 @@ import itertools
 import pickle
 import re
 import threading
+import time
 
+import numpy as np
 import pytest
 
 from dataflow.transport.channel import ConsumerGone
-from dataflow.transport.codec import ObjectCodec, PickleCodec
+from dataflow.transport.codec import ArrayCodec, ObjectCodec
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.messages import Kind
 from dataflow.transport.outbox import Outbox, Stopped
@@ -21,27 +23,61 @@ WIDE = Window(1_000_000)
 class Line:
     """An outbox between a credit and a fake sender."""
 
-    def __init__(self, window=WIDE, codec=None, before=lambda message: None):
-        self.credit = Credit(1, shared=False)
+    def __init__(self, window=WIDE, codec=None, before=lambda message: None, max_bytes=1 << 20, num_workers=1):
+        self.credit = Credit(num_workers, shared=False)
         self.sender = FakeSender(before)
-        self.codec = codec or PickleCodec()
-        self.outbox = Outbox(0, self.sender, self.codec, self.credit.allowance(0, window))
+        self.codec = codec or ArrayCodec(num_workers, max_bytes)
+        self.encoder = self.codec.port(0).open_encoder()
+        self.decoder = self.codec.open_decoder()
+        self.outbox = Outbox(0, self.sender, self.encoder, self.credit.allowance(0, window))
+        self._arrived = []
+        self._heard = 0
 
     def data(self):
         return [message for message in self.sender.sent if message.kind is Kind.DATA]
 
     def arrived(self):
-        return [dp for message in self.data() for dp in self.codec.decode(message.body)]
+        """All datapoints so far; every message is decoded once, as a consumer does."""
+        for message in self.data()[self._heard :]:
+            self._arrived += self.decoder.decode(0, message.body)
+            self._heard += 1
+        return self._arrived
 
     def grant(self, message):
+        """The consumer begins with a message."""
         if message.kind is Kind.DATA:
-            self.credit.grant(0, message.count, message.nbytes)
+            self.credit.grant(0, message.count, message.nbytes, message.queued)
+
+    def hand_out(self, message):
+        """The consumer is through with a message."""
+        self.grant(message)
+        if message.kind is Kind.DATA:
+            self.credit.done(0, message.count)
+
+    def close(self):
+        self.outbox.close(1)
+        self.codec.close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.outbox.close(1)
+        self.close()
+
+
+class Silence:
+    """A flow that gives `count` numbers, and then is silent until told to go on."""
+
+    def __init__(self, count, more=0):
+        self.numbers = range(count), range(count, count + more)
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def __iter__(self):
+        yield from ([k] for k in self.numbers[0])
+        self.reached.set()
+        self.go_on.wait(10)
+        yield from ([k] for k in self.numbers[1])
 
 
 def test_what_is_put_arrives_once_and_in_order():
@@ -96,7 +132,7 @@ def test_a_message_holds_a_third_of_the_window_at_most():
 
 
 def test_a_message_is_full_after_a_third_of_the_bytes():
-    line = Line(Window(50, 30_000))
+    line = Line(Window(3, 30_000))
     line.sender.before = line.grant
     with line:
         line.outbox.put_all([bytes(1000)] for _ in range(500))
@@ -109,7 +145,7 @@ def test_bytes_counted_are_bytes_granted():
     with line:
         line.outbox.put_all([bytes(k)] for k in range(100))
         line.outbox.flush()
-        assert sum(m.nbytes for m in line.data()) == sum(len(PickleCodec().encode([bytes(k)])) for k in range(100))
+        assert sum(m.nbytes for m in line.data()) == sum(len(line.encoder.encode([bytes(k)])) for k in range(100))
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 50])
@@ -128,32 +164,25 @@ def test_the_worker_runs_ahead_by_its_window_and_one_in_its_hands(window):
     worker = threading.Thread(target=work)
     worker.start()
     wait_until(lambda: len(line.arrived()) == window, 5, "the window did not fill")
-    assert len(steps) == window + 1
-    line.credit.grant(0, 1, 0)
+    assert len(steps) == window
+    line.credit.grant(0, 1, 0, 0)
     wait_until(lambda: len(line.arrived()) == window + 1, 5, "credit had no effect")
-    assert len(steps) == window + 2
+    assert len(steps) == window + 1
     line.credit.stop()
     worker.join(5)
     assert not worker.is_alive()
-    line.outbox.close(1)
+    line.close()
 
 
 def test_a_datapoint_does_not_wait_for_the_next():
     """Messages have grown long; then the flow stops in the middle of one."""
-    blocked, go_on = threading.Event(), threading.Event()
-
-    def flow():
-        for k in range(3005):
-            yield [k]
-        blocked.set()
-        go_on.wait(10)
-
+    flow = Silence(3005)
     with Line() as line:
-        worker = threading.Thread(target=lambda: line.outbox.put_all(flow()))
+        worker = threading.Thread(target=lambda: line.outbox.put_all(flow))
         worker.start()
-        assert blocked.wait(5)
+        assert flow.reached.wait(5)
         wait_until(lambda: len(line.arrived()) == 3005, 5, lambda: f"{len(line.arrived())} of 3005 were sent")
-        go_on.set()
+        flow.go_on.set()
         worker.join()
 
 
@@ -181,6 +210,7 @@ def test_who_is_told_to_stop_stops_at_the_next_step():
 def test_an_outbox_that_was_not_stopped_is_closed_with_patience():
     line = Line()
     line.outbox.close(7.0)
+    line.codec.close()
     assert line.sender.closed_with == 7.0
 
 
@@ -218,45 +248,286 @@ def test_the_worker_hears_that_the_consumer_has_gone():
 
 def test_what_the_flusher_meets_the_worker_meets_too():
     """A message that the flusher could not send is not passed over in silence."""
-    blocked, go_on, failed = threading.Event(), threading.Event(), threading.Event()
-
-    def flow():
-        for k in range(1000):
-            yield [k]
-        blocked.set()
-        go_on.wait(10)
-        for k in range(1000, 2000):
-            yield [k]
+    flow, failed, errors = Silence(1000, more=1000), threading.Event(), []
 
     def once(message):
-        if threading.current_thread().name == "dataflow-flusher" and blocked.is_set() and not failed.is_set():
+        if threading.current_thread().name == "dataflow-flusher" and flow.reached.is_set() and not failed.is_set():
             failed.set()
             raise MemoryError("no room for the message")
 
-    errors = []
-    line = Line(before=once)
+    with Line(before=once) as line:
 
+        def work():
+            try:
+                line.outbox.put_all(flow)
+                line.outbox.flush()
+            except MemoryError as error:
+                errors.append(error)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        assert flow.reached.wait(5)
+        assert failed.wait(5)
+        flow.go_on.set()
+        worker.join(5)
+        assert errors or line.arrived() == [[k] for k in range(2000)]
+
+
+def test_the_flusher_ends_with_the_outbox():
+    before = threading.active_count()
+    with Line() as line:
+        line.outbox.put_all([k] for k in range(100))
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+# -- how long a message is ---------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Stands for `time`; every step of the flow takes as long as the test says."""
+
+    def __init__(self, monkeypatch, step=0.0):
+        self.now = 0.0
+        self.step = step
+        self.sleep = time.sleep
+        monkeypatch.setattr("dataflow.transport.outbox.time", self)
+
+    def perf_counter(self):
+        return self.now
+
+    def flow(self, count):
+        for k in range(count):
+            self.now += self.step
+            yield [k]
+
+
+def test_messages_grow_while_they_are_quickly_filled_and_shrink_when_they_are_not(monkeypatch):
+    clock = Clock(monkeypatch, step=1e-6)
+    with Line() as line:
+        line.outbox.put_all(clock.flow(2000))
+        grown = [message.count for message in line.data()]
+        assert grown[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+        clock.step = 1e-4
+        line.outbox.put_all(clock.flow(2000))
+        shrunk = [message.count for message in line.data()][len(grown) :]
+        assert shrunk[:2] == [512, 256] and shrunk[-2] == 16  # more than 0.5 ms and less than 2 ms
+        clock.step = 1.0
+        before = len(line.data())
+        line.outbox.put_all(clock.flow(40))
+        assert [message.count for message in line.data()][before:][-3:] == [1, 1, 1]
+
+
+def test_a_message_has_an_upper_bound_however_fast_the_flow(monkeypatch):
+    clock = Clock(monkeypatch)
+    with Line() as line:
+        line.outbox.put_all(clock.flow(20_000))
+        assert max(message.count for message in line.data()) == 4096
+
+
+def test_what_may_be_queued_is_not_exceeded_by_more_than_one_datapoint(monkeypatch):
+    """Also not by the first message after small datapoints have made messages long."""
+    most, size = 100_000, 30_000
+    clock, queued, most_seen = Clock(monkeypatch), 0, 0
+
+    def flow():
+        yield from ([k] for k in range(1000))
+        yield from ([bytes(size)] for _ in range(200))
+
+    def before(message):
+        nonlocal queued, most_seen
+        if message.kind is Kind.DATA:
+            queued += message.queued
+            most_seen = max(most_seen, queued)
+            if queued >= most:  # the consumer hears only when it must
+                line.credit.grant(0, 5000, 1 << 40, queued)
+                queued = 0
+
+    with Line(Window(1_000_000, 1 << 30, most_queued=most), before=before) as line:
+        worker = threading.Thread(target=lambda: line.outbox.put_all(flow()))
+        worker.start()
+        worker.join(10)
+        assert not worker.is_alive()
+        assert most <= most_seen < most + 1.1 * size
+    assert clock.now == 0
+
+
+def test_one_datapoint_may_always_be_under_way():
+    line = Line(Window(5, most_queued=10))
+    line.sender.before = line.grant
+    with line:
+        line.outbox.put_all([bytes(1000)] for _ in range(10))
+        assert [message.count for message in line.data()] == [1] * 10
+
+
+# -- the arena is full -------------------------------------------------------------------------------------------------
+
+
+def image(k, nbytes=100_000):
+    return [np.full(nbytes, k % 251, np.uint8), k]
+
+
+def check_images(arrived, count, nbytes=100_000):
+    assert [k for _, k in arrived] == list(range(count))
+    assert all(array.nbytes == nbytes and (array == k % 251).all() for array, k in arrived)
+
+
+def worker_of(line, flow):
     def work():
         try:
-            line.outbox.put_all(flow())
+            line.outbox.put_all(flow)
             line.outbox.flush()
-        except MemoryError as error:
-            errors.append(error)
+        except Stopped:
+            pass
 
     worker = threading.Thread(target=work)
     worker.start()
-    assert blocked.wait(5)
-    assert failed.wait(5)
-    go_on.set()
-    worker.join(5)
-    line.outbox.close(1)
-    assert errors or line.arrived() == [[k] for k in range(2000)]
+    return worker
 
 
-def test_no_flusher_runs_where_messages_hold_one_datapoint():
-    line = Line(Window(1), codec=ObjectCodec())
-    line.sender.before = line.grant
+@pytest.mark.parametrize("nbytes", [20_000, 100_000, 1 << 20, 3 << 20])
+def test_a_consumer_that_keeps_everything_gets_everything(nbytes):
+    count = 3 * (1 << 20) // nbytes + 5
+    line = Line(Window(50, 1 << 18))
+    line.sender.before = line.hand_out
+    with line:
+        worker = worker_of(line, (image(k, nbytes) for k in range(count)))
+        wait_until(lambda: len(line.arrived()) == count, 20, lambda: f"{len(line.arrived())} of {count}")
+        worker.join()
+        check_images(line.arrived(), count, nbytes)
+
+
+def test_while_the_consumer_has_something_left_the_worker_waits_for_it_and_sends_nothing_inline():
+    with Line(Window(1000)) as line:
+        worker = worker_of(line, (image(k) for k in range(100)))
+        wait_until(lambda: sum(message.count for message in line.data()) == 10, 5, "the arena did not fill")
+        heard, arrays = 0, []
+        while heard < 100:
+            # One at a time: the worker goes on as each array dies.
+            wait_until(lambda: len(line.data()) > heard, 5, lambda: f"nothing came after {heard}")
+            message = line.data()[heard]
+            line.grant(message)
+            for array, k in line.decoder.decode(0, message.body):
+                assert (array == k % 251).all()
+                arrays.append(k)
+            del array
+            line.credit.done(0, message.count)
+            heard += 1
+            if len(arrays) == 100:
+                break
+        worker.join(5)
+        assert arrays == list(range(100))
+        assert max(message.queued for message in line.data()) < 5000
+
+
+def test_who_waits_for_another_workers_datapoints_goes_inline_when_those_are_done_with():
+    with Line(Window(1000), num_workers=2) as line:
+        other = line.credit.allowance(1, Window(10))
+        other.spend(3, 0)
+        worker = worker_of(line, (image(k) for k in range(12)))
+        wait_until(lambda: len(line.arrived()) == 10, 5, "the arena did not fill")
+        line.credit.grant(0, 10, 1 << 30, 1 << 20)
+        line.credit.done(0, 10)
+        line.credit.done(1, 2)
+        assert len(line.arrived()) == 10
+        line.credit.done(1, 1)
+        wait_until(lambda: len(line.arrived()) == 11, 5, "it did not go inline")
+        line.credit.done(0, 1)
+        wait_until(lambda: len(line.arrived()) == 12, 5, "the next did not go inline")
+        worker.join(5)
+        check_images(line.arrived(), 12)
+
+
+def test_who_waits_for_room_stops_when_told_to():
+    with Line(Window(1000)) as line:
+        worker = worker_of(line, (image(k) for k in range(100)))
+        wait_until(lambda: sum(message.count for message in line.data()) == 10, 5, "the arena did not fill")
+        line.credit.stop()
+        worker.join(5)
+        assert not worker.is_alive()
+
+
+def test_idle_pages_are_given_back_while_the_flow_is_silent(monkeypatch):
+    monkeypatch.setattr("dataflow.transport.arena._IDLE_SECONDS", 0.05)
+    flow = Silence(0)
+
+    def slow():
+        for k in range(5):
+            yield image(k)
+            clock.now += 1.0  # messages stay at one datapoint
+        yield from flow
+
+    clock = Clock(monkeypatch)
+    with Line() as line:
+        worker = worker_of(line, slow())
+        assert flow.reached.wait(5)
+        check_images(line.arrived(), 5)
+        line.arrived().clear()
+        wait_until(lambda: line.codec.budget.held() == [0], 5, "the pages were kept")
+        flow.go_on.set()
+        worker.join(5)
+
+
+# -- the rehearsal -----------------------------------------------------------------------------------------------------
+
+
+def test_the_rehearsal_sends_nothing_and_leaves_nothing_taken_or_running():
     before = threading.active_count()
-    line.outbox.put_all([k] for k in range(100))
-    assert threading.active_count() == before
-    line.outbox.close(1)
+    with Line() as line:
+        line.outbox.rehearse()
+        assert line.sender.sent == []
+        assert line.codec.budget.held() == [0]
+        assert threading.active_count() == before
+
+
+def drawn(line, k):
+    array = line.encoder.allocate((1 << 18,), np.dtype(np.uint8))
+    array[...] = k
+    return array
+
+
+def expressions(line):
+    for k in range(20):
+        yield [drawn(line, k)]
+
+
+def variables(line):
+    for k in range(20):
+        dp = [drawn(line, k)]
+        yield dp
+
+
+@pytest.mark.parametrize(("flow", "copied"), [(expressions, False), (variables, True)])
+def test_after_the_rehearsal_a_draft_is_passed_on_without_a_copy_if_nobody_keeps_it(flow, copied):
+    with Line(Window(1)) as line:
+        line.outbox.rehearse()
+        worker = worker_of(line, flow(line))
+        for k in range(20):
+            wait_until(lambda k=k: len(line.data()) > k, 5, "nothing came")
+            message = line.data()[k]
+            ((array,),) = line.decoder.decode(0, message.body)
+            assert (array == k).all()
+            del array
+            line.hand_out(message)
+        worker.join(5)
+        # A copy needs a block beside the draft's; and so does the next draft, while the variable holds the last.
+        assert (line.codec.budget.held() == [1 << 18]) is not copied
+
+
+def test_a_rehearsal_where_others_hold_all_memory_ends():
+    with Line(num_workers=2) as line:
+        assert line.codec.budget.reserve(1, 1 << 20)
+        line.outbox.rehearse()
+        line.codec.budget.give_back(1, 1 << 20)
+        assert line.codec.budget.held() == [0, 0]
+        line.outbox.put_all([[line.encoder.allocate((1 << 18,), np.dtype(np.uint8))]])
+        assert len(line.arrived()) == 1
+
+
+def test_between_threads_nothing_is_rehearsed():
+    line = Line(codec=ObjectCodec())
+    line.outbox.rehearse()
+    assert line.sender.sent == []
+    line.outbox.put_all([[1], 2, None, "three"])
+    assert line.arrived() == [[1], 2, None, "three"]
+    line.close()
