@@ -121,6 +121,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _main(lifeline: Descriptor, place: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:
+    signal.set_wakeup_fd(-1)  # under fork, what the main program has set up for its own signals is still in place
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     hold_on(lifeline)

@@ -656,12 +656,13 @@ def test_a_late_datapoint_is_an_error_that_names_the_workers_and_the_flow_stays_
         assert list(islice(df, 3)) == [[3], [4], [5]]
 
 
+@pytest.mark.slow
 @kinds
 def test_a_slow_consumer_is_not_late(case):
-    with runner(case, lambda: Numbers(20), timeout=0.05, prefetch=1) as df:
-        for k, _ in enumerate(df):
-            if k % 5 == 0:
-                threading.Event().wait(0.1)
+    with runner(case, lambda: Numbers(20), timeout=1, prefetch=1) as df:
+        for (k,) in df:
+            if k == 5:
+                threading.Event().wait(1.2)
 
 
 # -- forked processes --------------------------------------------------------------------------------------------------

@@ -93,7 +93,14 @@ def test_a_message_is_a_third_of_the_window_at_most(window, count, nbytes):
 
 @pytest.mark.parametrize(
     ("made", "count", "nbytes"),
-    [((25, 0), 5, 100), ((29, 290), 1, 10), ((30, 0), 0, 100), ((40, 250), 0, 50), ((3, 300), 10, 0), ((3, 999), 10, 0)],
+    [
+        ((25, 0), 5, 100),
+        ((29, 290), 1, 10),
+        ((30, 0), 0, 100),
+        ((40, 250), 0, 50),
+        ((3, 300), 10, 0),
+        ((3, 999), 10, 0),
+    ],
 )
 def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
     allowance = an_allowance(Window(30, 300))
