@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
@@ -54,6 +55,8 @@ class ProcessWorker:
         )
         # Daemonic processes may have no children; runners nest. The lifeline does what the flag would do.
         self._process.daemon = False
+        if context.get_start_method() != "fork":
+            resource_tracker.ensure_running()  # else the first start does it, and lets interrupts through meanwhile
         try:
             with (
                 handing_over(self._held, *descriptors),

@@ -681,14 +681,14 @@ def test_an_interrupt_while_the_consumer_waits_costs_nothing(make):
 
 @both
 def test_an_interrupt_between_taking_a_message_and_giving_it_out_ends_the_run(make, monkeypatch):
-    from dataflow.transport.codec import PickleCodec
+    from dataflow.transport.decoding import ArrayDecoder
 
-    def interrupted(self, body):
+    def interrupted(self, worker, body):
         raise KeyboardInterrupt
 
     before = descendants()
     runner = make(Busy(), 2)
-    monkeypatch.setattr(PickleCodec, "decode", interrupted)
+    monkeypatch.setattr(ArrayDecoder, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iter(runner))
     assert not descendants() - before
