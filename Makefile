@@ -59,7 +59,7 @@ bench-all: $(INSTALLED)test ## measure ours beside every peer, PyTorch and Ray i
 	$(RUN) -m benchmarks --all $(BENCH_ARGS)
 
 clean: ## remove environments, caches and whatever was built
-	rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis site build dist *.egg-info
+	rm -rf .venv .venv-* benchmarks/.envs benchmarks/results .mypy_cache .pytest_cache .ruff_cache .hypothesis site build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that was broken off half-way has no stamp, and is made anew.

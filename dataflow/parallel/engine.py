@@ -267,7 +267,8 @@ class Engine:
 
     def _death(self, worker: int, exitcode: int | None) -> BaseException:
         plan, pid = self._plan, self._crew.workers[worker].pid
-        return died(plan.owner, worker, len(plan.services), pid, exitcode, self._ledger.received[worker])
+        received = self._ledger.received[worker] if self._ledger.connected(worker) else None
+        return died(plan.owner, worker, len(plan.services), pid, exitcode, received)
 
     def _fail(self, error: BaseException) -> NoReturn:
         self._failure = error

@@ -55,6 +55,10 @@ class Ledger:
         if kind is Kind.DATA:
             self.received[worker] += count
 
+    def connected(self, worker: int) -> bool:
+        """Whether `worker` has been heard of."""
+        return self.states[worker] is not State.STARTED
+
     @property
     def all_connected(self) -> bool:
         """Whether every worker has been heard of."""

@@ -12,7 +12,9 @@ __all__ = ["died", "late"]
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
-def died(owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int) -> WorkerDied:
+def died(
+    owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
+) -> WorkerDied:
     """The error for a worker that ended without an exception.
 
     Args:
@@ -21,22 +23,27 @@ def died(owner: str, worker: int, num_workers: int, pid: int | None, exitcode: i
         num_workers: How many there were.
         pid: Its process id; None for a thread.
         exitcode: Its exit code, negative for a signal.
-        received: Datapoints that came from it.
+        received: Datapoints that came from it; None if it never came so far as to connect.
     """
     who = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
-    happened, cure = _explanation(exitcode)
-    message = f"{who} {happened} after {received} datapoints, before it finished its work; {cure}"
+    happened, cure = _explanation(exitcode, ready=received is not None)
+    when = "while it was starting" if received is None else f"after {received} datapoints, before it finished its work"
+    message = f"{who} {happened} {when}; {cure}"
     return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
 
 
-def _explanation(exitcode: int | None) -> tuple[str, str]:
+def _explanation(exitcode: int | None, *, ready: bool) -> tuple[str, str]:
     if exitcode is None or exitcode >= 0:
         code = "" if exitcode is None else f" with exit code {exitcode}"
+        if not ready:
+            return (
+                f"ended{code}",
+                "what it printed tells more. Under spawn and forkserver, the main program must guard its code with "
+                'if __name__ == "__main__"',
+            )
         return (
             f"ended{code}",
-            "something in the flow called sys.exit or os._exit. Raise an exception instead: it reaches the consumer. "
-            "(If it died at its start, see what it printed; under spawn and forkserver the main program must guard its "
-            'code with if __name__ == "__main__")',
+            "something in the flow called sys.exit or os._exit. Raise an exception instead: it reaches the consumer",
         )
     try:
         number = signal.Signals(-exitcode)

@@ -14,6 +14,7 @@ import math
 import os
 import select
 import struct
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -75,6 +76,7 @@ class ThreadChannel:
 _PREFIX: Final = struct.Struct("<IQ")  # number of frames, bytes of all that follows
 _LENGTH: Final = struct.Struct("<Q")
 _SCRATCH_BYTES: Final = 1 << 18
+_PIPE_BYTES: Final = 1 << 20
 
 
 class PipeChannel:
@@ -82,7 +84,7 @@ class PipeChannel:
 
     def __init__(self, num_workers: int) -> None:
         self._token = new_token()
-        self._pipes = [pipe() for _ in range(num_workers)]
+        self._pipes = [_wide_pipe() for _ in range(num_workers)]
 
     def port(self, worker: int) -> _PipePort:
         return _PipePort(self._token, self._pipes[worker][1])
@@ -94,6 +96,17 @@ class PipeChannel:
         for ends in self._pipes:
             for end in ends:
                 end.close()
+
+
+def _wide_pipe() -> tuple[Descriptor, Descriptor]:
+    """A pipe that holds a few whole messages, where the system allows: so the worker goes on while nobody reads."""
+    read, write = pipe()
+    if sys.platform == "linux":
+        import fcntl
+
+        with suppress(OSError):  # the user's share of such pipes is used up: a narrow one will do
+            fcntl.fcntl(write.fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return read, write
 
 
 class _PipePort:

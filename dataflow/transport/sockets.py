@@ -99,7 +99,8 @@ class _SocketSender:
         self._socket.connect(address)
 
     def send(self, message: Message) -> None:
-        self._socket.send_multipart(pack(self._token, message), copy=False)
+        # Copied: without, a frame of 64 KiB or more gives this process a thread and descriptors of pyzmq's for ever.
+        self._socket.send_multipart(pack(self._token, message), copy=True)
 
     def close(self, flush: float) -> None:
         # Lingering 0 would throw away what was sent last, and that is where an exception stands.

@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
@@ -54,6 +55,8 @@ class ProcessWorker:
         )
         # Daemonic processes may have no children; runners nest. The lifeline does what the flag would do.
         self._process.daemon = False
+        if context.get_start_method() != "fork":
+            resource_tracker.ensure_running()  # else the first start does it, and lets interrupts through meanwhile
         try:
             with (
                 handing_over(self._held, *descriptors),
@@ -121,6 +124,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _main(lifeline: Descriptor, place: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:
+    signal.set_wakeup_fd(-1)  # under fork, what the main program has set up for its own signals is still in place
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     hold_on(lifeline)

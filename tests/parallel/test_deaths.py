@@ -68,8 +68,7 @@ def wait_gone(processes) -> None:
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 HEAD = """
-import faulthandler, gc, multiprocessing, os, signal, sys, threading
-faulthandler.dump_traceback_later(8)
+import gc, multiprocessing, os, signal, sys, threading
 from dataflow import *
 from tests.parallel.test_deaths import Busy
 
@@ -99,8 +98,9 @@ class Program:
         return self
 
     def __exit__(self, kind, *_):
-        self.process.kill()
-        out, err = self.process.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # and whatever it has forked
+        out, err = self.process.communicate(timeout=LIMIT)
         if kind is not None:
             print(out, err)
         for process in self.found:
@@ -681,14 +681,14 @@ def test_an_interrupt_while_the_consumer_waits_costs_nothing(make):
 
 @both
 def test_an_interrupt_between_taking_a_message_and_giving_it_out_ends_the_run(make, monkeypatch):
-    from dataflow.transport.codec import PickleCodec
+    from dataflow.transport.decoding import ArrayDecoder
 
-    def interrupted(self, body):
+    def interrupted(self, worker, body):
         raise KeyboardInterrupt
 
     before = descendants()
     runner = make(Busy(), 2)
-    monkeypatch.setattr(PickleCodec, "decode", interrupted)
+    monkeypatch.setattr(ArrayDecoder, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iter(runner))
     assert not descendants() - before

@@ -79,7 +79,8 @@ def test_every_leaf_has_a_random_stream_of_its_own_which_repeats(kinds):
             for path, value in df:
                 found.setdefault(path, []).append(value)
                 if len(found) == 4 and min(map(len, found.values())) >= 5:
-                    return {path: values[:5] for path, values in found.items()}
+                    break
+        return {path: values[:5] for path, values in found.items()}
 
     first = streams()
     assert len({tuple(values) for values in first.values()}) == 4

@@ -42,7 +42,7 @@ def test_lambdas_closures_and_local_classes_travel_by_value():
 def test_a_flow_travels_as_it_is_and_unstarted():
     df = Holds(Numbers(3), np.arange(4))
     list(df)
-    job = travelled(Produce(df, Stream(5, ((1, 2),))))
+    job = travelled(Produce(df, Stream(5, ((1, 2),)), 0))
     assert job.stream == Stream(5, ((1, 2),))
     assert job.df.thing.tolist() == [0, 1, 2, 3] and list(job.df) == [[0], [1], [2]]
 

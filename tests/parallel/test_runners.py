@@ -140,7 +140,8 @@ def first_of_each(case, num):
         for k, *drawn in df:
             found.setdefault(k, drawn)
             if len(found) == num:
-                return found
+                break
+        return found
 
 
 @pytest.mark.parametrize("case", [p for p in every_runner(num_proc=2) if p.id != "thread"])
@@ -344,7 +345,7 @@ def test_no_worker_is_the_same_as_one_without_any_process(case):
             return [[value for _, value in islice(df, stop)] for stop in (None, 2, None)]
 
     assert data(0) == data(1)
-    df = runner(case, lambda: WhoIs(), 0)
+    df = runner(case, WhoIs, 0)
     assert next(iter(df)) == [os.getpid(), threading.get_ident()]
 
 
@@ -655,12 +656,13 @@ def test_a_late_datapoint_is_an_error_that_names_the_workers_and_the_flow_stays_
         assert list(islice(df, 3)) == [[3], [4], [5]]
 
 
+@pytest.mark.slow
 @kinds
 def test_a_slow_consumer_is_not_late(case):
-    with runner(case, lambda: Numbers(20), timeout=0.05, prefetch=1) as df:
-        for k, _ in enumerate(df):
-            if k % 5 == 0:
-                threading.Event().wait(0.1)
+    with runner(case, lambda: Numbers(20), timeout=1, prefetch=1) as df:
+        for (k,) in df:
+            if k == 5:
+                threading.Event().wait(1.2)
 
 
 # -- forked processes --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import traceback
@@ -135,7 +136,7 @@ def test_what_does_not_survive_arrives_as_type_and_text(error, text):
         assert type(copy) is Unspeakable
     else:
         assert type(copy) is WorkerError
-        assert pytest.raises(WorkerError, lambda: (_ for _ in ()).throw(copy)).match(text)
+        assert re.search(text, str(copy))
 
 
 def test_an_exception_that_neither_pickles_nor_speaks_still_arrives():
