@@ -9,6 +9,8 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from operator import is_not
 from typing import Any, Final, final
 
 import numpy as np
@@ -43,11 +45,12 @@ class Hole:
 
 
 HOLE: Final = Hole()
+_is_present: Final = partial(is_not, HOLE)
 
 
 def present(datapoints: Iterable[Any]) -> Iterator[Any]:
-    """The datapoints without the holes."""
-    return (dp for dp in datapoints if dp is not HOLE)
+    """The datapoints without the holes. No variable holds one: who receives it may reuse its memory."""
+    return filter(_is_present, datapoints)
 
 
 def is_datapoint(dp: Any) -> bool:

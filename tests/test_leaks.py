@@ -40,9 +40,7 @@ def orphan():
     reader, writer = os.pipe()
     with open(writer, "wb"):
         with open(reader, "rb") as stdin:
-            parent = subprocess.run(
-                [sys.executable, "-c", PARENT], stdin=stdin, stdout=subprocess.PIPE, check=True
-            )
+            parent = subprocess.run([sys.executable, "-c", PARENT], stdin=stdin, stdout=subprocess.PIPE, check=True)
         yield
         os.kill(int(parent.stdout), signal.SIGKILL)
 

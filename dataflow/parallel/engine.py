@@ -223,6 +223,7 @@ class Engine:
     def _hand_out_ended(self) -> None:
         """The last chunk is used up: its worker may know that the consumer keeps what it still has of it."""
         if self._handing_out is not None:
+            next(self._chunk, None)  # a list iterator that has ended lets go of its list, and so of the arrays in it
             self._plan.credit.done(*self._handing_out)
             self._handing_out = None
 

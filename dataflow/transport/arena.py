@@ -40,6 +40,7 @@ LARGE_BYTES: Final = 16 << 10
 """From this size on, an array has a block of its own."""
 
 _PAGE: Final = mmap.PAGESIZE
+_GIVE_BACK: Final = getattr(mmap, "MADV_REMOVE", mmap.MADV_DONTNEED)  # the second only hints, where nothing better is
 _SMALLEST_CLASS: Final = (max(LARGE_BYTES, _PAGE) - 1).bit_length()  # blocks of 2 to this, and so on; whole pages
 _MOST_BLOCKS: Final = 1 << 16  # of one class
 _IDLE_SECONDS: Final = 1.0
@@ -235,7 +236,7 @@ class ArenaWriter:
     def _give_back_idle(self) -> None:
         idle = [(block, nbytes) for block, nbytes in self._touched.values() if not self._memory[block.status]]
         for block, nbytes in idle:
-            self._memory.madvise(mmap.MADV_REMOVE, block.start, nbytes)
+            self._memory.madvise(_GIVE_BACK, block.start, nbytes)
             del self._touched[block.start]
         if idle:
             self._budget.give_back(self._worker, sum(nbytes for _, nbytes in idle))
@@ -251,7 +252,7 @@ class ArenaReader:
         self._leases: dict[int, _Lease] = {}  # by status byte
         self._last: dict[int, tuple[int, int]] = {}  # by status byte: what is still read after the worker has ended
         # Leases may die when the interpreter has already emptied the modules.
-        self._madvise = partial(memory.madvise, mmap.MADV_REMOVE)
+        self._madvise = partial(memory.madvise, _GIVE_BACK)
 
     def lease(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
         """The array in `block`. The block is free again when the last view of it has died."""

@@ -168,9 +168,9 @@ class Outbox:
     def _keep_flushing(self) -> None:
         while not self._closed.wait(_FLUSH_INTERVAL):
             try:
-                self._encoder.tidy()
                 if self._collected:
                     self.flush()
+                self._encoder.tidy()
             except Exception:
                 continue  # if it lasts, the worker's own thread meets it at its next message
 
