@@ -9,7 +9,7 @@ from dataflow.errors import TimeoutError, WorkerDied
 
 __all__ = ["died", "late"]
 
-_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+_CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
 
 
 def died(
@@ -49,12 +49,12 @@ def _explanation(exitcode: int | None, *, ready: bool) -> tuple[str, str]:
         number = signal.Signals(-exitcode)
     except ValueError:
         return f"was killed by signal {-exitcode}", "see dmesg, and what sends this signal on this machine"
-    if number in _CRASHES:
+    if number.name in _CRASHES:
         return (
             f"was killed by {number.name}",
             "a native library crashed in it. Run with num_proc=0 under python -X faulthandler to see where",
         )
-    if number is signal.SIGKILL:
+    if number.name == "SIGKILL":
         return (
             "was killed by SIGKILL",
             "the kernel may have run out of memory. Lower num_proc or the buffer size, or see dmesg",

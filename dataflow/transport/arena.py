@@ -40,7 +40,7 @@ LARGE_BYTES: Final = 16 << 10
 """From this size on, an array has a block of its own."""
 
 _PAGE: Final = mmap.PAGESIZE
-_GIVE_BACK: Final = getattr(mmap, "MADV_REMOVE", mmap.MADV_DONTNEED)  # the second only hints, where nothing better is
+_GIVE_BACK: Final = getattr(mmap, "MADV_REMOVE", getattr(mmap, "MADV_DONTNEED", 0))  # the second is only a hint
 _SMALLEST_CLASS: Final = (max(LARGE_BYTES, _PAGE) - 1).bit_length()  # blocks of 2 to this, and so on; whole pages
 _MOST_BLOCKS: Final = 1 << 16  # of one class
 _IDLE_SECONDS: Final = 1.0

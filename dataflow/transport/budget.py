@@ -10,7 +10,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,6 +71,8 @@ class Budget:
     def _locked(self) -> Iterator[None]:
         # A record lock belongs to a process: in the main process nobody reserves, and in a worker only its arena does,
         # which has a lock of its own for its threads.
+        import fcntl  # does not exist on Windows, where the package can still be imported
+
         fcntl.lockf(self._file.fd, fcntl.LOCK_EX)
         try:
             yield

@@ -26,6 +26,7 @@ _MADE: Final = 4  # written by the worker
 _WORD_BYTES: Final = 8
 _NAP: Final = 20e-6
 _LONGEST_NAP: Final = 2e-3
+_MOST_AT_ONCE: Final = 512 << 10  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ class Allowance:
         most_bytes = (window.most_queued or sys.maxsize) - (self._sent_bytes - self._words[_FRAMES])
         if (count <= 0 and nbytes <= 0) or most_bytes <= 0:
             return None
+        most_bytes = min(most_bytes, _MOST_AT_ONCE)
         return Room(max(0, min(count, window.count // 3 or 1)), max(0, min(nbytes, window.nbytes // 3)), most_bytes)
 
     def nothing_left(self) -> bool:

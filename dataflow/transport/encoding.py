@@ -30,6 +30,7 @@ __all__ = ["ArrayEncoder"]
 
 _ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
 _ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
+_pickled: Final = pickle.dumps
 _SHORT: Final = 64  # bytes; a pickle that holds an array is longer
 _PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
 
@@ -50,6 +51,7 @@ class ArrayEncoder:
         self._arena = arena
         self._inline = False  # for this datapoint, every array becomes bytes
         self.nbytes = 0  # of the last encoded datapoint
+        self._plain = False  # the last datapoint was short and without arrays: the next one will be
         self._gaps: tuple[bool, list[int]] = (False, [])  # of the last row
         self._layout: Layout = (None, (), "C")  # of the last small array
         self._dtype: np.dtype[Any] | None = None
@@ -58,6 +60,12 @@ class ArrayEncoder:
 
     def encode(self, dp: Any) -> Any:
         """Bytes, or a `Parcel` for a datapoint with arrays; `NO_ROOM` if the arena has no room for these now."""
+        if self._plain:
+            body = _pickled(dp, PROTOCOL)
+            if len(body) <= _SHORT:
+                self.nbytes = len(body)
+                return body
+            self._plain = False  # there may be an array inside, which must not be pickled whole
         kind = type(dp)
         if kind is list or kind is tuple:
             for value in dp:
@@ -71,9 +79,11 @@ class ArrayEncoder:
                     return self._encode_dict(dp)
         elif kind is _ARRAY:
             return self._encode_nested(dp)
-        body = pickle.dumps(dp, PROTOCOL)
+        body = _pickled(dp, PROTOCOL)
         self.nbytes = len(body)
-        if self.nbytes > _SHORT and _ARRAY_INSIDE in body:
+        if self.nbytes <= _SHORT:
+            self._plain = True
+        elif _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         return body
 
