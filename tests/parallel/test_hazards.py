@@ -1,5 +1,6 @@
 """What flows and consumers do to arrays that travel: reuse, keep, overwrite, forward, outlive, fork, die half-way."""
 
+import fcntl
 import gc
 import mmap
 import os
@@ -28,7 +29,6 @@ from dataflow import (
     RepeatedDataPoint,
     WorkerDied,
 )
-from dataflow.transport import budget
 from dataflow.transport.arena import ArenaWriter
 from dataflow.transport.encoding import ArrayEncoder
 from tests.support.fakes import PROCESS_KINDS
@@ -599,19 +599,15 @@ def test_a_worker_that_is_killed_while_it_writes_a_block_tears_nothing(kind, whe
 @KINDS
 def test_a_worker_that_is_killed_in_the_lock_of_the_budget_stops_no_other(kind, monkeypatch):
     reserve_calls = [0]
-    real = budget.fcntl.lockf
+    real = fcntl.lockf
 
-    class Locks:
-        LOCK_EX, LOCK_UN = budget.fcntl.LOCK_EX, budget.fcntl.LOCK_UN
+    def lockf(fd, operation):
+        real(fd, operation)
+        reserve_calls[0] += 1
+        if operation == fcntl.LOCK_EX and reserve_calls[0] > 60 and dataflow.worker_info().index == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        @staticmethod
-        def lockf(fd, operation):
-            real(fd, operation)
-            reserve_calls[0] += 1
-            if operation == Locks.LOCK_EX and reserve_calls[0] > 60 and dataflow.worker_info().index == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    monkeypatch.setattr(budget, "fcntl", Locks)
+    monkeypatch.setattr(fcntl, "lockf", lockf)
     with moved(kind, Flow(sizes_of_all_kinds, 3000), 3, max_bytes=4 << 20) as df:
         kept = []
         with pytest.raises(WorkerDied, match="SIGKILL"):
