@@ -180,7 +180,6 @@ def test_every_array_arrives_writable_with_its_type_and_order(kinds):
         np.ma.masked_array(np.arange(20_000), np.arange(20_000) % 3 == 0),
         np.arange(4).reshape(2, 2).view(np.matrix),
         np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", ">f8")]),
-        np.char.array(["ab", "c"]),
         np.array([(1, None)], dtype=[("a", "i4"), ("b", "O")]),
     ],
     ids=lambda array: f"{type(array).__name__}-{array.dtype}-{array.size}",
