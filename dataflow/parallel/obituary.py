@@ -26,25 +26,23 @@ def died(
         received: Datapoints that came from it; None if it never came so far as to connect.
     """
     who = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
-    happened, cure = _explanation(exitcode, ready=received is not None)
-    when = "while it was starting" if received is None else f"after {received} datapoints, before it finished its work"
+    happened, cure = _explanation(exitcode, heard=received is not None)
+    silent = received is None
+    when = "before anything came from it" if silent else f"after {received} datapoints, before it finished its work"
     message = f"{who} {happened} {when}; {cure}"
     return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
 
 
-def _explanation(exitcode: int | None, *, ready: bool) -> tuple[str, str]:
+def _explanation(exitcode: int | None, *, heard: bool) -> tuple[str, str]:
     if exitcode is None or exitcode >= 0:
         code = "" if exitcode is None else f" with exit code {exitcode}"
-        if not ready:
-            return (
-                f"ended{code}",
-                "what it printed tells more. Under spawn and forkserver, the main program must guard its code with "
-                'if __name__ == "__main__"',
+        cure = "something in the flow called sys.exit or os._exit. Raise an exception instead: it reaches the consumer"
+        if not heard:
+            cure = (
+                "it could not start, and what it printed tells more (under spawn and forkserver, the main program must "
+                f'guard its code with if __name__ == "__main__"); or {cure}'
             )
-        return (
-            f"ended{code}",
-            "something in the flow called sys.exit or os._exit. Raise an exception instead: it reaches the consumer",
-        )
+        return f"ended{code}", cure
     try:
         number = signal.Signals(-exitcode)
     except ValueError:

@@ -708,9 +708,19 @@ def test_a_second_interrupt_while_the_workers_are_given_time_leaves_none_of_them
     def interrupt(signum, frame):
         raise Interrupted
 
+    class Sleeper(DataFlow):
+        def __iter__(self):
+            yield [0]
+            os.write(asleep, b".")  # from here on, no request to stop is heard
+            time.sleep(60)
+
     before_processes = descendants()
-    runner = make(Busy("sleep"), 2)
+    told, asleep = os.pipe()
+    runner = make(Sleeper(), 2)
     next(iter(runner))
+    assert os.read(told, 1) + os.read(told, 1) == b".."
+    os.close(told)
+    os.close(asleep)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
