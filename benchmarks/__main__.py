@@ -91,7 +91,8 @@ def main() -> None:
     if chosen.publish:
         drawing = PAGE.with_suffix(".svg")
         link = f"![Datapoints per second of every contender, for each workload]({drawing.name})\n\n"
-        PAGE.write_text(report.insert(PAGE.read_text("utf-8"), link + text), "utf-8")
+        carried_over = report.markdown(json.loads(path.read_text("utf-8")), only_ratios=True)
+        PAGE.write_text(report.insert(PAGE.read_text("utf-8"), link + carried_over), "utf-8")
         drawings.append(drawing)
     if drawings:
         python = python_of("plot", plot.REQUIRES)

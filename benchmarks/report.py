@@ -11,8 +11,8 @@ __all__ = ["insert", "markdown", "probes_table", "rates_table", "ratios_table", 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """Everything, as sections of a page."""
+def markdown(results: dict[str, Any], *, only_ratios: bool = False) -> str:
+    """Everything, as sections of a page; or what carries over to other machines."""
     figures, probes = Figures(results["runs"]), [run for run in results["runs"] if run["measurement"] != "throughput"]
     sections = [
         ("Against the best peer and the limit of the machine", ratios_table(figures)),
@@ -22,6 +22,8 @@ def markdown(results: dict[str, Any]) -> str:
         ("What is promised", targets_table(verdicts(figures, probes))),
         ("What could not be measured", errors_list(results["runs"])),
     ]
+    if only_ratios:
+        sections = [sections[0], sections[3]]
     return f"{conditions(results)}\n" + "".join(f"\n### {title}\n\n{text}\n" for title, text in sections if text)
 
 
