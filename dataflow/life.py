@@ -47,6 +47,7 @@ class Life:
         self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
         self.shown = 0  # PrintData: datapoints printed since the last reset
         self.begun = 0  # passes begun of what a runner's workers go through; those of new workers come after them
+        self.worked_by: object = None  # the job that goes through it in this process, in a worker
         self.warned = False  # the user has been told, once, what is told once
         self.continued = Continued()  # iterators that outlive a pass
         self.resource: Closeable | None = None  # what close() has to end: a runner's engine

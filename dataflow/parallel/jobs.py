@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dataflow.base import DataFlow
+from dataflow.life import life_of
 from dataflow.passes import open_flow
 from dataflow.seeding import Stream
 from dataflow.transport.outbox import Outbox
@@ -32,6 +33,7 @@ class Produce:
     first: int
 
     def run(self, outbox: Outbox) -> None:
+        life_of(self.df).worked_by = self
         open_flow(self.df, self.stream)
         p = self.first
         # A pass with nothing in it would be followed by another: the flow has ended.
@@ -40,4 +42,6 @@ class Produce:
         outbox.ended()
 
     def close(self) -> None:
-        self.df.close()
+        # A thread that was left behind and returns late must not close what its successor has opened.
+        if life_of(self.df).worked_by is self:
+            self.df.close()

@@ -11,6 +11,7 @@ import tempfile
 import textwrap
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ from dataflow import (
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
+    RepeatedData,
     WorkerDied,
     worker_info,
 )
@@ -449,6 +451,28 @@ def test_a_thread_that_does_not_return_is_named_once_and_left_behind(caplog):
         runner.close()
     assert [record.getMessage().startswith("worker 0 of 1") for record in caplog.records] == [True]
     release.set()
+
+
+@pytest.mark.slow
+def test_a_thread_that_returns_late_does_not_close_what_its_successor_uses():
+    release, blocked = threading.Event(), threading.Event()
+
+    class BlocksOnce(DataFlow):
+        def __iter__(self):
+            yield [0]
+            if not blocked.is_set():
+                blocked.set()
+                release.wait(30)
+
+    with MultiThreadRunner(lambda: RepeatedData(BlocksOnce(), -1), 3, 1) as runner:
+        next(iter(runner))
+        assert blocked.wait(LIMIT)
+        before = {thread for thread in threading.enumerate() if thread.name.startswith("dataflow-worker")}
+        runner.reset_state()  # the first thread does not return: it is left behind
+        release.set()
+        for thread in before:
+            thread.join(LIMIT)
+        assert list(islice(runner, 500)) == [[0]] * 500
 
 
 # -- what happens in a worker ------------------------------------------------------------------------------------------
