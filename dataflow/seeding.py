@@ -32,6 +32,7 @@ __all__ = [
     "fresh_root",
     "permutation",
     "rng",
+    "root_seed",
     "seed",
 ]
 
@@ -70,6 +71,20 @@ def seed(n: int | None) -> None:
         if n < 0:
             raise ValueError(f"a seed is an integer from 0, got {n}")
     _ROOT.value = n
+
+
+def root_seed(owner: object, seed: int | None) -> int | None:
+    """The ``seed=`` of a node, as an integer.
+
+    Raises:
+        ValueError: It is negative.
+        TypeError: It is no integer.
+    """
+    if seed is None:
+        return None
+    if operator.index(seed) < 0:
+        raise ValueError(f"{type(owner).__name__}: seed is an integer from 0, got {seed}")
+    return operator.index(seed)
 
 
 def current_root() -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, RNGDataFlow
-from dataflow.seeding import Stream, Table, permutation
+from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.sources.source import Source
 
 __all__ = ["DataFromList"]
@@ -48,7 +47,7 @@ class DataFromList(Source, RNGDataFlow):
         self.lst = lst
         self.shuffle = shuffle
         self.draws = shuffle or self.adopted
-        self.own_root = None if seed is None else operator.index(seed)
+        self.own_root = root_seed(self, seed)
         self._orders = Table()
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import Blocks, RNGDataFlow
-from dataflow.seeding import Positions, Rng, Stream, Table
+from dataflow.seeding import Positions, Rng, Stream, Table, root_seed
 from dataflow.sources.source import Source
 
 __all__ = ["FakeData"]
@@ -68,7 +68,7 @@ class FakeData(Source, RNGDataFlow):
         for kind in self.dtype:
             if kind.kind not in "biuf":
                 raise TypeError(f"FakeData draws bool, integer and floating dtypes, not {kind}")
-        self.own_root = None if seed is None else operator.index(seed)
+        self.own_root = root_seed(self, seed)
         self._repeated = Table()
 
     def _each(self, name: str, value: Any, several: bool) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dataflow.base import DataFlow, require_flow
 
-__all__ = ["at_least_one", "require_flows", "root_seed"]
+__all__ = ["at_least_one", "require_flows"]
 
 
 def at_least_one(owner: object, name: str, value: Any) -> int:
@@ -40,10 +40,3 @@ def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:
     if not flows:
         raise ValueError(f"{name} expects at least one dataflow, got an empty list")
     return flows
-
-
-def root_seed(owner: object, seed: int | None) -> int | None:
-    """The `seed` of a node, if it is an integer from 0 or None."""
-    if seed is not None and operator.index(seed) < 0:
-        raise ValueError(f"{type(owner).__name__}: seed is an integer from 0, got {seed}")
-    return seed

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.errors import DataFlowTerminated
 from dataflow.passes import walk
-from dataflow.seeding import Stream, Table, permutation
-from dataflow.transforms.arguments import root_seed
+from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
 
 __all__ = ["CacheData"]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, RNGDataFlow, require_flow
-from dataflow.seeding import Stream, Table, permutation, rng
-from dataflow.transforms.arguments import require_flows, root_seed
+from dataflow.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.transforms.arguments import require_flows
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
 from dataflow.transforms.joining import SeveralInputs, interleaved
 

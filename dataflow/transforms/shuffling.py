@@ -10,8 +10,8 @@ from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.life import life_of
-from dataflow.seeding import Stream, rng
-from dataflow.transforms.arguments import at_least_one, root_seed
+from dataflow.seeding import Stream, rng, root_seed
+from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.repeating import passes_on
 
 __all__ = ["LocallyShuffleData"]

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from dataflow.sources.in_memory import DataFromList
+from dataflow.sources.synthetic import FakeData
 from tests.support.contract import seeded
 
 
@@ -67,3 +68,9 @@ def test_an_empty_list_gives_empty_passes_and_no_index(shuffle):
 def test_what_is_no_list_is_refused_with_a_cure(lst):
     with pytest.raises(TypeError, match=r"DataFromIterable|list\("):
         DataFromList(lst)
+
+
+def test_a_negative_seed_is_refused_when_the_node_is_made():
+    for make in (lambda: DataFromList([[1]], seed=-1), lambda: FakeData([(2,)], seed=-1)):
+        with pytest.raises(ValueError, match="seed is an integer from 0, got -1"):
+            make()
