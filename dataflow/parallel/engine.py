@@ -137,6 +137,7 @@ class Engine:
             with self._lock:
                 self._check(ticket)
                 if operator.length_hint(self._chunk):
+                    self._look_meanwhile()
                     return self._chunk
                 self._hand_out_ended()
                 if self._verdict is not None:
@@ -247,6 +248,17 @@ class Engine:
             elif not self._is_under_way(k):
                 self._verdict = self._verdict or self._death(k, exitcode)
 
+    def _look_meanwhile(self) -> None:
+        """A slow consumer may take long over a chunk: a death is not kept from it till the end of that.
+
+        What others have sent is given up then; what the dead worker has sent is handed out first, as always.
+        """
+        now = time.monotonic()
+        if now - self._looked > _LOOK:
+            self._look(now)
+            if self._verdict is not None:
+                self._fail(self._verdict)
+
     def _is_under_way(self, worker: int) -> bool:
         """Whether there is a message of `worker` that was not heard yet.
 
@@ -255,7 +267,8 @@ class Engine:
         while (message := self._receiver.take()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._backlog.append(message)
-        return any(message.worker == worker for message in self._backlog)
+        in_hand = self._handing_out is not None and self._handing_out[0] == worker and operator.length_hint(self._chunk)
+        return bool(in_hand) or any(message.worker == worker for message in self._backlog)
 
     def _unreadable(self, worker: int, count: int, broken: Undecodable) -> BaseException:
         error = broken.__cause__ or broken

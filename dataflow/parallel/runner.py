@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import operator
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,8 @@ __all__ = ["ProcessRunner", "Runner", "queued_bytes", "window_of"]
 _LOG = logging.getLogger(__name__)
 _DEFAULT_WINDOW: Final = Window(count=50, nbytes=256 << 10)
 _LEAST_BYTES: Final = 1 << 20
+_STEP_SECONDS: Final = 0.2
+_LONGEST_STEP: Final = 128
 
 
 class Runner(ProxyDataFlow):
@@ -150,6 +153,7 @@ class Runner(ProxyDataFlow):
 
     def _take(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Any]:
         left = sys.maxsize if length is None else length
+        step = 1  # datapoints after which the engine is asked again, as it looks at the workers: about `_STEP_SECONDS`
         while left:
             try:
                 chunk = engine.chunk(ticket, self.timeout)
@@ -160,9 +164,15 @@ class Runner(ProxyDataFlow):
             if chunk is None:
                 _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                 return
-            here = min(left, operator.length_hint(chunk))
+            here = min(left, step, operator.length_hint(chunk))
             left -= here
+            began = time.monotonic()
             yield from islice(chunk, here)
+            took = time.monotonic() - began
+            if took > _STEP_SECONDS:
+                step = max(1, int(here * _STEP_SECONDS / took))
+            elif here == step:
+                step = min(2 * step, _LONGEST_STEP)
 
     def _warn_endless(self) -> None:
         if not life_of(self).warned:

@@ -581,6 +581,32 @@ def test_a_death_is_told_to_a_slow_consumer_while_others_deliver(make):
     assert time.monotonic() - began < LIMIT / 2
 
 
+class OneFloods(DataFlow):
+    """[worker, pid]: worker 0 makes one and waits; worker 1 makes them for ever and fast, so its messages grow long."""
+
+    def __iter__(self):
+        here = [worker_info().index, os.getpid()]
+        yield here
+        if here[0] == 0:
+            time.sleep(60)
+        while True:
+            yield here
+
+
+@pytest.mark.slow
+@both
+def test_a_death_is_told_to_a_consumer_that_is_slow_over_a_long_message(make):
+    with make(OneFloods(), 2) as runner:
+        it = iter(runner)
+        pids = dict(islice(it, 50_000))
+        while 0 not in pids:
+            pids |= dict(islice(it, 1000))
+        os.kill(pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="SIGKILL"), deadline(LIMIT):  # noqa: PT012
+            for _ in it:
+                threading.Event().wait(0.02)
+
+
 class Unborn(DataFlow):
     """Ends its process before the worker has begun."""
 
