@@ -242,8 +242,9 @@ class Engine:
         for k in self._crew.ended():
             if not self._ledger.missed(k):
                 continue
-            exitcode = self._crew.workers[k].exitcode() or 0
-            if now - self._untimely.setdefault(k, now) < (_SETTLE if exitcode < 0 else _SETTLE_EXITED):
+            exitcode = self._crew.workers[k].exitcode()
+            killed = exitcode is not None and exitcode < 0
+            if now - self._untimely.setdefault(k, now) < (_SETTLE if killed else _SETTLE_EXITED):
                 self._looked = now - _LOOK + _SETTLE  # look again soon, also while others deliver
             elif not self._is_under_way(k):
                 self._verdict = self._verdict or self._death(k, exitcode)
@@ -255,7 +256,10 @@ class Engine:
         """
         now = time.monotonic()
         if now - self._looked > _LOOK:
-            self._look(now)
+            try:
+                self._look(now)
+            except BaseException as error:  # it may have taken a message
+                self._fail(error)
             if self._verdict is not None:
                 self._fail(self._verdict)
 

@@ -278,6 +278,29 @@ def test_an_interrupt_that_may_have_lost_a_message_ends_the_run(interrupt):
         assert stage.workers[0].story[-1] == "release"
 
 
+def test_an_interrupt_while_it_looks_in_the_middle_of_a_chunk_ends_the_run_too():
+    class Loses(FakeReceiver):
+        losing = False
+
+        def take(self):
+            message = super().take()
+            if message is not None and self.losing:
+                raise KeyboardInterrupt
+            return message
+
+    receiver = Loses([data(1, 2, 3)])
+    with Stage(receiver=receiver, num=2) as stage:
+        ticket = stage.engine.claim()
+        assert next(stage.engine.chunk(ticket, 1)) == 1
+        stage.workers[1].code = -9
+        receiver.inbox.append(data(4))
+        receiver.losing = True
+        with pytest.raises(KeyboardInterrupt):
+            wait_until(lambda: stage.engine.chunk(ticket, 1) is None, 5, "nobody looks")
+        with pytest.raises(DataFlowTerminated, match="KeyboardInterrupt"):
+            stage.engine.claim()
+
+
 def test_if_the_consumers_end_cannot_be_opened_the_workers_are_ended():
     workers = [FakeWorker(0, 2), FakeWorker(1, 2)]
     start = iter(workers)
