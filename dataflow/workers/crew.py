@@ -72,10 +72,6 @@ class Crew:
             self.stop(0)
             raise
 
-    def sentinels(self) -> list[int]:
-        """Descriptors that become readable when a worker ends."""
-        return [w.sentinel for w in self.workers if w.sentinel is not None]
-
     def ended(self) -> list[int]:
         """The indexes of the workers that have ended."""
         return [k for k, worker in enumerate(self.workers) if worker.has_ended()]
