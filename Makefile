@@ -21,10 +21,10 @@ demo: $(INSTALLED)examples ## train a small network on real handwritten digits, 
 	$(RUN) examples/digits.py
 
 test: $(INSTALLED)test ## run the quick suite: tests, doctests, code in the documents
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) -m tests $(PYTEST_ARGS)
 
 test-full: $(INSTALLED)test ## run everything, the whole products of cases included
-	$(RUN) -m pytest -m "full or not full" $(PYTEST_ARGS)
+	$(RUN) -m tests -m "full or not full" $(PYTEST_ARGS)
 
 test-all: ## run the quick suite on each of Python 3.11, 3.12 and 3.13 that is found
 	@ran=; failed=; missing=; \

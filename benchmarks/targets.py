@@ -76,6 +76,11 @@ OF_OTHERS = (
         if item.label == ZMQ
     ),
     AtLeast("small", "ours/thread", "tensorpack/thread", 3),
+    AtLeast("batch", "ours/background", ZMQ, 0.8),
+    AtLeast("batch", "ours/background-copies", "elektronn/events", 1),
+    AtLeast("batch", "ours/background", "elektronn/events", 1),
+    *(AtLeast(workload, "tcp/ours", "tcp/pickle5", 0.85) for workload in ("small", "image", "batch")),
+    *(AtLeast(workload, "tcp/ours-curve", "tcp/ours", 0.3) for workload in ("small", "image", "batch")),
 )
 
 

@@ -51,6 +51,14 @@ class Workload:
         """Datapoints `start`, `start + step`, … for ever."""
         return map(self.make, itertools.count(start, step))
 
+    def inputs(self, start: int = 0, step: int = 1) -> Iterator[Any]:
+        """What a source gives to a parallel map, for `work`: an index where there is nothing to be decoded."""
+        return ([index] for index in itertools.count(start, step))
+
+    def work(self, given: Any) -> Any:
+        """The datapoint that a parallel map makes of what it is given."""
+        return self.make(given[0])
+
     def consume(self, datapoints: Iterable[Any]) -> Any:
         """Read both ends of every array of `datapoints`; return the last datapoint."""
         raise NotImplementedError
@@ -221,10 +229,20 @@ class Jpeg(Images):
         """Every picture there is, so that the consumer need not decode to check."""
         return [self.make(index)[0] for index in range(2 * len(self.pool))]
 
+    def inputs(self, start=0, step=1):
+        return ([index, self.pool[index % len(self.pool)]] for index in itertools.count(start, step))
+
+    def work(self, given):
+        return self.decode(*given)
+
     def make(self, index):
+        return self.decode(index, self.pool[index % len(self.pool)])
+
+    def decode(self, index: int, encoded: np.ndarray) -> Any:
+        """Datapoint `index`, from the bytes of its photograph."""
         import cv2
 
-        image = cv2.imdecode(self.pool[index % len(self.pool)], cv2.IMREAD_COLOR)
+        image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
         image = cv2.resize(image, (224, 224))
         return [cv2.flip(image, 1) if index // len(self.pool) % 2 else image, index]
 

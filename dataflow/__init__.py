@@ -11,14 +11,22 @@ from dataflow.errors import (
     DataFlowTerminated,
     Dropped,
     EmptyPass,
+    FileDamaged,
     LengthUnknown,
     MissingExtra,
     NotAddressable,
     NotPicklable,
     NotReentrant,
+    NotReproducible,
+    NotStorable,
+    PickleRefused,
+    ReceiverLost,
+    SenderLost,
     ShapeMismatch,
     SourceExhausted,
+    StateMismatch,
     TimeoutError as TimeoutError,
+    TooManyFailures,
     WorkerDied,
     WorkerError,
 )
@@ -35,20 +43,48 @@ from dataflow.sources.synthetic import FakeData
 # Transforms: what happens to them on the way
 from dataflow.transforms.batching import BatchData, BatchDataByShape
 
+from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.caching import CacheData
+from dataflow.transforms.filtering import FilterData
 from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.transforms.mixing import RandomChooseData, RandomMixData
 from dataflow.transforms.repeating import FixedSizeData, RepeatedData, RepeatedDataPoint
+from dataflow.transforms.resuming import ResumableData
 from dataflow.transforms.selecting import FlattenData, SelectComponent
-from dataflow.transforms.shuffling import LocallyShuffleData
+from dataflow.transforms.sharding import ShardData
+from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
 
 # Diagnostics: what people see of them
 from dataflow.diagnostics.display import PrintData
 from dataflow.diagnostics.speed import TestDataSpeed
 
-# Runners: where the work is done
+# Runners and parallel maps: where the work is done
+from dataflow.parallel.map_variants import (
+    MultiProcessMapAndBatchData,
+    MultiProcessMapAndBatchDataZMQ,
+    MultiProcessMapDataComponentSharedArray,
+)
+from dataflow.parallel.maps import MultiProcessMapData, MultiProcessMapDataZMQ, MultiThreadMapData
 from dataflow.parallel.runners import MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
+
+# The interface of ELEKTRONN: arrays in shared memory, and background processes that fill them
+from dataflow.shared.arrays import SharedMem
+from dataflow.shared.background import BackgroundProc
+from dataflow.shared.fifo import SharedQ
+from dataflow.shared.source import BackgroundData
+
+# Formats: datapoints on disk
+from dataflow.formats.disk_cache import DiskCacheData
+from dataflow.formats.hdf5 import HDF5Data, HDF5Serializer
+from dataflow.formats.lmdb import LMDBData, LMDBDataDecoder, LMDBSerializer
+from dataflow.formats.npz import NumpySerializer
+from dataflow.formats.svmlight import SVMLightData
+from dataflow.formats.tfrecord import TFRecordSerializer
+
+# Over the network
+from dataflow.remote.receiver import RemoteDataZMQ
+from dataflow.remote.sending import send_dataflow_zmq
 
 # Old names
 from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
@@ -65,13 +101,21 @@ __all__ = [
     "DataFlowTerminated",
     "Dropped",
     "EmptyPass",
+    "FileDamaged",
     "LengthUnknown",
     "MissingExtra",
     "NotAddressable",
     "NotPicklable",
     "NotReentrant",
+    "NotReproducible",
+    "NotStorable",
+    "PickleRefused",
+    "ReceiverLost",
+    "SenderLost",
     "ShapeMismatch",
     "SourceExhausted",
+    "StateMismatch",
+    "TooManyFailures",
     "WorkerDied",
     "WorkerError",
     # Sources
@@ -85,6 +129,7 @@ __all__ = [
     "BatchDataByShape",
     "CacheData",
     "ConcatData",
+    "FilterData",
     "FixedSizeData",
     "FlattenData",
     "JoinData",
@@ -92,17 +137,45 @@ __all__ = [
     "MapData",
     "MapDataComponent",
     "RandomChooseData",
+    "RandomMapData",
     "RandomMixData",
     "RepeatedData",
     "RepeatedDataPoint",
+    "ResumableData",
     "SelectComponent",
+    "ShardData",
+    "ShuffleData",
     # Diagnostics
     "PrintData",
     "TestDataSpeed",
-    # Runners
+    # Runners and parallel maps
+    "MultiProcessMapAndBatchData",
+    "MultiProcessMapAndBatchDataZMQ",
+    "MultiProcessMapData",
+    "MultiProcessMapDataComponentSharedArray",
+    "MultiProcessMapDataZMQ",
     "MultiProcessRunner",
     "MultiProcessRunnerZMQ",
+    "MultiThreadMapData",
     "MultiThreadRunner",
+    # The interface of ELEKTRONN
+    "BackgroundData",
+    "BackgroundProc",
+    "SharedMem",
+    "SharedQ",
+    # Formats
+    "DiskCacheData",
+    "HDF5Data",
+    "HDF5Serializer",
+    "LMDBData",
+    "LMDBDataDecoder",
+    "LMDBSerializer",
+    "NumpySerializer",
+    "SVMLightData",
+    "TFRecordSerializer",
+    # Over the network
+    "RemoteDataZMQ",
+    "send_dataflow_zmq",
     # Old names
     "MultiProcessPrefetchData",
     "MultiThreadPrefetchData",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from dataflow.errors import LengthUnknown
@@ -16,7 +17,7 @@ from dataflow.life import Life, life_of
 from dataflow.passes import Running, next_pass, place, reset_round, root_stream, running_pass
 from dataflow.seeding import Stream, current_root, rng
 
-__all__ = ["adopt", "found_inputs", "noted", "super_pass"]
+__all__ = ["adopt", "found_inputs", "in_place", "noted", "super_pass"]
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ def _reset(self: Any, life: Life, reset: Callable[[Any], None]) -> None:
     # Where the user has seeded anew, the place of the last time is out of date.
     if life.stream is None or current_root() not in {None, life.stream.root}:
         place(self, root_stream(self))
-    life.resetting, life.rng = True, None
+    life.resetting, life.rng, life.tolerance = True, None, None
     try:
         reset(self)
         life.ready = True
@@ -106,10 +107,25 @@ def _iter(iterate: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterator[A
     return __iter__
 
 
+def in_place(df: Any, p: int, stream: Stream) -> tuple[Iterator[Any], Callable[[], AbstractContextManager[object]]]:
+    """A pass of `df` for somebody who makes many steps at a time, and something to be entered for these steps.
+
+    To enter costs as much as one step, if a user wrote the node; then only that code runs within.
+    """
+    if type(df).run_pass is not _run:
+        return df.run_pass(p, stream), nullcontext
+    running = _begun(df, p, stream)
+    return running.call(_user_iterator, df), running.entered
+
+
+def _begun(self: Any, p: int, stream: Stream) -> Running:
+    drawn = rng(self.words(stream, p, purpose=_USER)) if self.draws else None
+    return Running(self, p, stream, drawn)
+
+
 def _run(self: Any, p: int, stream: Stream) -> Iterator[Any]:
     """`run_pass` of a user's node."""
-    drawn = rng(stream.words(self.level, p, root=self.own_root, purpose=_USER)) if self.draws else None
-    running = Running(self, p, stream, drawn)
+    running = _begun(self, p, stream)
     iterator = running.call(_user_iterator, self)
     try:
         while True:

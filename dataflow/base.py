@@ -24,8 +24,9 @@ from dataflow.adoption import adopt, found_inputs, noted, super_pass
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.life import life_of
-from dataflow.passes import next_pass, open_flow, root_stream, running_pass
+from dataflow.passes import next_pass, open_flow, picking, root_stream, running_pass
 from dataflow.seeding import Rng, Stream, rng
+from dataflow.traits import Traits
 
 __all__ = ["Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "require_flow"]
 
@@ -35,7 +36,7 @@ Blocks = Iterable[NDArray[np.int64]]
 _RESET = 1  # the purpose word of a generator that serves reset_state, not a pass
 
 
-class DataFlow:
+class DataFlow(Traits):
     """An endless sequence of passes over datapoints.
 
     Iterate it with a plain loop: each ``for dp in df`` is one pass. A subclass defines ``__iter__``, and ``__len__`` if
@@ -52,15 +53,6 @@ class DataFlow:
         >>> list(Squares())
         [[0], [1], [4], [9]]
     """
-
-    draws: bool = False
-    """Whether this node draws random numbers."""
-
-    own_root: int | None = None
-    """A root seed of its own (`seed=` of random nodes), instead of the one told from above."""
-
-    remote_inputs: ClassVar[bool] = False
-    """Whether the inputs are reset and iterated elsewhere, by workers."""
 
     adopted: ClassVar[bool] = False
     """Whether ``__iter__`` was written by a user."""
@@ -79,11 +71,6 @@ class DataFlow:
     def inputs(self) -> Sequence[DataFlow]:
         """The flows below: found among the attributes of a user's node, declared by built-in ones."""
         return found_inputs(self, DataFlow)
-
-    @property
-    def indexed(self) -> bool:
-        """Whether this node itself can be addressed, given inputs that can."""
-        return False
 
     @property
     def endless(self) -> bool:
@@ -119,11 +106,13 @@ class DataFlow:
         stream = root_stream(self)
         open_flow(self, stream)
         if isinstance(index, slice):
-            return list(present(self.at([_indexes(index)], stream)))
+            with picking():
+                return list(present(self.at([_indexes(index)], stream)))
         index = operator.index(index)
         if index < 0:
             raise IndexError(f"index {index}: the sequence of passes is endless and has no end to count from")
-        (dp,) = self.at([np.array([index], dtype=np.int64)], stream)
+        with picking():
+            (dp,) = self.at([np.array([index], dtype=np.int64)], stream)
         if dp is HOLE:
             raise Dropped(f"the datapoint at index {index} of {type(self).__name__} was dropped: a map returned None")
         return dp
@@ -178,23 +167,6 @@ class DataFlow:
         state.pop("_life", None)
         return state
 
-    # -- random numbers ------------------------------------------------------------------------------------------------
-
-    @property
-    def level(self) -> int:
-        """How many nodes below, along first inputs, draw or join."""
-        first = next(iter(self.inputs), None)
-        return 0 if first is None else first.level + (first.draws or first.joins)
-
-    @property
-    def joins(self) -> bool:
-        """Whether this node has several inputs, each with a stream of its own."""
-        return len(self.inputs) > 1
-
-    def words(self, stream: Stream, p: int) -> tuple[int, ...]:
-        """The key of this node's random numbers in pass `p`."""
-        return stream.words(self.level, p, root=self.own_root)
-
     # -- users' own nodes ----------------------------------------------------------------------------------------------
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -226,6 +198,10 @@ class ProxyDataFlow(DataFlow):
     @property
     def endless(self) -> bool:
         return self.ds.endless
+
+    @property
+    def grain(self) -> int:
+        return self.ds.grain
 
     def __len__(self) -> int:
         return len(self.ds)
@@ -269,7 +245,7 @@ class RNGDataFlow(DataFlow):
         life = life_of(self)
         if life.rng is None:
             stream = life.stream or Stream(life.root())
-            life.rng = rng(stream.words(self.level, 0, root=self.own_root, purpose=_RESET))
+            life.rng = rng(self.words(stream, 0, purpose=_RESET))
         return life.rng
 
     @rng.setter

@@ -6,13 +6,21 @@
     ├── LengthUnknown         `len` of a flow whose passes have no known length (also NotImplementedError, TypeError)
     ├── NotAddressable        `df[i]` of a flow that is only a sequence of passes (also TypeError)
     ├── Dropped               the datapoint at this index was dropped by a map (also LookupError)
+    ├── NotReproducible       sameness was asked of a flow whose order nobody can promise (also ValueError)
+    ├── StateMismatch         a saved state does not fit the flow that is to resume from it (also ValueError)
     ├── SourceExhausted       a source that can be read only once was asked for another pass
     ├── EmptyPass             a node that owes datapoints found none in its input
     ├── ShapeMismatch         datapoints of one batch differ in shape, components or kind (also ValueError)
-    ├── NotPicklable          a flow cannot be sent to a worker (also TypeError)
+    ├── NotPicklable          a flow cannot be sent to a worker, or a list not be packed (also TypeError)
+    ├── TooManyFailures       more items failed than `max_failures` allows
     ├── TimeoutError          no datapoint arrived in time (also RuntimeError and the builtin TimeoutError)
     ├── WorkerError           a worker raised an exception that could not be sent as it was (also RuntimeError)
     ├── WorkerDied            a worker ended without an exception: killed, crashed, exited (also RuntimeError)
+    ├── SenderLost            a sender over the network fell silent, or datapoints of it are missing (also RuntimeError)
+    ├── ReceiverLost          a receiver over the network has gone, or refuses this sender (also RuntimeError)
+    ├── FileDamaged           a file is cut off, or holds other bytes than were written (also ValueError)
+    ├── NotStorable           a file format cannot hold a datapoint as it is (also TypeError)
+    ├── PickleRefused         a file holds pickled objects, which could run any code (also ValueError)
     └── MissingExtra          an optional package is not installed (also ImportError)
 
 Every message says what happened, with values; why, where it is known; and what to do.
@@ -21,20 +29,30 @@ Every message says what happened, with values; why, where it is known; and what 
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "DataFlowError",
     "DataFlowTerminated",
     "Dropped",
     "EmptyPass",
+    "FileDamaged",
     "LengthUnknown",
     "MissingExtra",
     "NotAddressable",
     "NotPicklable",
     "NotReentrant",
+    "NotReproducible",
+    "NotStorable",
+    "PickleRefused",
+    "ReceiverLost",
+    "SenderLost",
     "ShapeMismatch",
     "SourceExhausted",
+    "StateMismatch",
     "TimeoutError",
+    "TooManyFailures",
     "WorkerDied",
     "WorkerError",
     "WorkerTraceback",
@@ -68,6 +86,14 @@ class Dropped(DataFlowError, LookupError):
     """The datapoint at this index was dropped: a map returned None for it."""
 
 
+class NotReproducible(DataFlowError, ValueError):
+    """Sameness was asked of a flow whose order nobody can promise: unseeded, mixed by workers, or bound to its past."""
+
+
+class StateMismatch(DataFlowError, ValueError):
+    """A saved state does not fit the flow that is to resume from it; the message holds the first difference."""
+
+
 class SourceExhausted(DataFlowError):
     """A source that can be read only once was asked for another pass."""
 
@@ -81,7 +107,19 @@ class ShapeMismatch(DataFlowError, ValueError):
 
 
 class NotPicklable(DataFlowError, TypeError):
-    """A flow cannot be sent to a worker process; the message names the node and the attribute."""
+    """A flow cannot be sent to a worker process, or a list not be packed; the message names what cannot be pickled."""
+
+
+class TooManyFailures(DataFlowError):
+    """More items failed than `max_failures` allows; the cause is the last error.
+
+    Attributes:
+        failures: The records of the last 1,000, each with node, position, pass, type, text and traceback.
+    """
+
+    def __init__(self, message: str, *, failures: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.failures = list(failures)
 
 
 class TimeoutError(DataFlowError, RuntimeError, builtins.TimeoutError):
@@ -116,6 +154,58 @@ class WorkerDied(DataFlowError, RuntimeError):
         self.num_workers = num_workers
         self.pid = pid
         self.exitcode = exitcode
+
+
+class SenderLost(DataFlowError, RuntimeError):
+    """A sender over the network fell silent, its flow has failed, or datapoints of it are missing.
+
+    Attributes:
+        sender: Host and process, as it has named itself.
+        announced: Datapoints that it had announced; None if it could not know.
+        received: Datapoints that came from it.
+    """
+
+    def __init__(self, message: str, *, sender: str = "", announced: int | None = None, received: int = 0) -> None:
+        super().__init__(message)
+        self.sender = sender
+        self.announced = announced
+        self.received = received
+
+
+class ReceiverLost(DataFlowError, RuntimeError):
+    """A receiver over the network has gone, or refuses this sender.
+
+    Attributes:
+        taken: Datapoints of this sender that it had begun to hand out.
+        closed: Whether it was closed, and has said so.
+    """
+
+    def __init__(self, message: str, *, taken: int = 0, closed: bool = False) -> None:
+        super().__init__(message)
+        self.taken = taken
+        self.closed = closed
+
+
+class FileDamaged(DataFlowError, ValueError):
+    """A file is cut off, or holds other bytes than were written.
+
+    Attributes:
+        path: The file.
+        offset: Where in it, in bytes; None where it is not known.
+    """
+
+    def __init__(self, message: str, *, path: str = "", offset: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+
+
+class NotStorable(DataFlowError, TypeError):
+    """A file format cannot hold a datapoint as it is; the message names the component and the formats that can."""
+
+
+class PickleRefused(DataFlowError, ValueError):
+    """A file holds pickled objects, and reading those could run any code: only ``pickle=True`` allows it."""
 
 
 class MissingExtra(DataFlowError, ImportError):

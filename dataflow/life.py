@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from dataflow.errors import DataFlowTerminated, NotReentrant
 from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
+from dataflow.tolerance import Tolerance
 
 __all__ = ["Continued", "Life", "life_of", "terminated"]
 
@@ -38,6 +39,7 @@ class Life:
         self.pid = os.getpid()
         self.lock = threading.RLock()  # held while the flow is reset: of two threads that begin, one resets
         self.entropy: int | None = None  # the root of an outermost flow where nobody called seed(); drawn once
+        self.fixed = False  # it was not drawn: it is that of a saved state, or of a flow whose code began this one
         self.origin: Turns | None = None  # turns above an outermost flow that user-written code began
         self.passes = 0  # passes begun by the user; the number of the next one
         self.stream: Stream | None = None  # the place in the chain, as of the last reset
@@ -47,8 +49,10 @@ class Life:
         self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
         self.shown = 0  # PrintData: datapoints printed since the last reset
         self.begun = 0  # passes begun of what a runner's workers go through; those of new workers come after them
-        self.worked_by: object = None  # the job that goes through it in this process, in a worker
+        self.worked_by: object = None  # the thread that goes through it in this process, in a worker
         self.warned = False  # the user has been told, once, what is told once
+        self.bookmark: Any = None  # ResumableData: where the iteration that was begun last has got to
+        self.tolerance: Tolerance | None = None  # what bears failures of single items, and knows those there were
         self.continued = Continued()  # iterators that outlive a pass
         self.resource: Closeable | None = None  # what close() has to end: a runner's engine
         self._finaliser: weakref.finalize[Any, Any] | None = None  # ends it when the flow is collected

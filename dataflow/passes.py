@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from dataflow.life import Life, life_of, terminated
-from dataflow.seeding import Rng, Stream, Turns
+from dataflow.seeding import Rng, Stream, Turns, current_root
 
 __all__ = [
     "Node",
@@ -16,6 +16,8 @@ __all__ = [
     "known_length",
     "next_pass",
     "open_flow",
+    "picked_here",
+    "picking",
     "place",
     "reset_round",
     "root_stream",
@@ -33,6 +35,8 @@ class Node(Protocol):
     def remote_inputs(self) -> bool: ...
     @property
     def level(self) -> int: ...
+    @property
+    def shard_ranks(self) -> tuple[int, ...]: ...
     def run_pass(self, p: int, stream: Stream) -> Iterator[Any]: ...
     def reset_state(self) -> None: ...
 
@@ -55,6 +59,7 @@ class Running:
         level = df.level
         self._level, self._p = level, p
         self._num_born = 0
+        self._ranks = df.shard_ranks
         self.life = life_of(df)
         self.rng = rng
         self.own = _Told(p, stream)  # for super().__iter__()
@@ -65,7 +70,19 @@ class Running:
     def birthplace(self) -> Turns:
         """The turns to the next flow that the code of this pass begins and that is no input of its node."""
         self._num_born += 1
-        return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_born), (self._p, 0))
+        ranks = ((rank, 0) for rank in self._ranks)
+        return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_born), (self._p, 0), *ranks)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """For many steps at a time, with nothing but steps between them."""
+        here = _here
+        outer = here.running
+        here.running = self
+        try:
+            yield
+        finally:
+            here.running = outer
 
     def call(self, function: Callable[[A], T], argument: A) -> T:
         """Call `function` as a part of this pass."""
@@ -92,6 +109,7 @@ class _Told:
 
 class _Here(threading.local):
     running: Running | None = None  # the innermost user-written pass that makes a step in this thread
+    picking: bool = False  # whether this thread picks datapoints by index for the user
     done: set[Life] | None = None  # nodes that need no reset in the round of resets that this thread makes
 
 
@@ -135,7 +153,7 @@ def root_stream(df: Node) -> Stream:
     life = life_of(df)
     if life.origin is None:
         life.origin = _origin(life)
-    return Stream(life.root(), life.origin)
+    return Stream(life.root(), life.origin, drawn=current_root() is None and not life.fixed)
 
 
 def _origin(life: Life) -> Turns:
@@ -146,10 +164,10 @@ def _origin(life: Life) -> Turns:
     """
     running = _here.running
     if running is not None and life not in running.inputs:
-        life.entropy = running.own.stream.root
+        life.entropy, life.fixed = running.own.stream.root, not running.own.stream.drawn
         return running.birthplace()
     if _here.done is not None and life.stream is not None:
-        life.entropy = life.stream.root
+        life.entropy, life.fixed = life.stream.root, not life.stream.drawn
         return life.stream.turns
     return ()
 
@@ -167,6 +185,21 @@ def open_flow(df: Node, stream: Stream) -> None:
         with reset_round(ready):
             for node in walk(df):
                 node.reset_state()
+
+
+def picked_here() -> bool:
+    """Whether what is addressed now was picked by the user, as ``df[index]``, and not by a pass or a worker."""
+    return _here.picking
+
+
+@contextmanager
+def picking() -> Iterator[None]:
+    """Inside the block, in this thread, the user picks datapoints: they are made here, whoever has workers."""
+    outer, _here.picking = _here.picking, True
+    try:
+        yield
+    finally:
+        _here.picking = outer
 
 
 @contextmanager
@@ -192,8 +225,8 @@ def place(df: Node, stream: Stream) -> None:
             place(ds, stream.turn(level, j))
 
 
-def walk(df: N) -> Iterator[N]:
-    """The nodes of a flow, from above, each once, down to where workers take over."""
+def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
+    """The nodes of a flow, from above, each once, down to where workers take over; or `everywhere`."""
     seen: set[int] = set()
     waiting = [df]
     while waiting:
@@ -202,7 +235,7 @@ def walk(df: N) -> Iterator[N]:
             seen.add(id(node))
             yield node
             # Asked for only now: whoever got the node may have reset it, and a reset may make inputs.
-            waiting += () if node.remote_inputs else reversed(node.inputs)
+            waiting += reversed(node.inputs) if everywhere or not node.remote_inputs else ()
 
 
 def known_length(df: Any) -> int | None:

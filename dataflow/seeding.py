@@ -14,14 +14,16 @@ from __future__ import annotations
 import functools
 import operator
 import secrets
-from collections.abc import Hashable
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "IndexRngs",
     "Positions",
     "Rng",
     "Stream",
@@ -102,22 +104,29 @@ Turns = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Where random numbers come from at one place of a chain: the root seed and the turns taken on the way down."""
+    """Where random numbers come from at one place of a chain: the root seed and the turns taken on the way down.
+
+    `drawn` says that nobody fixed the root: another process that runs the same flow has drawn another one.
+    """
 
     root: int
     turns: Turns = ()
+    drawn: bool = field(default=False, compare=False)
 
     def turn(self, level: int, j: int) -> Stream:
         """The stream of input `j` of a node at `level`: input 0 goes straight on."""
-        return self if j == 0 else Stream(self.root, (*self.turns, (level, j)))
+        return self if j == 0 else Stream(self.root, (*self.turns, (level, j)), self.drawn)
 
-    def words(self, level: int, p: int, *, root: int | None = None, purpose: int = 0) -> tuple[int, ...]:
+    def words(
+        self, level: int, p: int, *, root: int | None = None, purpose: int = 0, ranks: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
         """The key of one generator: at this place, for a node at `level`, in pass `p`.
 
-        `root` replaces the root seed (a node's own ``seed=``); `purpose` separates generators of one node.
+        `root` replaces the root seed (a node's own ``seed=``); `purpose` separates generators of one node, `ranks` the
+        processes that each take a share of what is below.
         """
         flat = (word for turn in self.turns for word in turn)
-        return (self.root if root is None else root, len(self.turns), *flat, level, p, purpose)
+        return (self.root if root is None else root, len(self.turns), *flat, level, p, purpose, *ranks)
 
 
 def _sequence(words: tuple[int, ...]) -> np.random.SeedSequence:
@@ -179,9 +188,14 @@ def rng(words: tuple[int, ...]) -> Rng:
 
 
 class Positions:
-    """The generators of all positions of one pass: one Philox that is moved by its counter (under 1 µs each).
+    """The generators of all positions of one pass: one Philox that is moved by its counter (about 1 µs each).
 
-    The generator that `at` returns is valid until the next call.
+    Guarantees:
+
+    - `at` begins anew: what was drawn for one position, and how much, changes nothing for another.
+    - A generator that somebody keeps stays that of its position: the next call makes another one. So let go of it
+      before the next call, where it is not meant to be kept; making one costs ten times as much as moving one.
+    - One user at a time: each thread makes its own `Positions`.
     """
 
     def __init__(self, words: tuple[int, ...]) -> None:
@@ -189,12 +203,49 @@ class Positions:
         self._rng = Rng(self._philox)
         self._state = self._philox.state
         self._counter = self._state["state"]["counter"]
+        self._counter[:] = 0
+        self._unkept = self._references()
 
     def at(self, position: int) -> Rng:
         """The generator of one position, at its beginning. Positions are 2**192 numbers apart."""
-        self._counter[:] = 0, 0, 0, position
+        if self._references() != self._unkept:
+            self._philox = np.random.Philox(0)
+            self._rng = Rng(self._philox)
+        self._counter[3] = position
         self._philox.state = self._state
         return self._rng
+
+    def _references(self) -> tuple[int, int]:
+        """Counted in one place, so that only references from elsewhere make a difference, in every Python."""
+        return sys.getrefcount(self._rng), sys.getrefcount(self._philox)
+
+
+class IndexRngs:
+    """The generators that belong to the indexes of one node. Picklable.
+
+    Args:
+        words: The key of the node's random numbers in a pass.
+        n: Datapoints per pass; None for an endless flow, all of which is pass 0.
+    """
+
+    def __init__(self, words: Callable[[int], tuple[int, ...]], n: int | None) -> None:
+        self._words = words
+        self._n = n
+        self._p = -1  # the pass of the positions
+        self._positions: Positions | None = None  # None before the first call
+
+    def at(self, index: int) -> Rng:
+        """The generator of one index, at its beginning, as `Positions.at` gives it; cheap as long as the pass stays."""
+        return self.of(0, index) if self._n is None else self.of(*divmod(index, self._n))
+
+    def of(self, p: int, position: int) -> Rng:
+        """The generator of one position of pass `p`, for a flow that is only a sequence of passes."""
+        if self._positions is None or p != self._p:
+            self._p, self._positions = p, Positions(self._words(p))
+        return self._positions.at(position)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IndexRngs, (self._words, self._n)
 
 
 def permutation(words: tuple[int, ...], n: int) -> NDArray[Any]:

@@ -2,10 +2,13 @@
 
 Two photographs ship with scikit-learn, so nothing is downloaded. The chain:
 
-    list of files, shuffled -> decode -> random crop, flip, brightness -> runner with workers -> batches
+    list of files, shuffled -> decode -> random crop, flip, brightness -> batches
 
-Each datapoint reads and decodes its file anew, as it would in a folder of a million different ones.
-``--runner`` and ``--workers`` change where that work is done.
+Each datapoint reads and decodes its file anew, as it would in a folder of a million different ones. ``--via`` changes
+who does that work: a *runner* moves the whole chain into workers; a parallel *map* keeps the list in this process and
+moves one function into worker processes, or into *threads*. ``--runner`` chooses among the runners.
+
+``--save photos.lmdb`` decodes each photograph once, keeps it in that file, and reads it from there, also the next time.
 
 Run it with ``python examples/photos.py --out contact-sheet.png``.
 """
@@ -34,11 +37,16 @@ from dataflow import (
     BatchData,
     DataFlow,
     DataFromList,
+    FixedSizeData,
+    LMDBSerializer,
     MapDataComponent,
+    MultiProcessMapData,
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
+    MultiThreadMapData,
     MultiThreadRunner,
     ProxyDataFlow,
+    RepeatedData,
     RNGDataFlow,
 )
 
@@ -115,6 +123,25 @@ def change_brightness(image: Image, rng: np.random.Generator) -> Image:
     return np.minimum(scaled, WHITE).astype(np.uint8)
 
 
+def cut_crop(photo: Image, rng: np.random.Generator) -> Image:
+    """Turn a photograph of any size into one random crop, uint8 ``(96, 96, 3)``."""
+    square = cut_random_square(photo, rng)
+    crop = cv2.resize(square, (CROP_SIDE, CROP_SIDE), interpolation=cv2.INTER_AREA)
+    return change_brightness(flip_sometimes(crop, rng), rng)
+
+
+def crop_file(dp: list[str], rng: np.random.Generator) -> list[Image]:
+    """Do all of the work for one datapoint ``[path]``: what a parallel map sends to its workers."""
+    (path,) = dp
+    return [cut_crop(read_photo(path), rng)]
+
+
+def crop_photo(dp: list[Image], rng: np.random.Generator) -> list[Image]:
+    """Do the rest of the work for one datapoint ``[photo]`` that was decoded before."""
+    (photo,) = dp
+    return [cut_crop(photo, rng)]
+
+
 class RandomCrops(RNGDataFlow, ProxyDataFlow):
     """Turn every photograph into one random crop.
 
@@ -132,9 +159,7 @@ class RandomCrops(RNGDataFlow, ProxyDataFlow):
 
     def __iter__(self) -> Iterator[list[Image]]:
         for (photo,) in self.ds:
-            square = cut_random_square(photo, self.rng)
-            crop = cv2.resize(square, (CROP_SIDE, CROP_SIDE), interpolation=cv2.INTER_AREA)
-            yield [change_brightness(flip_sometimes(crop, self.rng), self.rng)]
+            yield [cut_crop(photo, self.rng)]
 
 
 # Each runner takes a function that makes the flow, as `MultiThreadRunner` needs one flow per thread.
@@ -146,14 +171,39 @@ RUNNERS: dict[str, Callable[[Callable[[], DataFlow], int], DataFlow]] = {
 }
 
 
-def make_batches(paths: list[str], num_images: int, runner: str, num_workers: int) -> DataFlow:
+# A parallel map takes the flow and a function. With `strict` a pass is each datapoint once, in order; with `with_rng`
+# the random numbers belong to the datapoint, whoever does the work.
+MAPS: dict[str, Callable[[DataFlow, int, Callable[..., list[Image]]], DataFlow]] = {
+    "map": lambda ds, num_workers, func: MultiProcessMapData(ds, num_workers, func, strict=True, with_rng=True),
+    "threads": lambda ds, num_workers, func: MultiThreadMapData(ds, num_workers, func, strict=True, with_rng=True),
+}
+
+
+def keep_decoded(paths: list[str], file: Path) -> None:
+    """Decode all photographs and save them, unless that has been done before."""
+    if not file.exists():
+        files = DataFromList([[path] for path in paths], shuffle=False)
+        LMDBSerializer.save(MapDataComponent(files, read_photo, index=0), file)
+
+
+def make_batches(
+    paths: list[str], num_images: int, via: str, runner: str, num_workers: int, decoded: Path | None = None
+) -> DataFlow:
     """Build the whole chain: datapoints ``[uint8 (32, 96, 96, 3)]``, `num_images` crops in a pass."""
     datapoints = [[path] for path in itertools.islice(itertools.cycle(paths), num_images)]
 
-    def make_crops() -> DataFlow:
-        files = DataFromList(datapoints, shuffle=True)
-        return RandomCrops(MapDataComponent(files, read_photo, index=0))
+    def make_source() -> DataFlow:
+        if decoded is not None:
+            return FixedSizeData(RepeatedData(LMDBSerializer.load(decoded, shuffle=True), -1), num_images)
+        return DataFromList(datapoints, shuffle=True)
 
+    def make_crops() -> DataFlow:
+        source = make_source()
+        return RandomCrops(source if decoded is not None else MapDataComponent(source, read_photo, index=0))
+
+    if via in MAPS:
+        crops = MAPS[via](make_source(), num_workers, crop_file if decoded is None else crop_photo)
+        return BatchData(crops, BATCH_SIZE, remainder=True)
     return BatchData(RUNNERS[runner](make_crops, num_workers), BATCH_SIZE, remainder=True)
 
 
@@ -194,10 +244,11 @@ def count_cores() -> int:
 
 def print_setting(options: argparse.Namespace) -> None:
     """Print what the figures that follow depend on."""
-    workers = "in this process" if options.runner == "none" else f"workers: {options.workers}"
+    here = options.via == "runner" and options.runner == "none"
+    workers = "in this process" if here else f"workers: {options.workers}"
     print(f"machine  {platform.system()} {platform.machine()}, cores: {count_cores()}")
     print(f"python   {platform.python_version()}, numpy {np.__version__}, opencv {cv2.__version__}")
-    print(f"runner   {options.runner}, {workers}", flush=True)
+    print(f"via      {options.runner if options.via == 'runner' else options.via}, {workers}", flush=True)
 
 
 def positive(text: str) -> int:
@@ -221,9 +272,11 @@ def png_path(text: str) -> Path:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line; a wrong one ends the program with exit code 2."""
     parser = argparse.ArgumentParser(description="Cut random crops out of photographs and save a contact sheet.")
-    parser.add_argument("--runner", choices=RUNNERS, default="zmq", help="where files are decoded (%(default)s)")
+    parser.add_argument("--via", choices=["runner", *MAPS], default="runner", help="who does the work (%(default)s)")
+    parser.add_argument("--runner", choices=RUNNERS, default="zmq", help="which runner, via one (%(default)s)")
     parser.add_argument("--workers", type=positive, default=2, help="processes or threads that decode (%(default)s)")
     parser.add_argument("--images", type=positive, default=960, help="crops to make (%(default)s)")
+    parser.add_argument("--save", type=Path, metavar="FILE.lmdb", help="keep decoded photographs in a file, and use it")
     parser.add_argument("--out", type=png_path, default="contact-sheet.png", help="the PNG to write (%(default)s)")
     return parser.parse_args(argv)
 
@@ -246,8 +299,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = find_photos()
     print(f"photos   {', '.join(Path(path).name for path in paths)}")
     print_setting(options)
+    if options.save is not None:
+        keep_decoded(paths, options.save)
+        print(f"decoded  {options.save}")
     started = time.perf_counter()
-    with make_batches(paths, options.images, options.runner, options.workers) as batches:
+    with make_batches(paths, options.images, options.via, options.runner, options.workers, options.save) as batches:
         crops = collect_crops(batches, options.images)
     seconds = time.perf_counter() - started
     print(f"crops    {options.images} in {seconds:.1f} s: {options.images / seconds:,.0f} images/s")

@@ -4,12 +4,15 @@ import dataclasses
 import pickle
 import threading
 from abc import ABC, abstractmethod
+from itertools import islice
 
 import pytest
 
 from dataflow import seeding
+from dataflow.adoption import in_place
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
+from dataflow.passes import open_flow, root_stream
 
 
 @pytest.fixture(autouse=True)
@@ -604,3 +607,55 @@ def test_two_threads_may_iterate_one_user_node_and_get_a_pass_each():
     for thread in threads:
         thread.join(10)
     assert sorted(passes) == [[p] * 200 for p in range(4)]
+
+
+# -- many steps at a time ----------------------------------------------------------------------------------------------
+
+
+class Draws(RNGDataFlow):
+    """Reads its input anew for every datapoint, and draws."""
+
+    def __init__(self, ds):
+        self.ds = ds
+
+    def __iter__(self):
+        while True:
+            (dp,) = self.ds
+            yield [*dp, int(self.rng.integers(1000))]
+
+
+def in_steps_of(few, df, p, stream):
+    steps, around = in_place(df, p, stream)
+    while True:
+        with around():
+            found = list(islice(steps, few))
+        yield from found
+        if not found:
+            return
+
+
+@pytest.mark.parametrize("few", [1, 2, 5])
+def test_many_steps_at_a_time_give_the_same_pass(few):
+    for df in (Through(Passes(7)), Draws(Passes(1)), Through(Draws(Passes(1))), Passes(7)):
+        stream = root_stream(df)
+        open_flow(df, stream)
+        for p in (0, 3):
+            assert list(islice(in_steps_of(few, df, p, stream), 7)) == list(islice(df.run_pass(p, stream), 7))
+
+
+def test_between_the_steps_nothing_is_told():
+    df = Through(ds := Passes())
+    stream = root_stream(df)
+    open_flow(df, stream)
+    steps, around = in_place(df, 5, stream)
+
+    def fail():
+        with around():
+            assert next(steps) == [5, 0]
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert first(ds) == [0, 0], "who iterates the input alone is not told what the node was told"
+    with around():
+        assert next(steps) == [5, 1]

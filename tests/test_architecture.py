@@ -15,11 +15,11 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors"},
-    {"descriptors"},
-    {"datapoint", "seeding", "transport", "workers"},
+    {"descriptors", "failures"},
+    {"datapoint", "seeding", "tolerance", "transport", "workers"},
     {"life"},
     {"passes"},
-    {"adoption"},
+    {"adoption", "traits"},
     {"base"},
     {"sources", "transforms", "diagnostics"},
     {"parallel", "formats", "shared"},
@@ -293,3 +293,14 @@ def test_a_rule_accepts_what_is_sound(rule):
 @pytest.mark.parametrize(("rule", "path", "source"), PLANTED, ids=name_of)
 def test_a_rule_finds_what_is_planted(rule, path, source):
     assert rule({**SOUND, path: source})
+
+
+def test_the_map_of_the_house_shows_every_file_and_no_other():
+    page = (PACKAGE.parent / "docs" / "how-it-works.md").read_text()
+    (drawing,) = re.findall(r"^dataflow/$.*?^```$", page, re.MULTILINE | re.DOTALL)
+    shown, room = [], ""
+    for inside, name in re.findall(r"^(│   )?[├└]── (\S+)", drawing, re.MULTILINE):
+        room = room if inside else name if name.endswith("/") else ""
+        shown += [] if name.endswith("/") else [room + name]
+    files = (path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+    assert sorted(shown) == sorted(name for name in files if not name.endswith("/__init__.py"))

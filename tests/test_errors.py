@@ -12,11 +12,18 @@ BASES = {
     "LengthUnknown": (NotImplementedError, TypeError),
     "NotAddressable": (TypeError,),
     "Dropped": (LookupError,),
+    "NotReproducible": (ValueError,),
+    "StateMismatch": (ValueError,),
     "ShapeMismatch": (ValueError,),
     "NotPicklable": (TypeError,),
     "TimeoutError": (RuntimeError, TimeoutError),
     "WorkerError": (RuntimeError,),
     "WorkerDied": (RuntimeError,),
+    "SenderLost": (RuntimeError,),
+    "ReceiverLost": (RuntimeError,),
+    "FileDamaged": (ValueError,),
+    "NotStorable": (TypeError,),
+    "PickleRefused": (ValueError,),
     "MissingExtra": (ImportError,),
 }
 

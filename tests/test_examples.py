@@ -158,6 +158,32 @@ def test_photos_saves_a_contact_sheet(
 
 
 @needs_photos
+@pytest.mark.slow
+@pytest.mark.parametrize("via", ["map", "threads"])
+def test_photos_are_cropped_by_a_parallel_map(via: str, tmp_path: Path) -> None:
+    run = run_example("photos.py", "--via", via, "--images", "50", "--out", str(tmp_path / "sheet.png"))
+    assert_ended_quietly(run)
+    assert f"via      {via}, workers: 2" in run.stdout
+    assert "crops    50 in " in run.stdout
+
+
+@needs_photos
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("lmdb") is None, reason="needs lmdb")
+@pytest.mark.parametrize("runner", ["zmq", "thread"])
+def test_photos_keeps_what_is_decoded_and_reads_it_back(runner: str, tmp_path: Path) -> None:
+    arguments = ["--runner", runner, "--images", "50", "--out", str(tmp_path / "sheet.png")]
+    kept = tmp_path / "photos.lmdb"
+    run = run_example("photos.py", *arguments, "--save", str(kept))
+    assert_ended_quietly(run)
+    assert f"decoded  {kept}" in run.stdout
+    assert "crops    50 in " in run.stdout
+    before = kept.stat()
+    assert_ended_quietly(run_example("photos.py", *arguments, "--save", str(kept)))
+    assert kept.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@needs_photos
 def test_photos_names_a_file_that_is_not_an_image(tmp_path: Path) -> None:
     photos = load_example("photos")
     broken = tmp_path / "broken.jpg"
@@ -166,9 +192,27 @@ def test_photos_names_a_file_that_is_not_an_image(tmp_path: Path) -> None:
         photos.read_photo(str(broken))
 
 
+@needs_digits
+@pytest.mark.slow
+def test_feed_counts_every_image_of_every_pass_once() -> None:
+    run = run_example("feed.py", "--epochs", "3")
+    assert_ended_quietly(run)
+    assert "with keys" in run.stdout
+    assert len(re.findall("1437 images, 0 missing, 0 twice", run.stdout)) == 3
+
+
+@needs_digits
+@pytest.mark.full
+def test_feed_hears_of_a_killed_sender() -> None:
+    run = run_example("feed.py", "--kill")
+    assert_ended_quietly(run)
+    assert re.search(r"lost     \d+ of 719 datapoints had come, heard after [\d.]+ s", run.stdout)
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "complaint"),
     [
+        ("feed", ["--epochs", "0"], "--epochs: 0 is too small; give at least 1"),
         ("digits", ["--runner", "carrier-pigeon"], "invalid choice: 'carrier-pigeon'"),
         ("digits", ["--workers", "0"], "0 is too small; give at least 1"),
         ("digits", ["--epochs", "many"], "invalid positive value: 'many'"),
@@ -191,6 +235,7 @@ def test_a_wrong_argument_is_named(
     ("name", "missing", "cure"),
     [
         ("digits", "sklearn", 'pip install "dataflow-runners[examples]"'),
+        ("feed", "sklearn", 'pip install "dataflow-runners[examples]"'),
         ("photos", "cv2", 'pip install "dataflow-runners[images]"'),
     ],
 )

@@ -31,22 +31,25 @@ def run_poorer(code):
 
 def test_import_nodes_and_threads_need_nothing_of_posix():
     out = run_poorer("""
-        from dataflow import BatchData, DataFromList, MapData, MultiThreadRunner
+        from dataflow import BatchData, DataFromList, MapData, MultiThreadMapData, MultiThreadRunner
         def chain():
             return BatchData(MapData(DataFromList([[k] for k in range(6)], shuffle=False), lambda dp: [dp[0] * 2]), 3)
         with MultiThreadRunner(chain, 5, 1) as df:
             print([batch[0].tolist() for batch in df])
+        with MultiThreadMapData(chain(), 2, lambda dp: [dp[0] + 1], strict=True) as df:
+            print([batch[0].tolist() for batch in df])
     """)
-    assert out == "[[0, 2, 4], [6, 8, 10]]\n"
+    assert out == "[[0, 2, 4], [6, 8, 10]]\n[[1, 3, 5], [7, 9, 11]]\n"
 
 
 def test_process_runners_name_the_cure_on_windows():
     out = run_poorer("""
-        from dataflow import DataFromList, MultiProcessRunnerZMQ
+        from dataflow import DataFromList, MultiProcessMapData, MultiProcessRunnerZMQ
         sys.platform = "win32"
-        try:
-            next(iter(MultiProcessRunnerZMQ(DataFromList([[1]]), 1)))
-        except NotImplementedError as error:
-            print(error)
+        for make in (MultiProcessRunnerZMQ, lambda df, num: MultiProcessMapData(df, num, print)):
+            try:
+                next(iter(make(DataFromList([[1]]), 1)))
+            except NotImplementedError as error:
+                print(error)
     """)
-    assert "On Windows use MultiThreadRunner" in out
+    assert out.count("On Windows use MultiThreadRunner or MultiThreadMapData") == 2

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow import seeding
-from dataflow.seeding import Positions, Rng, Stream, Table, permutation, rng
+from dataflow.seeding import IndexRngs, Positions, Rng, Stream, Table, permutation, rng
 
 SMALL = st.integers(0, 3)
 TURNS = st.lists(st.tuples(SMALL, st.integers(1, 3)), max_size=3).map(tuple)
@@ -170,3 +170,37 @@ def test_a_table_makes_a_value_once_for_each_key_and_forgets_it_when_pickled():
     assert made == list("aba")
     pickle.loads(pickle.dumps(table)).get("a", functools.partial(make, "a"))
     assert made == list("abaa")
+
+
+@pytest.mark.parametrize("part", [lambda numbers: numbers, lambda numbers: numbers.bit_generator], ids=["rng", "bits"])
+def test_a_generator_that_is_kept_stays_that_of_its_position(part):
+    shared = Positions((1, 2))
+    kept = [part(shared.at(k)) for k in range(4)]
+    for k, numbers in reversed(list(enumerate(kept))):
+        found = numbers if isinstance(numbers, Rng) else np.random.Generator(numbers)
+        assert found.random() == Positions((1, 2)).at(k).random()
+
+
+def test_a_generator_that_nobody_keeps_is_moved():
+    shared = Positions((1, 2))
+    first = id(shared.at(0))
+    assert all(id(shared.at(k)) == first for k in range(5))
+
+
+def test_an_index_is_a_position_of_a_pass():
+    stream = Stream(1)
+    rngs = IndexRngs(functools.partial(stream.words, 2), 5)
+    for index in (0, 7, 3, 23):
+        p, k = divmod(index, 5)
+        expected = Positions(stream.words(2, p)).at(k).random()
+        assert rngs.at(index).random() == rngs.of(p, k).random() == expected
+    endless = IndexRngs(functools.partial(stream.words, 2), None)
+    assert endless.at(23).random() == Positions(stream.words(2, 0)).at(23).random()
+
+
+def test_ranks_make_another_key_and_a_drawn_root_the_same():
+    stream = Stream(1, ((0, 2),))
+    assert stream.words(1, 2, ranks=(0,)) != stream.words(1, 2) != stream.words(1, 2, ranks=(1,))
+    drawn = Stream(1, ((0, 2),), drawn=True)
+    assert drawn == stream and hash(drawn) == hash(stream)
+    assert drawn.turn(3, 1).drawn and not stream.turn(3, 1).drawn

@@ -21,7 +21,17 @@ from benchmarks.workloads import WORKLOADS, Workload
 
 __all__ = ["ALL", "COMMON", "QUICK", "Variant", "load", "split"]
 
-QUICK = ("references", "ours", "tensorpack", "mp_queue", "executor_map", "spdl_arena", "grain_prefetch")
+QUICK = (
+    "references",
+    "ours",
+    "tensorpack",
+    "mp_queue",
+    "executor_map",
+    "spdl_arena",
+    "grain_prefetch",
+    "elektronn",
+    "tcp",
+)
 ALL = (*QUICK, "torch_loader", "ray_data")
 
 COMMON = ("numpy>=1.26", "opencv-python-headless>=4.8")

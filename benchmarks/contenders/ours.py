@@ -7,7 +7,20 @@ from typing import Any
 
 from benchmarks.contenders import Variant
 from benchmarks.workloads import Workload
-from dataflow import BatchData, DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
+from dataflow import (
+    BackgroundProc,
+    BatchData,
+    DataFlow,
+    DataFromList,
+    MapData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    RepeatedData,
+    worker_info,
+)
 
 REQUIRES = None
 IMPORTS = ()
@@ -39,10 +52,42 @@ def variant(make_runner: Callable[[Workload, int], DataFlow], **options: Any) ->
     return Variant(opener, **options)
 
 
+class NextDatapoint:
+    """A function that makes the next datapoint of a workload, in whatever worker calls it."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.stream: Iterator[Any] | None = None  # None before the first call
+
+    def __call__(self) -> Any:
+        if self.stream is None:
+            here = worker_info()
+            self.stream = self.workload.source(here.index, here.count)
+        return next(self.stream)
+
+
+def background(*, copy: bool) -> Variant:
+    @contextmanager
+    def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
+        example = workload.make(0)
+        dtypes, shapes = [part.dtype for part in example], [part.shape for part in example]
+        with BackgroundProc(NextDatapoint(workload), dtypes, shapes, num_workers, copy=copy) as bg:
+            yield iter(bg)
+
+    return Variant(open_stream, workloads=("batch",), runs_source=False)
+
+
 def num_prefetch(workload: Workload) -> int:
     return 1000 if workload.name in {"small", "mnist"} else 50
 
 
+def indexed(workload: Workload) -> DataFlow:
+    """The same datapoints as a flow that can be addressed, which is what `strict` needs."""
+    return MapData(RepeatedData(DataFromList([[index] for index in range(4096)], shuffle=False), -1), workload.work)
+
+
+MAPPED = ("small", "image", "jpeg")
+INDEXED = ("small", "image")  # jpeg would need its photographs in the list
 VARIANTS = {
     "zmq": variant(lambda workload, workers: MultiProcessRunnerZMQ(flow(workload), num_proc=workers)),
     "zmq-hwm200": variant(
@@ -50,9 +95,30 @@ VARIANTS = {
         workloads=("small", "mnist"),
     ),
     "runner": variant(lambda workload, workers: MultiProcessRunner(flow(workload), num_prefetch(workload), workers)),
+    "background": background(copy=False),
+    "background-copies": background(copy=True),
     "thread": variant(
         lambda workload, workers: MultiThreadRunner(partial(flow, workload), num_prefetch(workload), workers),
         workloads=("small", "jpeg"),
         in_processes=False,
+    ),
+    "map": variant(
+        lambda workload, workers: MultiProcessMapData(Source(workload.inputs), workers, workload.work),
+        workloads=MAPPED,
+        runs_source=False,
+    ),
+    "map-thread": variant(
+        lambda workload, workers: MultiThreadMapData(Source(workload.inputs), workers, workload.work),
+        workloads=("small", "jpeg"),
+        in_processes=False,
+        runs_source=False,
+    ),
+    "zmq-indexed": variant(
+        lambda workload, workers: MultiProcessRunnerZMQ(indexed(workload), num_proc=workers), workloads=INDEXED
+    ),
+    "zmq-strict": variant(
+        lambda workload, workers: MultiProcessRunnerZMQ(indexed(workload), num_proc=workers, strict=True),
+        workloads=INDEXED,
+        runs_source=False,
     ),
 }

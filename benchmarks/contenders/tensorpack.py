@@ -54,8 +54,32 @@ def thread(workload: Workload, num_workers: int) -> Any:
     return MultiThreadRunner(lambda: flow(workload), num_prefetch=workload.window, num_thread=num_workers)
 
 
+def inputs(workload: Workload) -> Any:
+    from tensorpack.dataflow import DataFlow
+
+    class Source(DataFlow):
+        def __iter__(self):
+            return workload.inputs()
+
+    return Source()
+
+
+def process_map(workload: Workload, num_workers: int) -> Any:
+    from tensorpack.dataflow import MultiProcessMapDataZMQ
+
+    return MultiProcessMapDataZMQ(inputs(workload), num_proc=num_workers, map_func=workload.work)
+
+
+def thread_map(workload: Workload, num_workers: int) -> Any:
+    from tensorpack.dataflow import MultiThreadMapData
+
+    return MultiThreadMapData(inputs(workload), num_thread=num_workers, map_func=workload.work)
+
+
 VARIANTS = {
     "zmq": variant(zmq),
     "runner": variant(queue),
     "thread": variant(thread, workloads=("small", "jpeg"), in_processes=False),
+    "map": variant(process_map, workloads=("small", "image", "jpeg"), runs_source=False),
+    "map-thread": variant(thread_map, workloads=("small", "jpeg"), in_processes=False, runs_source=False),
 }

@@ -20,25 +20,24 @@ import operator
 import os
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from dataflow.errors import DataFlowTerminated, NotReentrant
+from dataflow.errors import WorkerDied
 from dataflow.life import terminated
 from dataflow.parallel.ledger import Ledger
-from dataflow.parallel.obituary import died, late
-from dataflow.parallel.serving import Service
-from dataflow.transport.channel import Channel
-from dataflow.transport.codec import Codec, Undecodable
-from dataflow.transport.credit import Credit
+from dataflow.parallel.obituary import died, failed_before, forked, late, superseded, unreadable
+from dataflow.parallel.patience import Patience
+from dataflow.parallel.plan import Plan
+from dataflow.parallel.restarting import Restarts
+from dataflow.parallel.tasks import Mark
+from dataflow.transport.codec import Undecodable
 from dataflow.transport.messages import Kind, Message
 from dataflow.workers.cleanup import close_at_exit
-from dataflow.workers.crew import Crew, Worker
+from dataflow.workers.crew import Crew
 
 __all__ = ["Engine", "Plan"]
 
@@ -52,27 +51,6 @@ _from_parent: list[Engine] = []
 """Engines that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
 
 
-@dataclass
-class Plan:
-    """What an engine runs.
-
-    Attributes:
-        owner: Name of the runner's class, for messages.
-        channel: How messages move.
-        codec: How the consumer reads them.
-        credit: What bounds the workers.
-        services: What each worker runs.
-        start: Starts one worker.
-    """
-
-    owner: str
-    channel: Channel
-    codec: Codec
-    credit: Credit
-    services: Sequence[Service]
-    start: Callable[[Service], Worker]
-
-
 class Engine:
     """The workers of one runner at work, and the consumer's end of what they send."""
 
@@ -84,20 +62,21 @@ class Engine:
         self._failure: BaseException | None = None  # what the consumer was told; the engine is closed then
         self._ticket: object = None  # of the iteration that may step
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
-        self._handing_out: tuple[int, int] | None = None  # whose chunk it is, and of how many datapoints
+        self._undone: list[tuple[int, int]] = []  # what was heard, and may be in hand: of whom, how many datapoints
         self._ledger = Ledger(len(plan.services))
+        self._restarts = Restarts(plan, plan.max_restarts)
         self._looked = time.monotonic()
+        self._patience = Patience()
         self._untimely: dict[int, float] = {}  # workers that died owing something: when that was seen, or last heard
         self._backlog: deque[Message] = deque()  # taken from the receiver, not yet heard
         self._verdict: BaseException | None = None  # to be reported when the chunk has been handed out
         with ExitStack() as undo:
-            undo.callback(plan.credit.close)
-            undo.callback(plan.channel.close)
-            undo.callback(plan.codec.close)
+            undo.callback(plan.close)
             # Workers first, then our end: a forked child inherits no open socket, and no I/O thread is forked away.
             self._crew = Crew([partial(plan.start, service) for service in plan.services])
             undo.callback(self._crew.stop, 0)
             self._receiver = plan.channel.open_receiver()
+            plan.desk.open()
             self._decoder = plan.codec.open_decoder()
             close_at_exit(self)
             undo.pop_all()
@@ -112,46 +91,56 @@ class Engine:
         ticket = self._ticket = object()
         with self._lock:
             self._check(ticket)
+            self._patience.satisfied()
             # The earlier iteration may stand in the middle of a chunk: take the rest away from it.
             self._chunk = iter(list(self._chunk))
         return ticket
 
-    def chunk(self, ticket: object, timeout: float | None) -> Iterator[Any] | None:
+    def chunk(self, ticket: object, timeout: float | None, *, wait: bool = True) -> Iterator[Any] | None:
         """Wait for datapoints: an iterator over at least one, which may be left half-way. None after the last.
 
+        It is empty where all that came next was dropped; and, without `wait`, where nothing has come.
+
         Raises:
-            TimeoutError: Nothing came for `timeout` seconds.
+            TimeoutError: No datapoint was handed out for `timeout` seconds.
             WorkerDied: A worker ended without an exception.
             DataFlowTerminated: The flow was closed, or has failed before.
             NotReentrant: A later iteration took over.
             Exception: Whatever a worker raised.
         """
-        if os.getpid() != self._pid:  # asked before the lock, which a thread of the parent may have held at the fork
-            raise DataFlowTerminated(
-                f"this iteration of {self._plan.owner} belongs to process {self._pid}, of which this process was "
-                "forked; iterate the flow again, which starts workers of its own"
-            )
-        began = time.monotonic()
+        self._check_process()
         silent = False
         while True:
+            now = time.monotonic()
             with self._lock:
                 self._check(ticket)
+                self._patience.asked(now)
                 if operator.length_hint(self._chunk):
+                    self._patience.satisfied()
                     self._look_meanwhile()
                     return self._chunk
                 self._hand_out_ended()
-                if self._verdict is not None:
+                try:
+                    ready = self._plan.desk.ready()
+                except KeyboardInterrupt as error:  # its books may be wrong
+                    self._fail(error)
+                if isinstance(ready, BaseException):
+                    self._fail(ready)
+                if ready:
+                    self._chunk = iter(ready)
+                    continue
+                if ready is None and self._verdict is not None:
                     self._fail(self._verdict)
-                if self._ledger.exhausted:
+                if ready is None and (self._ledger.exhausted or self._plan.desk.exhausted):
                     return None
-                now = time.monotonic()
-                if self._step(now, silent):
-                    silent = False
-                elif silent and not self._untimely and timeout is not None and now - began >= timeout:
+                news = self._step(now, silent)
+                silent = silent and not news
+                if self._patience.is_over(timeout, silent=silent) and not self._untimely:
                     raise late(self._plan.owner, timeout, [worker.state() for worker in self._crew.workers])
-                else:
-                    patience = _POLL if timeout is None else min(_POLL, timeout)
-                    silent = not self._receiver.wait(patience, self._sentinels())
+                if ready is not None or not (news or wait):  # all was dropped: there is room for more
+                    return self._chunk
+                if not news:
+                    silent = not self._receiver.wait(min(_POLL, timeout or _POLL), self._sentinels())
 
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
@@ -160,31 +149,29 @@ class Engine:
             return
         self._closing = True
         with self._lock, ExitStack() as last:  # all of it, even if the user interrupts the wait for the workers
-            last.callback(self._plan.credit.close)
-            last.callback(self._plan.codec.close)
-            last.callback(self._plan.channel.close)
+            last.callback(self._plan.close)
             last.callback(self._receiver.close)
             last.callback(self._crew.stop)
             list(self._chunk)  # an iteration in the middle of it finds it empty, and asks for the next
             self._plan.credit.stop()
+            self._plan.desk.stop()
             self._receiver.stop()
+
+    def _check_process(self) -> None:
+        """Before the lock is taken, which a thread of the parent may have held at the fork."""
+        if os.getpid() != self._pid:
+            raise forked(self._plan.owner, self._pid)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
     def _check(self, ticket: object) -> None:
         owner = self._plan.owner
         if self._failure is not None:
-            before = traceback.format_exception_only(self._failure)[0].strip()
-            raise DataFlowTerminated(
-                f"{owner} has failed before, with {before}. Call reset_state() to start afresh"
-            ) from self._failure
+            raise failed_before(owner, self._failure) from self._failure
         if self._closing:
             raise terminated(owner)
         if self._ticket is not ticket:
-            raise NotReentrant(
-                f"a later iteration of {owner} took over; it can serve one at a time, because its workers go on where "
-                "the last pass stopped. Make one runner for each loop"
-            )
+            raise superseded(owner)
 
     def _step(self, now: float, silent: bool) -> bool:
         """Hear one message, if one is there, and look at the workers, if it is time; whether there is news."""
@@ -200,33 +187,45 @@ class Engine:
 
     def _hear(self, message: Message, now: float) -> None:
         worker = message.worker
-        self._ledger.heard(worker, message.kind, message.count)
         if worker in self._untimely:
             self._untimely[worker] = now
-        if message.kind is Kind.DATA:
-            try:
-                self._chunk = iter(self._decoder.decode(worker, message.body))
-            except Undecodable as broken:
-                self._chunk = iter(broken.before)
-                self._verdict = self._unreadable(worker, message.count, broken)
-            # Credit is given as a chunk is begun: the worker goes on while the consumer takes it.
-            self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
-            self._handing_out = worker, message.count
-        elif message.kind is Kind.HELLO:
+        count = self._hear_datapoints(message) if message.kind is Kind.DATA else 0
+        self._ledger.heard(worker, message.kind, count)
+        if message.kind is Kind.HELLO:
             if self._ledger.all_connected:
                 self._receiver.everyone_connected()
         elif message.kind is Kind.ERROR:
-            self._verdict = self._decoder.decode_failure(message.body)
+            self._verdict = self._plan.tolerance.complete(self._decoder.decode_failure(message.body))
+        elif message.kind is Kind.REPORT:
+            self._plan.credit.heard(worker)
+            self._verdict = self._plan.tolerance.heard(self._decoder.decode_report(message.body))
         elif message.kind is Kind.LEFT:
-            self._verdict = self._death(worker, message.count)
-            self._verdict.__cause__ = self._decoder.decode_failure(message.body)  # tells where
+            death = self._death(worker, message.count)
+            death.__cause__ = self._decoder.decode_failure(message.body)  # tells where
+            self._bury(worker, death)
+
+    def _hear_datapoints(self, message: Message) -> int:
+        worker, error = message.worker, None
+        try:
+            datapoints = self._decoder.decode(worker, message.body)
+        except Undecodable as broken:
+            position = self._ledger.received[worker] + sum(type(dp) is not Mark for dp in broken.before)
+            error = unreadable(self._plan.owner, worker, len(self._plan.services), position, broken)
+            datapoints = broken.before
+        # Credit is given as a chunk is begun: the worker goes on while the consumer takes it.
+        self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
+        self._undone.append((worker, message.count))
+        return self._plan.desk.heard(worker, datapoints, error)
 
     def _hand_out_ended(self) -> None:
-        """The last chunk is used up: its worker may know that the consumer keeps what it still has of it."""
-        if self._handing_out is not None:
-            next(self._chunk, None)  # a list iterator that has ended lets go of its list, and so of the arrays in it
-            self._plan.credit.done(*self._handing_out)
-            self._handing_out = None
+        """The last chunk is used up: its worker may know that the consumer keeps what it still has of it.
+
+        So does what has come and cannot be handed out yet: whoever waits for its turn may need the memory.
+        """
+        next(self._chunk, None)  # a list iterator that has ended lets go of its list, and so of the arrays in it
+        while self._undone:
+            self._plan.credit.done(*self._undone.pop())
+        self._plan.desk.handed_out()
 
     def _sentinels(self) -> list[int]:
         """Descriptors of the workers whose end would be news."""
@@ -247,7 +246,18 @@ class Engine:
             if now - self._untimely.setdefault(k, now) < (_SETTLE if killed else _SETTLE_EXITED):
                 self._looked = now - _LOOK + _SETTLE  # look again soon, also while others deliver
             elif not self._is_under_way(k):
-                self._verdict = self._verdict or self._death(k, exitcode)
+                self._ledger.dead(k)
+                self._bury(k, self._death(k, exitcode))
+
+    def _bury(self, worker: int, death: WorkerDied) -> None:
+        """A worker has ended, and all that it had sent was heard."""
+        if self._restarts.made_good(worker, death, self._crew, self._receiver):
+            self._untimely.pop(worker, None)
+            self._undone = [(whose, count) for whose, count in self._undone if whose != worker]
+            self._ledger.replaced(worker)
+            self._plan.desk.replaced(worker)
+        elif not self._plan.desk.lost(worker, death):
+            self._verdict = self._verdict or death
 
     def _look_meanwhile(self) -> None:
         """A slow consumer may take long over a chunk: a death is not kept from it till the end of that.
@@ -271,19 +281,10 @@ class Engine:
         while (message := self._receiver.take()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._backlog.append(message)
-        in_hand = self._handing_out is not None and self._handing_out[0] == worker and operator.length_hint(self._chunk)
+        in_hand = operator.length_hint(self._chunk) and any(whose == worker for whose, _ in self._undone)
         return bool(in_hand) or any(message.worker == worker for message in self._backlog)
 
-    def _unreadable(self, worker: int, count: int, broken: Undecodable) -> BaseException:
-        error = broken.__cause__ or broken
-        position = self._ledger.received[worker] - count + len(broken.before)
-        error.add_note(
-            f"datapoint {position} of worker {worker} of {len(self._plan.services)} of {self._plan.owner} was sent, "
-            "but cannot be unpickled in the consumer. Yield arrays, numbers, text and containers of them"
-        )
-        return error
-
-    def _death(self, worker: int, exitcode: int | None) -> BaseException:
+    def _death(self, worker: int, exitcode: int | None) -> WorkerDied:
         plan, pid = self._plan, self._crew.workers[worker].pid
         received = self._ledger.received[worker] if self._ledger.connected(worker) else None
         return died(plan.owner, worker, len(plan.services), pid, exitcode, received)

@@ -1,15 +1,19 @@
-"""What a worker does."""
+"""What a worker does: a whole flow, for ever. Jobs that take tasks are in `tasking`."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Protocol
 
+from dataflow.adoption import in_place
 from dataflow.base import DataFlow
 from dataflow.life import life_of
 from dataflow.passes import open_flow
 from dataflow.seeding import Stream
 from dataflow.transport.outbox import Outbox
+from dataflow.transport.trays import Inbox
+from dataflow.workers.native_threads import limit_threads_again
 
 __all__ = ["Job", "Produce"]
 
@@ -17,8 +21,8 @@ __all__ = ["Job", "Produce"]
 class Job(Protocol):
     """The work of one worker."""
 
-    def run(self, outbox: Outbox) -> None:
-        """Work until there is nothing more to do, or until the outbox says stop."""
+    def run(self, outbox: Outbox, inbox: Inbox | None = None) -> None:
+        """Work until there is nothing more to do, or until the outbox says stop; `inbox` is where tasks come from."""
 
     def close(self) -> None:
         """Close what the work had opened."""
@@ -32,16 +36,18 @@ class Produce:
     stream: Stream
     first: int
 
-    def run(self, outbox: Outbox) -> None:
-        life_of(self.df).worked_by = self
+    def run(self, outbox: Outbox, inbox: Inbox | None = None) -> None:
+        life_of(self.df).worked_by = threading.current_thread()
         open_flow(self.df, self.stream)
+        limit_threads_again()  # of what the reset has imported
         p = self.first
         # A pass with nothing in it would be followed by another: the flow has ended.
-        while outbox.put_all(self.df.run_pass(p, self.stream)):
+        while outbox.put_all(*in_place(self.df, p, self.stream)):
             p += 1
         outbox.ended()
 
     def close(self) -> None:
-        # A thread that was left behind and returns late must not close what its successor has opened.
-        if life_of(self.df).worked_by is self:
+        # A thread that was left behind and returns late must not close what its successor has opened. It may do the
+        # same job.
+        if life_of(self.df).worked_by is threading.current_thread():
             self.df.close()

@@ -18,16 +18,19 @@ class State(enum.Enum):
     ENDED = "has nothing more to send"  # a pass of its flow was empty
     FAILED = "raised an exception"
     LEFT = "called sys.exit"
+    DEAD = "has died"  # which it did not say itself
 
 
 _AFTER = {
     Kind.HELLO: State.CONNECTED,
     Kind.DATA: State.CONNECTED,
+    Kind.REPORT: State.CONNECTED,
     Kind.ENDED: State.ENDED,
     Kind.ERROR: State.FAILED,
     Kind.LEFT: State.LEFT,
 }
 _LAST_WORDS = {State.ENDED, State.FAILED, State.LEFT}
+_OVER = {*_LAST_WORDS, State.DEAD}
 
 
 @dataclass
@@ -51,9 +54,19 @@ class Ledger:
     def heard(self, worker: int, kind: Kind, count: int = 0) -> None:
         """A message of `worker` has come."""
         assert self.states[worker] not in _LAST_WORDS, "a worker is silent after its last words"
-        self.states[worker] = _AFTER[kind]
+        if self.states[worker] is not State.DEAD:
+            self.states[worker] = _AFTER[kind]
         if kind is Kind.DATA:
             self.received[worker] += count
+
+    def dead(self, worker: int) -> None:
+        """`worker` has died, and all that it had sent was heard."""
+        self.states[worker] = State.DEAD
+
+    def replaced(self, worker: int) -> None:
+        """Another was started in the place of `worker`."""
+        self.states[worker] = State.STARTED
+        self.received[worker] = 0
 
     def connected(self, worker: int) -> bool:
         """Whether `worker` has been heard of."""
@@ -71,4 +84,4 @@ class Ledger:
 
     def missed(self, worker: int) -> bool:
         """Whether the end of `worker` would be untimely: it owes its last words."""
-        return self.states[worker] not in _LAST_WORDS
+        return self.states[worker] not in _OVER

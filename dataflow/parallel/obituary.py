@@ -1,15 +1,14 @@
-"""What a consumer reads when a worker has died or is late: what happened, why, and what to do."""
+"""What a consumer reads when workers have died, failed or are late, or serve it no more: why, and what to do."""
 
 from __future__ import annotations
 
-import signal
+import traceback
 from collections.abc import Sequence
 
-from dataflow.errors import TimeoutError, WorkerDied
+from dataflow.errors import DataFlowTerminated, NotReentrant, TimeoutError, WorkerDied
+from dataflow.workers.death import explanation
 
-__all__ = ["died", "late"]
-
-_CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
+__all__ = ["died", "failed_before", "forked", "late", "superseded", "unreadable"]
 
 
 def died(
@@ -26,44 +25,49 @@ def died(
         received: Datapoints that came from it; None if it never came so far as to connect.
     """
     who = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
-    happened, cure = _explanation(exitcode, heard=received is not None)
+    happened, cure = explanation(exitcode, heard=received is not None)
     silent = received is None
     when = "before anything came from it" if silent else f"after {received} datapoints, before it finished its work"
     message = f"{who} {happened} {when}; {cure}"
     return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
 
 
-def _explanation(exitcode: int | None, *, heard: bool) -> tuple[str, str]:
-    if exitcode is None or exitcode >= 0:
-        code = "" if exitcode is None else f" with exit code {exitcode}"
-        cure = "something in the flow called sys.exit or os._exit. Raise an exception instead: it reaches the consumer"
-        if not heard:
-            cure = (
-                "it could not start, and what it printed tells more (under spawn and forkserver, the main program must "
-                f'guard its code with if __name__ == "__main__"); or {cure}'
-            )
-        return f"ended{code}", cure
-    try:
-        number = signal.Signals(-exitcode)
-    except ValueError:
-        return f"was killed by signal {-exitcode}", "see dmesg, and what sends this signal on this machine"
-    if number.name in _CRASHES:
-        return (
-            f"was killed by {number.name}",
-            "a native library crashed in it. Run with num_proc=0 under python -X faulthandler to see where",
-        )
-    if number.name == "SIGKILL":
-        return (
-            "was killed by SIGKILL",
-            "the kernel may have run out of memory. Lower num_proc or the buffer size, or see dmesg",
-        )
-    return f"was killed by {number.name}", "somebody or something on this machine sends it; see dmesg"
+def unreadable(owner: str, worker: int, num_workers: int, position: int, broken: BaseException) -> BaseException:
+    """The error for a datapoint that came and cannot be read: what was raised, with a note."""
+    error = broken.__cause__ or broken
+    error.add_note(
+        f"datapoint {position} of worker {worker} of {num_workers} of {owner} was sent, but cannot be unpickled in the "
+        "consumer. Yield arrays, numbers, text and containers of them"
+    )
+    return error
 
 
-def late(owner: str, timeout: float, states: Sequence[str]) -> TimeoutError:
+def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutError:
     """The error when no datapoint has come for `timeout` seconds; `states` tells what each worker is doing."""
     workers = "; ".join(f"worker {k}: {state}" for k, state in enumerate(states))
     return TimeoutError(
         f"no datapoint from {owner} for {timeout:g} seconds ({workers}). The flow stays usable: iterate it again, "
         "raise timeout=, or look at a worker with py-spy dump --pid PID"
+    )
+
+
+def failed_before(owner: str, failure: BaseException) -> DataFlowTerminated:
+    """The error for who goes on with a flow that has failed with `failure`."""
+    before = traceback.format_exception_only(failure)[0].strip()
+    return DataFlowTerminated(f"{owner} has failed before, with {before}. Call reset_state() to start afresh")
+
+
+def forked(owner: str, pid: int) -> DataFlowTerminated:
+    """The error for a forked process that goes on with an iteration of its parent `pid`."""
+    return DataFlowTerminated(
+        f"this iteration of {owner} belongs to process {pid}, of which this process was forked; iterate the flow "
+        "again, which starts workers of its own"
+    )
+
+
+def superseded(owner: str) -> NotReentrant:
+    """The error for the earlier of two iterations at once."""
+    return NotReentrant(
+        f"a later iteration of {owner} took over; it can serve one at a time, because it has one crew of workers. Make "
+        "one node for each loop"
     )

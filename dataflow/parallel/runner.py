@@ -3,92 +3,155 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import operator
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing.context import BaseContext
-from typing import Any, ClassVar, Final, SupportsIndex
+from typing import Any, Final, SupportsIndex
 
-from dataflow.base import DataFlow, ProxyDataFlow
-from dataflow.life import life_of
-from dataflow.parallel.engine import Engine, Plan
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, DataFlow
+from dataflow.errors import NotAddressable
+from dataflow.life import Life, life_of, terminated
+from dataflow.parallel.addressing import Addressed, is_consecutive
+from dataflow.parallel.desk import Desk
+from dataflow.parallel.engine import Engine
 from dataflow.parallel.jobs import Produce
-from dataflow.parallel.memory import default_max_bytes
-from dataflow.parallel.payload import Payload
-from dataflow.parallel.serving import Service
-from dataflow.passes import known_length
-from dataflow.seeding import Stream, current_root
+from dataflow.parallel.passing import Passing
+from dataflow.parallel.plan import Plan
+from dataflow.parallel.spans import OnePass, Spans
+from dataflow.parallel.staffing import UNBOUNDED, Placed, Processes, queued_bytes
+from dataflow.parallel.tasking import Address, WholePasses
+from dataflow.parallel.terms import initialise, steps_told, tolerance_of
+from dataflow.passes import known_length, open_flow
+from dataflow.seeding import Stream
 from dataflow.transforms.repeating import passes_on
-from dataflow.transport.channel import Channel
-from dataflow.transport.codec import ArrayCodec, Codec
-from dataflow.transport.credit import Credit, Window
-from dataflow.workers.crew import Worker
-from dataflow.workers.place import place_of
-from dataflow.workers.process import ProcessWorker
+from dataflow.transport.credit import Window
+from dataflow.transport.shared_tray import SharedTray
+from dataflow.transport.trays import ThreadTray, Tray
 
 __all__ = ["ProcessRunner", "Runner", "queued_bytes", "window_of"]
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT_WINDOW: Final = Window(count=50, nbytes=256 << 10)
-_LEAST_BYTES: Final = 1 << 20
+_TRAY_BYTES: Final = 1 << 20
 _STEP_SECONDS: Final = 0.2
 _LONGEST_STEP: Final = 128
 
 
-class Runner(ProxyDataFlow):
+class Runner(Addressed):
     """What all runners share: N workers, each of which repeats its whole flow for ever."""
 
     remote_inputs = True
-    own_process: ClassVar[bool] = False  # whether a worker has global state of its own
 
     def __init__(self, ds: DataFlow, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
         super().__init__(ds)
-        self.num_workers = operator.index(num_workers)
-        if self.num_workers < 0:
-            raise ValueError(f"the number of workers is 0 (run in the consumer) or more, got {num_workers}")
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout is a number of seconds above 0, or None, got {timeout}")
-        self.window = window
-        self.timeout = timeout
+        self.set_staff(num_workers, window, timeout)
 
-    # -- the choices ---------------------------------------------------------------------------------------------------
+    strict: bool = False
+    ordered: bool = False  # whether the order is that of a pass
+
+    def set_strict(self, strict: bool, ordered: bool) -> None:
+        """Check and keep what the user gave; to be called last.
+
+        Raises:
+            NotAddressable: Several workers shall share each pass, and a flow cannot be addressed.
+        """
+        self.strict, self.ordered = bool(strict), bool(strict and ordered)
+        broken = next((node for ds in self.flows() if (node := ds.unaddressable()) is not None), None)
+        if strict and self.num_workers > 1 and broken is not None:
+            raise NotAddressable(
+                f"{type(self).__name__} with strict=True and {self.num_workers} workers shares each pass by index, and "
+                f"{type(broken).__name__} cannot be addressed. Use one worker, or leave this flow in one process and "
+                f"move the work after it into workers: MultiProcessMapData(ds, {self.num_workers}, func, strict=True)"
+            )
+
+    @property
+    def shares_items(self) -> bool:
+        return self.strict
+
+    @property
+    def by_index(self) -> bool:
+        """Whether its workers are asked for indexes."""
+        return self.strict and all(ds.addressable for ds in self.flows())
 
     def flows(self) -> Sequence[DataFlow]:
         """The flow of each worker."""
         return [self.ds] * self.num_workers
 
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
-        """How datapoints come from the workers."""
-        raise NotImplementedError
+    def jobs(self, stream: Stream) -> Sequence[Any]:
+        if self.strict:
+            kind = Address if self.by_index else WholePasses
+            return [kind(ds, stream, self.note(k)) for k, ds in enumerate(self.flows())]
+        begun = life_of(self).begun
+        return [Produce(ds, stream.turn(self.level, k), begun) for k, ds in enumerate(self.flows())]
 
-    def memory(self) -> int | None:
-        """Bytes that may be under way; None where nothing is copied."""
-        return None
+    def make_strict_tray(self) -> Tray:
+        """How indexes go to the workers."""
+        return ThreadTray()
 
-    def starter(self) -> Callable[[Service], Worker]:
-        """What starts a worker. It must not hold the runner, which could never be collected then."""
-        raise NotImplementedError
+    def make_tray(self) -> Tray | None:
+        return self.make_strict_tray() if self.strict else None
+
+    def make_desk(self, tray: Tray | None) -> Desk:
+        if tray is None:
+            return super().make_desk(tray)
+        if not self.by_index:
+            return OnePass(tray)
+        ahead = None if self.window.nbytes else self.window.count
+        return Spans(tray, self.num_workers, ahead, grain=self.ds.grain, ordered=self.ordered)
+
+    def make_engine(self, plan: Plan, stream: Stream) -> Placed:
+        return Passing(plan, stream) if self.strict else super().make_engine(plan, stream)
+
+    def window_of_worker(self) -> Window:
+        return UNBOUNDED if self.by_index else self.window
 
     # -- the node ------------------------------------------------------------------------------------------------------
 
     @property
     def indexed(self) -> bool:
-        return False
+        return self.strict
 
     @property
     def joins(self) -> bool:
-        return self.num_workers > 1
+        return self.num_workers > 1 and not self.strict
 
     @property
     def endless(self) -> bool:
-        return known_length(self) is None
+        return self.ds.endless if self.strict else known_length(self) is None
+
+    @property
+    def reproducible(self) -> bool:
+        return self.ordered if self.strict and self.num_workers > 1 else super().reproducible
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        if not self.strict:
+            return DataFlow.at(self, blocks, stream)
+        return self.at_work(blocks, stream) if self.num_workers else self.at_home(blocks, stream)
+
+    def at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        open_flow(self.ds, stream)
+        return self.ds.at(blocks, stream)
+
+    def steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Iterator[Any]]:
+        picked = None if is_consecutive(block) else block
+        first = int(block[0]) if picked is None else 0
+        ticket = engine.begin_pass(first, len(block), picked, holes=True)
+        return _strict_chunks(engine, ticket, self.timeout, life_of(self), self)
 
     def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.strict and self.endless:
+            # Its one pass has no end: as without workers, a loop goes on where the last one stopped.
+            begin = partial(self._strict_pass, 0, stream)
+            return self._alive(life_of(self).continued.take(stream, begin, type(self).__name__))
+        if self.strict:
+            return self._strict_pass(p, stream)
         length = known_length(self)
         if length is None:
             self._warn_endless()
@@ -97,61 +160,48 @@ class Runner(ProxyDataFlow):
         life, owner = life_of(self), type(self).__name__
         if self.num_workers == 0:
             begin = partial(passes_on, self.ds, stream, life.begun)
+            if self.max_failures is not None:
+                begin = partial(steps_told, begin, self)
             life.begun += 1
             return islice(life.continued.take(stream, begin, owner), length)
-        engine = self._engine(stream)
+        engine = self.engine_at(stream)
         life.begun += 1
-        return self._take(engine, engine.claim(), length)
+        return chain.from_iterable(self._chunks(engine, engine.claim(), length))
+
+    def _strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.num_workers == 0:
+            begin = partial(self.ds.run_pass, p, stream)
+            datapoints = begin() if self.max_failures is None else steps_told(begin, self)
+            return _until_closed(datapoints, life_of(self), life_of(self).session, type(self).__name__)
+        engine: Passing = self.engine_at(stream)
+        tolerance_of(self).begin_pass()
+        if not self.by_index:
+            ticket = engine.begin_pass(p)
+        elif self.ds.endless:
+            ticket = engine.begin_pass(0, None)
+        else:
+            length = len(self.ds)
+            ticket = engine.begin_pass(p * length, length)
+        held = None if self.ds.endless else self
+        return chain.from_iterable(_strict_chunks(engine, ticket, self.timeout, life_of(self), held))
+
+    def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+        """The same; and whoever iterates it holds this node, as what goes on from loop to loop must not."""
+        yield from datapoints
 
     def reset_state(self) -> None:
         """Stop the workers, if there are any, and start new ones. The flow is reset inside each."""
         if self.num_workers == 0:
+            self.begin_terms()
+            if self.worker_init is not None:
+                initialise(self.worker_init)
             super().reset_state()
         else:
             stream = life_of(self).stream
             assert stream is not None, "reset_state was wrapped: it finds its place"
-            self._start(stream)
+            self.start(stream)
 
-    # -- workers -------------------------------------------------------------------------------------------------------
-
-    def _engine(self, stream: Stream) -> Engine:
-        life = life_of(self)
-        with life.lock:  # of two threads that begin, one starts
-            engine = life.resource
-            if isinstance(engine, _Placed) and engine.stream == stream:
-                return engine
-            # Seeded anew, or at another place in the chain: other random numbers, so other workers.
-            return self._start(stream)
-
-    def _start(self, stream: Stream) -> Engine:
-        life = life_of(self)
-        life.own(self, None)
-        level, owner, n = self.level, type(self).__name__, self.num_workers
-        places = [place_of(k, n) for k in range(n)]
-        start = self.starter()  # may refuse: before there is anything to close
-        channel, codec, credit = self.make_channel()
-        memory = self.memory()
-        services = [
-            Service(
-                worker=k,
-                payload=Payload(Produce(ds, stream.turn(level, k), life.begun)),
-                port=channel.port(k),
-                encoder=codec.port(k),
-                credit=credit,
-                window=self.window if memory is None else replace(self.window, most_queued=queued_bytes(memory) // n),
-                place=places[k],
-                seed=(stream.root, *(word for pair in places[k].path for word in pair)),
-                reseed=self.own_process and current_root() is not None,
-                memory=None if memory is None else memory // n,
-                note=f"raised in worker {k} of {n} of {owner}",
-            )
-            for k, ds in enumerate(self.flows())
-        ]
-        engine = _Placed(Plan(owner, channel, codec, credit, services, start), stream)
-        life.own(self, engine)
-        return engine
-
-    def _take(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Any]:
+    def _chunks(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Iterator[Any]]:
         left = sys.maxsize if length is None else length
         step = 1  # datapoints after which the engine is asked again, as it looks at the workers: about `_STEP_SECONDS`
         while left:
@@ -167,7 +217,7 @@ class Runner(ProxyDataFlow):
             here = min(left, step, operator.length_hint(chunk))
             left -= here
             began = time.monotonic()
-            yield from islice(chunk, here)
+            yield islice(chunk, here)
             took = time.monotonic() - began
             if took > _STEP_SECONDS:
                 step = max(1, int(here * _STEP_SECONDS / took))
@@ -185,18 +235,30 @@ class Runner(ProxyDataFlow):
             )
 
 
-class _Placed(Engine):
-    """An engine that knows for which place in the chain it was started."""
+def _until_closed(datapoints: Iterator[Any], life: Life, session: object, name: str) -> Iterator[Any]:
+    try:
+        while life.session is session:
+            yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
+    except StopIteration:
+        return
+    raise terminated(name)
 
-    def __init__(self, plan: Plan, stream: Stream) -> None:
-        self.stream = stream
-        super().__init__(plan)
+
+def _strict_chunks(
+    engine: Passing, ticket: object, timeout: float | None, life: Life, held: object
+) -> Iterator[Iterator[Any]]:
+    """The chunks of a pass; `held` lives as long as somebody iterates them."""
+    try:
+        while (chunk := engine.chunk(ticket, timeout)) is not None:
+            yield chunk
+    finally:
+        if engine.failed:
+            life.settle()
+        engine.abandon(ticket)
 
 
-class ProcessRunner(Runner):
+class ProcessRunner(Processes, Runner):
     """Runners whose workers are processes."""
-
-    own_process = True
 
     def __init__(
         self,
@@ -208,31 +270,10 @@ class ProcessRunner(Runner):
         max_bytes: SupportsIndex | None,
     ) -> None:
         super().__init__(ds, num_proc, window, timeout)
-        self.context = context
-        self.max_bytes = None if max_bytes is None else operator.index(max_bytes)
-        if self.max_bytes is not None and self.max_bytes < _LEAST_BYTES:
-            raise ValueError(f"max_bytes is at least {_LEAST_BYTES} (1 MiB), got {max_bytes}")
+        self.set_processes(context, max_bytes)
 
-    def memory(self) -> int:
-        return max(_LEAST_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes
-
-    def make_codec(self) -> ArrayCodec:
-        """Arrays in shared memory, the rest in messages: both together stay within `max_bytes`."""
-        memory = self.memory()
-        return ArrayCodec(self.num_workers, memory - queued_bytes(memory))
-
-    def starter(self) -> Callable[[Service], Worker]:
-        if sys.platform == "win32":
-            raise NotImplementedError(
-                f"{type(self).__name__} needs the pipes and signals of POSIX. On Windows use MultiThreadRunner, or WSL"
-            )
-        context = self.context if isinstance(self.context, BaseContext) else multiprocessing.get_context(self.context)
-        return partial(_start_process, context)
-
-
-def queued_bytes(max_bytes: int) -> int:
-    """The part of `max_bytes` that is for messages; the rest is for arrays in shared memory."""
-    return max_bytes // 8
+    def make_strict_tray(self) -> Tray:
+        return SharedTray(_TRAY_BYTES, _TRAY_BYTES)
 
 
 def window_of(given: int | None, name: str) -> Window:
@@ -242,14 +283,3 @@ def window_of(given: int | None, name: str) -> Window:
     if operator.index(given) < 0:
         raise ValueError(f"{name} is a number of datapoints, got {given}")
     return Window(count=max(1, operator.index(given)))
-
-
-def _start_process(context: BaseContext, service: Service) -> Worker:
-    descriptors = (
-        *service.port.descriptors(),
-        *service.encoder.descriptors(),
-        *service.credit.descriptors(),
-    )
-    worker = ProcessWorker(context, service.place, service.seed, service, descriptors)
-    service.port.hand_over()
-    return worker

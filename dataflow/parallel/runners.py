@@ -8,8 +8,10 @@ from multiprocessing.context import BaseContext
 from typing import SupportsIndex
 
 from dataflow.base import DataFlow, require_flow
+from dataflow.failures import Budget
 from dataflow.parallel.runner import ProcessRunner, Runner, window_of
 from dataflow.parallel.serving import Service
+from dataflow.parallel.terms import ThreadTerms
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec, ObjectCodec
 from dataflow.transport.credit import Credit, Window
@@ -29,6 +31,11 @@ class MultiProcessRunnerZMQ(ProcessRunner):
     ``num_proc=1`` it is `ds`'s own data in its own order. The workers stay, and go on where they are, when a loop is
     left with `break`; what they had made ahead belongs to the next pass.
 
+    With ``strict=True`` the workers share each pass by index instead: it is exactly the datapoints of that pass of
+    `ds`, in order, with the random numbers of `ds` itself, however many workers there are; and passes end. What is
+    under way when a pass is broken off is thrown away. It needs a flow that can be addressed (``ds.addressable``), or
+    one worker.
+
     Runners may be nested in every combination: the number of leaf workers is the product.
 
     Args:
@@ -36,11 +43,26 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
         hwm: Datapoints that a worker may have sent and the consumer has not yet handed out; at most ``2 * hwm + 2``
             are computed ahead for each worker. None means 50, or as many as make up 256 KiB if that is more.
+        strict: Whether a pass is exactly one of `ds`.
+        ordered: With `strict`, whether the order is kept, too.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``. Lambdas and
             closures may be sent under each.
         max_bytes: Bytes of all datapoints under way, in shared memory and in messages, at least 1 MiB; None means a
             quarter of the memory of the machine or container, at most 1 GiB, and inside a worker that worker's share.
+        max_restarts: How many workers may die (be killed, crash, exit) and are replaced, in all. What a dead worker had
+            sent is handed out; its successor joins in and begins with the first of its passes, so that with one worker
+            datapoints come again. With `strict` what it had been asked for is made anew, so that nothing is lost or
+            doubled. The next death is a `WorkerDied`.
+        max_failures: How many datapoints the maps below may skip because their function raised, those aside that have a
+            `max_failures` of their own: a number for each pass of a worker (with `strict`, for each pass), or a
+            fraction of all that were seen by all workers together, judged once there are 100. What was skipped is
+            logged here, and listed by `failures`.
+        worker_init: Called without arguments once in each worker, before the flow is reset there.
+        thread_limit: Threads that BLAS, OpenMP and OpenCV may use in each worker: a number; "share" for an equal part
+            of the cores, or fewer where fewer were set before; None to leave them alone. For libraries that are loaded
+            before the worker has its limit it needs the package `threadpoolctl` (the extra `threads`). OpenCV that was
+            imported before a fork uses one thread.
 
     Raises:
         WorkerDied: A worker was killed, crashed or exited; says which, how, and what to do.
@@ -49,10 +71,15 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         TimeoutError: No datapoint came for `timeout` seconds.
         NotPicklable: The start method is not fork, and a node cannot be sent; names the node and the attribute.
         NotReentrant: A later iteration of the same runner took over.
+        NotAddressable: With `strict`, several workers shall share the passes of a flow that cannot be addressed.
+        TooManyFailures: `max_failures` is used up; the last error is the cause.
 
     Example:
         >>> df = MapData(DataFromList([[k] for k in range(4)], shuffle=False), lambda dp: [dp[0] ** 2])
         >>> with MultiProcessRunnerZMQ(df, num_proc=1) as runner:
+        ...     list(runner), list(runner)
+        ([[0], [1], [4], [9]], [[0], [1], [4], [9]])
+        >>> with MultiProcessRunnerZMQ(df, num_proc=3, strict=True) as runner:
         ...     list(runner), list(runner)
         ([[0], [1], [4], [9]], [[0], [1], [4], [9]])
 
@@ -66,11 +93,20 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         num_proc: SupportsIndex = 1,
         hwm: int | None = None,
         *,
+        strict: bool = False,
+        ordered: bool = True,
         timeout: float | None = None,
         context: BaseContext | str | None = None,
         max_bytes: SupportsIndex | None = None,
+        max_restarts: SupportsIndex = 0,
+        max_failures: Budget | None = None,
+        worker_init: Callable[[], object] | None = None,
+        thread_limit: ThreadTerms = "share",
     ) -> None:
         super().__init__(ds, num_proc, window_of(hwm, "hwm"), timeout, context, max_bytes)
+        self.set_strict(strict, ordered)
+        self.set_restarts(max_restarts)
+        self.set_terms(max_failures, worker_init, thread_limit)
 
     def make_channel(self) -> tuple[Channel, Codec, Credit]:
         return SocketChannel(self.num_workers), self.make_codec(), Credit(self.num_workers, shared=True)
@@ -86,9 +122,15 @@ class MultiProcessRunner(ProcessRunner):
         num_prefetch: Datapoints that each worker may have sent and the consumer has not yet handed out; at most
             ``2 * num_prefetch + 2`` are computed ahead for each worker.
         num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
+        strict: Whether a pass is exactly one of `ds`, as for `MultiProcessRunnerZMQ`.
+        ordered: With `strict`, whether the order is kept, too.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
         max_bytes: Bytes of all datapoints under way, as for `MultiProcessRunnerZMQ`.
+        max_restarts: How many workers that died are replaced, as for `MultiProcessRunnerZMQ`.
+        max_failures: How many datapoints may be skipped, as for `MultiProcessRunnerZMQ`.
+        worker_init: Called without arguments once in each worker, before the flow is reset there.
+        thread_limit: Threads of native libraries in each worker, as for `MultiProcessRunnerZMQ`.
 
     Example:
         >>> df = DataFromList([[k] for k in range(4)], shuffle=False)
@@ -103,11 +145,20 @@ class MultiProcessRunner(ProcessRunner):
         num_prefetch: int,
         num_proc: SupportsIndex,
         *,
+        strict: bool = False,
+        ordered: bool = True,
         timeout: float | None = None,
         context: BaseContext | str | None = None,
         max_bytes: SupportsIndex | None = None,
+        max_restarts: SupportsIndex = 0,
+        max_failures: Budget | None = None,
+        worker_init: Callable[[], object] | None = None,
+        thread_limit: ThreadTerms = "share",
     ) -> None:
         super().__init__(ds, num_proc, window_of(num_prefetch, "num_prefetch"), timeout, context, max_bytes)
+        self.set_strict(strict, ordered)
+        self.set_restarts(max_restarts)
+        self.set_terms(max_failures, worker_init, thread_limit)
 
     def make_channel(self) -> tuple[Channel, Codec, Credit]:
         return PipeChannel(self.num_workers), self.make_codec(), Credit(self.num_workers, shared=True)
@@ -127,7 +178,12 @@ class MultiThreadRunner(Runner):
         num_prefetch: Datapoints that each thread may have made and the consumer has not yet handed out; at most
             ``2 * num_prefetch + 2`` are computed ahead for each thread.
         num_thread: Threads. 0 runs one flow in the consumer.
+        strict: Whether a pass is exactly one of these flows, as for `MultiProcessRunnerZMQ`: `get_df` makes equal ones.
+        ordered: With `strict`, whether the order is kept, too.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the threads are alive.
+        max_restarts: How many threads that have called `sys.exit` are replaced, as for `MultiProcessRunnerZMQ`.
+        max_failures: How many datapoints may be skipped, as for `MultiProcessRunnerZMQ`.
+        worker_init: Called without arguments once in each thread, before its flow is reset there.
 
     Raises:
         TypeError: `get_df` is a flow instead of a function that makes one.
@@ -145,7 +201,12 @@ class MultiThreadRunner(Runner):
         num_prefetch: int,
         num_thread: SupportsIndex,
         *,
+        strict: bool = False,
+        ordered: bool = True,
         timeout: float | None = None,
+        max_restarts: SupportsIndex = 0,
+        max_failures: Budget | None = None,
+        worker_init: Callable[[], object] | None = None,
     ) -> None:
         if isinstance(get_df, DataFlow) or not callable(get_df):
             raise TypeError(
@@ -158,6 +219,9 @@ class MultiThreadRunner(Runner):
         count = window_of(num_prefetch, "num_prefetch").count  # objects have no bytes that could be counted
         super().__init__(made[0], num_thread, Window(count), timeout)
         self.dataflows = made
+        self.set_strict(strict, ordered)
+        self.set_restarts(max_restarts)
+        self.set_terms(max_failures, worker_init)
 
     @property
     def inputs(self) -> Sequence[DataFlow]:

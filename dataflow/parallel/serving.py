@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from dataflow.datapoint import allocating
+from dataflow.failures import Budget, Teller, telling
 from dataflow.parallel.jobs import Job
 from dataflow.parallel.memory import memory_share
 from dataflow.seeding import derived, seed
@@ -13,6 +15,9 @@ from dataflow.transport.channel import ConsumerGone, Port
 from dataflow.transport.codec import EncoderPort
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.outbox import Outbox, Stopped
+from dataflow.transport.trays import TrayPort
+from dataflow.workers.death import exit_code
+from dataflow.workers.native_threads import ThreadLimit, limit_threads
 from dataflow.workers.place import WorkerInfo
 
 __all__ = ["Service"]
@@ -36,6 +41,9 @@ class Service:
         reseed: Whether flows that the user's code makes in the worker are seeded too: the user has called `seed`.
         memory: Bytes that runners inside this worker may use, each; None where the worker has no limit of its own.
         note: What to add to an exception: whose worker raised it.
+        tray: Its end of the tray from which it takes tasks; None where it needs none.
+        budget: How many failures of single items are borne above, for nodes that have no budget of their own.
+        threads: How many threads native libraries get in its process; None leaves them alone.
     """
 
     worker: int
@@ -49,6 +57,9 @@ class Service:
     reseed: bool
     memory: int | None
     note: str
+    tray: TrayPort | None = None
+    budget: Budget | None = None
+    threads: ThreadLimit | None = None
 
     def __call__(self) -> None:
         encoder = self.encoder.open_encoder()
@@ -56,7 +67,8 @@ class Service:
         try:
             outbox.hello()
             outbox.rehearse()
-            with allocating(encoder.allocate), memory_share(self.memory):
+            teller = Teller(self.budget, self.place.path, partial(outbox.report, note=self.note))
+            with allocating(encoder.allocate), memory_share(self.memory), telling(teller):
                 self._work(outbox)
         except ConsumerGone:
             pass
@@ -66,23 +78,18 @@ class Service:
     def _work(self, outbox: Outbox) -> None:
         job: Job | None = None
         try:
+            if self.threads is not None:
+                limit_threads(self.threads)
             if self.reseed:
                 seed(derived(self.seed))
             job = self.payload.load()
-            job.run(outbox)
+            job.run(outbox, None if self.tray is None else self.tray.open())
         except (Stopped, ConsumerGone):
             pass
         except SystemExit as exit:
-            outbox.left(exit, self.note, _exit_code(exit))
+            outbox.left(exit, self.note, exit_code(exit))
         except BaseException as error:
             outbox.failed(error, self.note)
         finally:
             if job is not None:
                 job.close()
-
-
-def _exit_code(exit: SystemExit) -> int:
-    """The code that a process would end with."""
-    if exit.code is None:
-        return 0
-    return exit.code & 0xFF if isinstance(exit.code, int) else 1

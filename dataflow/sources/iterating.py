@@ -25,6 +25,10 @@ class _Iterated(Source):
 
     _touched = False  # whether an iterator, which can be read only once, was read before
 
+    @property
+    def continues(self) -> bool:
+        return any(isinstance(value, Iterator) for value in self.compared.values())
+
     def _read(self, iterable: Iterable[Any], stream: Stream) -> Iterator[Any]:
         if not isinstance(iterable, Iterator):
             return iter(iterable)

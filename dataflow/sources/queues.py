@@ -66,6 +66,10 @@ class DataFromQueue(Source):
     def endless(self) -> bool:
         return self.sentinel is _UNSET
 
+    @property
+    def reproducible(self) -> bool:
+        return False
+
     def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self._received(life_of(self).session)
 

@@ -100,15 +100,7 @@ class FakeData(Source, RNGDataFlow):
             raise IndexError(f"FakeData of size 0 is empty: there is no datapoint at index {indexes[0]}")
         if not self.random:
             return map(list, repeat(self._one(stream), len(indexes)))
-        return map(self._draw, self._generators(stream, indexes))
-
-    def _generators(self, stream: Stream, indexes: NDArray[np.int64]) -> Iterator[Rng]:
-        last, positions = -1, None
-        for index in indexes.tolist():
-            p, k = divmod(index, self._size)
-            if positions is None or p != last:
-                last, positions = p, Positions(self.words(stream, p))
-            yield positions.at(k)
+        return map(self._draw, map(self.index_rngs(stream, self._size).at, indexes.tolist()))
 
     def _one(self, stream: Stream) -> list[Any]:
         words = self.words(stream, 0)

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from dataflow.base import DataFlow, require_flow
+from dataflow.errors import NotAddressable
 
-__all__ = ["at_least_one", "require_flows"]
+__all__ = ["at_least_one", "require_addressable", "require_flows"]
 
 
 def at_least_one(owner: object, name: str, value: Any) -> int:
@@ -24,6 +25,20 @@ def at_least_one(owner: object, name: str, value: Any) -> int:
     if number < 1:
         raise ValueError(f"{type(owner).__name__}: {name} is at least 1, got {number}")
     return number
+
+
+def require_addressable(ds: DataFlow, owner: object) -> None:
+    """Refuse an input that cannot be addressed.
+
+    Raises:
+        NotAddressable: Names the node that breaks the chain.
+    """
+    breaks = ds.unaddressable()
+    if breaks is not None:
+        raise NotAddressable(
+            f"{type(owner).__name__} reads its input by index, but {type(breaks).__name__} is only a sequence of "
+            f"passes. Put {type(owner).__name__} below it, or put the datapoints into a list (DataFromList)"
+        )
 
 
 def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice, takewhile
@@ -54,6 +55,10 @@ class BatchData(ProxyDataFlow):
                 f"BatchData: batch_size {self.batch_size} is more than the {n} datapoints of a pass of "
                 f"{type(ds).__name__}, so there would be no batch. Lower batch_size, or pass remainder=True"
             )
+
+    @property
+    def grain(self) -> int:
+        return self.ds.grain // math.gcd(self.ds.grain, self.batch_size)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.ds), self.batch_size)

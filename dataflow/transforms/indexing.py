@@ -6,6 +6,7 @@ Index `i` of a flow of `n` datapoints is position ``i % n`` of pass ``i // n``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped
+from dataflow.life import life_of
 from dataflow.seeding import Stream
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "consecutive",
     "none_dropped",
     "onwards",
+    "order_by_index",
     "pass_by_index",
     "pass_from",
     "passes_and_positions",
@@ -49,6 +52,17 @@ def pass_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of an addressable flow, read by index."""
     n = len(df)
     return present(df.at(consecutive(p * n, (p + 1) * n), stream))
+
+
+def order_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
+    """Pass `p` of an addressable node that has no order of its own to follow; one that never ends goes on."""
+    if not df.endless:
+        return pass_by_index(df, p, stream)
+    return life_of(df).continued.take(stream, partial(_endless, df, stream), type(df).__name__)
+
+
+def _endless(df: DataFlow, stream: Stream) -> Iterator[Any]:
+    return present(df.at(onwards(0, _BLOCK), stream))
 
 
 def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> Iterator[Any]:
@@ -97,6 +111,6 @@ def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
         if dp is HOLE:
             raise Dropped(
                 f"{type(df).__name__} counts datapoints, and one below it was dropped: a map returned None, so the "
-                "positions of all that follow depend on it. Filter the list first, or iterate instead of indexing"
+                "positions of all that follow depend on it. Filter the list first; or drop with FilterData, and iterate"
             )
         yield dp

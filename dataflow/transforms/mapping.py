@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from copy import copy
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.datapoint import HOLE, component, present, replaced
+from dataflow.datapoint import present
+from dataflow.failures import Budget, Failure, budget_of, told
+from dataflow.life import life_of
+from dataflow.passes import known_length
 from dataflow.seeding import Stream
+from dataflow.tolerance import Tolerance
+from dataflow.transforms.applying import Applied, AppliedToComponent, Asked, Place
 
 __all__ = ["MapData", "MapDataComponent"]
 
@@ -19,12 +24,19 @@ class MapData(ProxyDataFlow):
     The function gets a shallow copy: it may assign components, but an array that it changes in place is changed in the
     source, too. ``len`` stays the length of the input, also if the function drops datapoints.
 
+    Where the function raises, the pass ends with that exception, which has a note of the datapoint; or, with
+    `max_failures`, the datapoint is dropped, logged, and written down in `failures`.
+
     Args:
         ds: The input.
         func: Takes a datapoint and returns one; returns None to drop it.
+        max_failures: How many datapoints of one pass may fail; or, as a number between 0 and 1, how large a part of all
+            that were seen, judged once there are 100. In a runner each worker counts for itself. None means what the
+            runner above says, else 0.
 
     Raises:
         TypeError: `func` cannot be called.
+        TooManyFailures: The budget `max_failures` is used up, if there is one; the last error is the cause.
 
     Example:
         >>> df = MapData(DataFromList([[1], [2], [3]], shuffle=False), lambda dp: [dp[0] * 10] if dp[0] != 2 else None)
@@ -33,36 +45,54 @@ class MapData(ProxyDataFlow):
         >>> df[1]
         Traceback (most recent call last):
         dataflow.errors.Dropped: the datapoint at index 1 of MapData was dropped: a map returned None
+
+        >>> df = MapData(DataFromList([[1], [0], [5]], shuffle=False), lambda dp: [10 // dp[0]], max_failures=1)
+        >>> list(df), [str(failure) for failure in df.failures]
+        ([[10], [2]], ['MapData(<lambda>): datapoint 1 of pass 0: ZeroDivisionError: ...'])
     """
 
-    def __init__(self, ds: DataFlow, func: Callable[[Any], Any]) -> None:
+    def __init__(self, ds: DataFlow, func: Callable[[Any], Any], *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
         if not callable(func):
             raise TypeError(f"{type(self).__name__} expects a function, got {type(func).__name__}")
         self.func = func
+        self.max_failures = budget_of(self, max_failures)
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        return {name: value for name, value in super().compared.items() if name != "max_failures"}
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The last 1,000 datapoints that were skipped here since the flow was reset."""
+        tolerance = life_of(self).tolerance
+        return [] if tolerance is None else tolerance.failures
 
     def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return present(map(self._map, self.ds.run_pass(p, stream)))
+        return present(self.kernel(stream, lambda k: (p, k)).over(self.ds.run_pass(p, stream)))
 
     def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return map(self._map, self.ds.at(blocks, stream))
+        asked = Asked(blocks, partial(known_length, self.ds))
+        # A budget of its own: where a map below drops, a pass knows the same datapoint under another position.
+        applied = self.kernel((stream, Asked), asked.place)
+        return applied.over(self.ds.at(asked.noted(applied), stream))
 
-    def _map(self, dp: Any) -> Any:
-        if dp is HOLE:
-            return HOLE
-        try:
-            out = self.func(dp[:] if type(dp) is list else copy(dp))
-        except Exception as error:
-            self._note(error)
-            raise
-        return HOLE if out is None else out
+    def kernel(self, scope: Hashable, place: Place) -> Applied:
+        """The function, ready for one pass, or for one answer to indexes."""
+        return Applied(type(self).__name__, self.func, place, self.tolerance(), scope)
 
-    def _note(self, error: Exception) -> None:
-        name = getattr(self.func, "__qualname__", None) or repr(self.func)
-        error.add_note(f"raised by the function of {type(self).__name__}: {name}")
-        if isinstance(error, StopIteration):
-            # It would look like the end of the pass, and cut it short without a word.
-            raise RuntimeError(f"the function of {type(self).__name__}, {name}, raised StopIteration") from error
+    def tolerance(self) -> Tolerance | None:
+        """What bears a failure here, and now; None where it is to be raised."""
+        above = told()
+        budget = self.max_failures
+        if not (budget if budget is not None or above is None else above.limit):
+            return None
+        life = life_of(self)
+        with life.lock:
+            # A flow that is run in the consumer (num_proc=0) may be run by another the next time.
+            if life.tolerance is None or life.tolerance.above is not above:
+                life.tolerance = Tolerance(type(self).__name__, budget, above)
+            return life.tolerance
 
 
 class MapDataComponent(MapData):
@@ -74,23 +104,18 @@ class MapDataComponent(MapData):
         ds: The input.
         func: Takes the component and returns a new one; returns None to drop the datapoint.
         index: Position of the component, or its key in a dict.
+        max_failures: How many datapoints may fail, as for `MapData`.
 
     Example:
         >>> list(MapDataComponent(DataFromList([[1, "a"], [2, "b"]], shuffle=False), lambda k: k * k))
         [[1, 'a'], [4, 'b']]
     """
 
-    def __init__(self, ds: DataFlow, func: Callable[[Any], Any], index: Any = 0) -> None:
-        super().__init__(ds, func)
+    def __init__(
+        self, ds: DataFlow, func: Callable[[Any], Any], index: Any = 0, *, max_failures: Budget | None = None
+    ) -> None:
+        super().__init__(ds, func, max_failures=max_failures)
         self.index = index
 
-    def _map(self, dp: Any) -> Any:
-        if dp is HOLE:
-            return HOLE
-        old = component(dp, self.index)
-        try:
-            new = self.func(old)
-        except Exception as error:
-            self._note(error)
-            raise
-        return HOLE if new is None else replaced(dp, self.index, new)
+    def kernel(self, scope: Hashable, place: Place) -> Applied:
+        return AppliedToComponent(type(self).__name__, self.func, place, self.tolerance(), scope, index=self.index)

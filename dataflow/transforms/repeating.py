@@ -66,6 +66,10 @@ class RepeatedData(ProxyDataFlow):
     def endless(self) -> bool:
         return self.num == -1 or self.ds.endless
 
+    @property
+    def continues(self) -> bool:
+        return self.num == -1
+
     def __len__(self) -> int:
         if self.num == -1:
             raise LengthUnknown("RepeatedData(…, -1) never ends: FixedSizeData gives it passes")
@@ -100,6 +104,10 @@ class RepeatedDataPoint(ProxyDataFlow):
 
     def __len__(self) -> int:
         return len(self.ds) * self.num
+
+    @property
+    def grain(self) -> int:
+        return self.ds.grain * self.num
 
     def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(repeat, self.ds.run_pass(p, stream), repeat(self.num)))
@@ -149,6 +157,10 @@ class FixedSizeData(ProxyDataFlow):
     @property
     def endless(self) -> bool:
         return False
+
+    @property
+    def continues(self) -> bool:
+        return self.keep_state
 
     def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if known_length(self.ds) == 0:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE, selected
-from dataflow.errors import LengthUnknown
+from dataflow.errors import LengthUnknown, ShapeMismatch
 from dataflow.seeding import Stream
+from dataflow.transforms.arguments import at_least_one
+from dataflow.transforms.indexing import Indexes
 
 __all__ = ["FlattenData", "SelectComponent"]
 
@@ -50,34 +55,76 @@ class SelectComponent(ProxyDataFlow):
 class FlattenData(ProxyDataFlow):
     """Give every component on its own: the list ``[a, b]`` becomes ``[a]`` and ``[b]``, a tuple ``(a,)`` and ``(b,)``.
 
-    How many come out of a pass is not known beforehand.
+    How many come out of a pass is not known beforehand, unless `num` says so.
 
     Args:
         ds: Lists or tuples.
+        num: How many components every datapoint has. With it the flow has a length and can be addressed.
 
     Raises:
         TypeError: A datapoint is neither; a dict has no order of components to rely on.
+        ShapeMismatch: A datapoint has not `num` components.
 
     Example:
         >>> list(FlattenData(DataFromList([[1, 2], (3,)], shuffle=False)))
         [[1], [2], (3,)]
+        >>> df = FlattenData(DataFromList([[1, 2], [3, 4]], shuffle=False), num=2)
+        >>> len(df), df[2]
+        (4, [3])
     """
+
+    def __init__(self, ds: DataFlow, *, num: int | None = None) -> None:
+        super().__init__(ds)
+        self.num = None if num is None else at_least_one(self, "num", num)
 
     @property
     def indexed(self) -> bool:
-        return False
+        return self.num is not None
+
+    @property
+    def grain(self) -> int:
+        return self.ds.grain * (self.num or 1)
 
     def __len__(self) -> int:
-        raise LengthUnknown("a pass of FlattenData has no known length: it depends on the components of each datapoint")
-
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return DataFlow.at(self, blocks, stream)
+        if self.num is None:
+            raise LengthUnknown(
+                "a pass of FlattenData has no known length: it depends on the components of each datapoint. Where all "
+                "have the same number, give num"
+            )
+        return len(self.ds) * self.num
 
     def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(map(_single, self.ds.run_pass(p, stream)))
+        return chain.from_iterable(map(self._split, self.ds.run_pass(p, stream)))
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        if self.num is None:
+            return DataFlow.at(self, blocks, stream)
+        return chain.from_iterable(map(partial(self._read, stream, self.num), blocks))
+
+    def _read(self, stream: Stream, num: int, indexes: Indexes) -> Iterator[Any]:
+        # Neighbours that come from one datapoint are made once.
+        below, components = np.divmod(indexes, num)
+        first = np.flatnonzero(np.diff(below, prepend=-1))
+        wanted = np.split(components, first[1:])
+        return chain.from_iterable(map(self._pick, self.ds.at([below[first]], stream), wanted))
+
+    def _pick(self, dp: Any, wanted: Indexes) -> list[Any]:
+        if dp is HOLE:
+            return [HOLE] * len(wanted)
+        singles = self._split(dp)
+        return [singles[k] for k in wanted.tolist()]
+
+    def _split(self, dp: Any) -> list[Any]:
+        singles = _singles(dp)
+        if self.num is not None and len(singles) != self.num:
+            raise ShapeMismatch(
+                f"FlattenData was told that every datapoint has {self.num} components, and got one with "
+                f"{len(singles)}: leave out num, or bring them to one form with MapData"
+            )
+        return singles
 
 
-def _single(dp: Any) -> list[Any]:
+def _singles(dp: Any) -> list[Any]:
     if isinstance(dp, list):
         return [[value] for value in dp]
     if isinstance(dp, tuple):

@@ -1,4 +1,4 @@
-"""A new order for what is too large to be in memory."""
+"""A new order: of whole passes by index, or within a buffer for what is only a sequence of passes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,72 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from numpy.typing import NDArray
+
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.life import life_of
-from dataflow.seeding import Stream, rng, root_seed
-from dataflow.transforms.arguments import at_least_one
+from dataflow.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.transforms.arguments import at_least_one, require_addressable
+from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
 from dataflow.transforms.repeating import passes_on
 
-__all__ = ["LocallyShuffleData"]
+__all__ = ["LocallyShuffleData", "ShuffleData"]
 
 _logger = logging.getLogger("dataflow.transforms")
+
+
+class ShuffleData(ProxyDataFlow, RNGDataFlow):
+    """Each pass of the input in a new random order.
+
+    The order of a pass follows from the seed and the number of the pass. Nothing is kept but one permutation, four
+    bytes per datapoint; the input is read by index, so each datapoint is made when it is its turn.
+
+    Args:
+        ds: The input: it can be addressed, and has a length.
+        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+
+    Raises:
+        NotAddressable: `ds` is only a sequence of passes; names the node. `LocallyShuffleData` shuffles those.
+        ValueError: A pass of `ds` never ends.
+
+    Example:
+        >>> df = ShuffleData(MapData(DataFromList([[k] for k in range(5)], shuffle=False), lambda dp: [dp[0] * 10]))
+        >>> sorted(df), [df[5 + k] for k in range(5)] == list(df)
+        ([[0], [10], [20], [30], [40]], True)
+    """
+
+    def __init__(self, ds: DataFlow, *, seed: int | None = None) -> None:
+        super().__init__(ds)
+        require_addressable(ds, self)
+        if ds.endless:
+            raise ValueError(
+                f"ShuffleData shuffles whole passes, but a pass of {type(ds).__name__} never ends: shuffle its input "
+                "instead, or cut it with FixedSizeData"
+            )
+        self.own_root = root_seed(self, seed)
+        self._orders = Table()
+
+    @property
+    def grain(self) -> int:
+        return 1
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return pass_by_index(self, p, stream)
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        n = len(self)
+        return self.ds.at(map(partial(self._below, stream, n), blocks), stream)
+
+    def _below(self, stream: Stream, n: int, indexes: Indexes) -> Indexes:
+        passes, positions = passes_and_positions(self, indexes, n)
+        if not len(indexes):
+            return indexes
+        (order,) = reordered(passes, positions, partial(self._order, stream, n))
+        return passes * n + order
+
+    def _order(self, stream: Stream, n: int, p: int) -> tuple[NDArray[Any]]:
+        words = self.words(stream, p)
+        return (self._orders.get((words, n), partial(permutation, words, n)),)
 
 
 class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
@@ -64,6 +121,10 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
 
     @property
     def endless(self) -> bool:
+        return True
+
+    @property
+    def continues(self) -> bool:
         return True
 
     def __len__(self) -> int:

@@ -16,68 +16,28 @@ owns it. Guarantees:
 
 from __future__ import annotations
 
-import bisect
 import math
 import mmap
 import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.transport.blocks import LARGE_BYTES, PAGE, Block, class_of, divided
 from dataflow.transport.budget import Budget
+from dataflow.transport.leases import GIVE_BACK, ArenaReader, Base, Lease
 
-__all__ = ["LARGE_BYTES", "Arena", "ArenaReader", "ArenaWriter", "Block"]
+__all__ = ["Arena", "ArenaWriter"]
 
-LARGE_BYTES: Final = 16 << 10
-"""From this size on, an array has a block of its own."""
-
-_PAGE: Final = mmap.PAGESIZE
-_GIVE_BACK: Final = getattr(mmap, "MADV_REMOVE", getattr(mmap, "MADV_DONTNEED", 0))  # the second is only a hint
-_SMALLEST_CLASS: Final = (max(LARGE_BYTES, _PAGE) - 1).bit_length()  # blocks of 2 to this, and so on; whole pages
-_MOST_BLOCKS: Final = 1 << 16  # of one class
 _IDLE_SECONDS: Final = 1.0
 _FREE: Final = b"\0"
 _MOST_DRAFTS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """The blocks of one size."""
-
-    size: int  # bytes per block
-    status: int  # offset of the first status byte
-    num_blocks: int
-    start: int  # offset of the first block
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A piece of an arena."""
-
-    status: int  # offset of its status byte
-    start: int  # offset of its first byte
-    size: int
-
-
-def _layout(max_bytes: int) -> tuple[list[_Class], int]:
-    """The classes of an arena, and its size in bytes, nearly all of which is never touched."""
-    sizes = [1 << k for k in range(_SMALLEST_CLASS, max(_SMALLEST_CLASS, (max_bytes - 1).bit_length()) + 1)]
-    counts = [min(_MOST_BLOCKS, max(1, max_bytes // (size // 2 + 1))) for size in sizes]
-    statuses = np.cumsum([0, *counts]).tolist()
-    start = -(-statuses[-1] // _PAGE) * _PAGE
-    classes = []
-    for size, count, status in zip(sizes, counts, statuses, strict=False):
-        classes.append(_Class(size, status, count, start))
-        start += size * count
-    return classes, start
 
 
 class Arena:
@@ -91,7 +51,7 @@ class Arena:
     def __init__(self, worker: int, budget: Budget) -> None:
         self._worker = worker
         self._budget = budget
-        _, size = _layout(budget.limit)
+        _, size = divided(budget.limit)
         self._file = shared_memory_file("dataflow-arena", size)
 
     def descriptors(self) -> tuple[Descriptor, ...]:
@@ -104,27 +64,24 @@ class Arena:
 
     def open_reader(self) -> ArenaReader:
         """The consumer's end."""
-        return ArenaReader(self._memory(), _layout(self._budget.limit)[0])
+        return ArenaReader(self._memory(), divided(self._budget.limit)[0])
 
     def _memory(self) -> mmap.mmap:
-        return mmap.mmap(self._file.fd, _layout(self._budget.limit)[1])
+        return mmap.mmap(self._file.fd, divided(self._budget.limit)[1])
 
     def close(self) -> None:
         """Give the descriptor back; the mappings live as long as somebody reads them."""
         self._file.close()
 
 
-class _Base(np.ndarray[Any, Any]):
-    """The base of an array in a block: numpy keeps it alive for every view, as it does not look through subclasses."""
+@dataclass(slots=True, eq=False)
+class _Touched:
+    """A block that has pages."""
 
-    block: Block | None = None  # of a draft; None where the consumer reads
-
-
-class _Lease(weakref.ref[_Base]):
-    """Notices that the last view of a block has died."""
-
-    __slots__ = ("status",)
-    status: int
+    block: Block
+    nbytes: int  # of its pages
+    view: NDArray[Any] | None = None  # the array that was last written to it as a whole
+    like: object = None  # and the layout of that
 
 
 class ArenaWriter:
@@ -135,28 +92,62 @@ class ArenaWriter:
         self._budget = budget
         self._worker = worker
         self._pid = os.getpid()
-        self._classes, _ = _layout(budget.limit)
-        self._touched: dict[int, tuple[Block, int]] = {}  # by offset: blocks with pages, and the bytes of those
+        self._classes, _ = divided(budget.limit)
+        self._touched: dict[int, _Touched] = {}  # by status byte
         self._lock = threading.Lock()
-        self._drafts: dict[int, _Lease] = {}  # by status byte: blocks that the flow fills
+        self._drafts: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
         self._pressure = budget.pressure
-        self._used = time.monotonic()
+        self._used = True  # since `tidy` looked last
+        self._idle_since = 0.0
 
     def take(self, nbytes: int) -> Block | None:
         """A block for `nbytes`; None if there is none now, or can be none: `fits` tells."""
+        touched = self._take(nbytes)
+        return None if touched is None else touched.block
+
+    def copy(self, array: NDArray[Any], like: tuple[Any, tuple[int, ...], Any]) -> Block | None:
+        """A block that holds what `array` holds now; None as in `take`.
+
+        Args:
+            array: C- or F-contiguous, or none of both.
+            like: Of what dtype, shape and order the copy is. One object for arrays that are alike saves time.
+        """
+        touched = self._take(array.nbytes)
+        if touched is None:
+            return None
+        # From here on the block is this caller's alone: its byte is set.
+        view = touched.view
+        if view is None or touched.like is not like:
+            view = touched.view = self.view(touched.block, array.shape, array.dtype, like[2])
+            touched.like = like
+        view[...] = array
+        return touched.block
+
+    def write(self, data: bytes) -> Block | None:
+        """A block that begins with `data`; None as in `take`."""
+        touched = self._take(len(data))
+        if touched is None:
+            return None
+        start = touched.block.start
+        self._memory[start : start + len(data)] = data
+        return touched.block
+
+    def _take(self, nbytes: int) -> _Touched | None:
         if not self.fits(nbytes):
             return None
-        kind = self._classes[max(0, (nbytes - 1).bit_length() - _SMALLEST_CLASS)]
+        kind = self._classes[class_of(nbytes)]
         with self._lock:
             status = self._memory.find(_FREE, kind.status, kind.status + kind.num_blocks)
             if status < 0:
                 return None
-            block = Block(status, kind.start + (status - kind.status) * kind.size, kind.size)
-            if not self._touch(block, nbytes):
-                return None
+            touched = self._touched.get(status)
+            if touched is None or touched.nbytes < nbytes:
+                touched = self._touch(Block(status, kind.start + (status - kind.status) * kind.size, kind.size), nbytes)
+                if touched is None:
+                    return None
             self._memory[status] = 1
-            self._used = time.monotonic()
-        return block
+            self._used = True
+        return touched
 
     def fits(self, nbytes: int) -> bool:
         """Whether there could ever be a block for `nbytes`."""
@@ -169,8 +160,8 @@ class ArenaWriter:
     def give_back_all(self) -> None:
         """Free every block, with its pages: nothing was sent so far, and no draft lives."""
         with self._lock:
-            for block, _ in self._touched.values():
-                self.give_back(block)
+            for touched in self._touched.values():
+                self.give_back(touched.block)
             self._give_back_idle()
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
@@ -186,16 +177,16 @@ class ArenaWriter:
         block = self.take(nbytes) if fitting else None
         if block is None:
             return np.empty(shape, dtype)
-        base = _Base(shape, dtype, self._memory, block.start)
+        base = Base(shape, dtype, self._memory, block.start)
         base.block = block
-        lease = _Lease(base, self._drop_draft)
+        lease = Lease(base, self._drop_draft)
         lease.status = block.status
         self._drafts[block.status] = lease
         return base.view(np.ndarray)
 
     def is_draft(self, base: Any) -> bool:
         """Whether `base` is the base of a draft of this arena."""
-        return type(base) is _Base and base.block is not None and base.block.status in self._drafts
+        return type(base) is Base and base.block is not None and base.block.status in self._drafts
 
     def release(self, base: Any) -> Block:
         """The block of a draft that will be sent: nobody in this process frees it any more."""
@@ -203,95 +194,42 @@ class ArenaWriter:
         del self._drafts[block.status]
         return block
 
-    def _drop_draft(self, lease: _Lease) -> None:
+    def _drop_draft(self, lease: Lease) -> None:
         if os.getpid() == self._pid:  # a forked child drops a copy
             del self._drafts[lease.status]
             self._memory[lease.status] = 0
 
     def tidy(self) -> None:
         """Give idle pages back, if others need them or if nothing was taken for a while."""
+        now = time.monotonic()
+        if self._used:
+            self._used, self._idle_since = False, now
         pressed = self._budget.pressure != self._pressure
-        if self._touched and (pressed or time.monotonic() - self._used > _IDLE_SECONDS):
+        if self._touched and (pressed or now - self._idle_since > _IDLE_SECONDS):
             with self._lock:
                 self._pressure = self._budget.pressure
                 self._give_back_idle()
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
-    def _touch(self, block: Block, nbytes: int) -> bool:
+    def _touch(self, block: Block, nbytes: int) -> _Touched | None:
         """Reserve the pages that writing `nbytes` into the block will touch and that it does not have yet."""
-        _, touched = self._touched.get(block.start, (block, 0))
-        more = -(-nbytes // _PAGE) * _PAGE - touched
-        if more > 0:
-            if not self._budget.reserve(self._worker, more):
-                self._give_back_idle()
-                # The pages of this very block may have gone with the others.
-                _, touched = self._touched.get(block.start, (block, 0))
-                more = -(-nbytes // _PAGE) * _PAGE - touched
-                if not self._budget.reserve(self._worker, more):
-                    return False
-            self._touched[block.start] = block, touched + more
-        return True
+        needed = -(-nbytes // PAGE) * PAGE
+        known = self._touched.get(block.status)
+        if not self._budget.reserve(self._worker, needed - (known.nbytes if known else 0)):
+            self._give_back_idle()  # and with the others the pages of this very block, which is free
+            known = None
+            if not self._budget.reserve(self._worker, needed):
+                return None
+        if known is None:
+            known = self._touched[block.status] = _Touched(block, 0)
+        known.nbytes = needed
+        return known
 
     def _give_back_idle(self) -> None:
-        idle = [(block, nbytes) for block, nbytes in self._touched.values() if not self._memory[block.status]]
-        for block, nbytes in idle:
-            self._memory.madvise(_GIVE_BACK, block.start, nbytes)
-            del self._touched[block.start]
+        idle = [touched for touched in self._touched.values() if not self._memory[touched.block.status]]
+        for touched in idle:
+            self._memory.madvise(GIVE_BACK, touched.block.start, touched.nbytes)
+            del self._touched[touched.block.status]
         if idle:
-            self._budget.give_back(self._worker, sum(nbytes for _, nbytes in idle))
-
-
-class ArenaReader:
-    """The consumer's end: gives out arrays that read, and may write, a block in place."""
-
-    def __init__(self, memory: mmap.mmap, classes: Sequence[_Class]) -> None:
-        self._memory = memory
-        self._classes = classes
-        self._pid = os.getpid()
-        self._leases: dict[int, _Lease] = {}  # by status byte
-        self._last: dict[int, tuple[int, int]] = {}  # by status byte: what is still read after the worker has ended
-        # Leases may die when the interpreter has already emptied the modules.
-        self._madvise = partial(memory.madvise, _GIVE_BACK)
-
-    def lease(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
-        """The array in `block`. The block is free again when the last view of it has died."""
-        base = _Base(shape, dtype, self._memory, block.start, order=order)
-        lease = _Lease(base, self._free)
-        lease.status = block.status
-        self._leases[block.status] = lease
-        return base.view(np.ndarray)
-
-    def _free(self, lease: _Lease) -> None:
-        if os.getpid() == self._pid:
-            del self._leases[lease.status]
-            self._memory[lease.status] = 0
-            if lease.status in self._last:
-                self._forget(self._last[lease.status])
-
-    def worker_ended(self) -> None:
-        """Nobody gives idle pages back any more: do it here, now, and as the last leases die."""
-        if os.getpid() != self._pid:
-            return
-        self._last = {status: self._span(status) for status in list(self._leases)}
-        start = self._classes[0].start
-        for begin, end in (*sorted(self._last.values()), (len(self._memory), 0)):
-            if begin > start:
-                self._forget((start, begin))
-            start = end
-        for status, span in self._last.items():
-            if status not in self._leases:  # it died in another thread, before this began
-                self._forget(span)
-
-    def _span(self, status: int) -> tuple[int, int]:
-        """Where the block with that status byte begins and ends."""
-        kind = self._classes[bisect.bisect(self._classes, status, key=lambda kind: kind.status) - 1]
-        start = kind.start + (status - kind.status) * kind.size
-        return start, start + kind.size
-
-    def _forget(self, span: tuple[int, int]) -> None:
-        self._madvise(span[0], span[1] - span[0])
-
-    def num_leases(self) -> int:
-        """How many blocks are read at present."""
-        return len(self._leases)
+            self._budget.give_back(self._worker, sum(touched.nbytes for touched in idle))

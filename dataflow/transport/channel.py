@@ -54,6 +54,9 @@ class Receiver(Protocol):
         Takes nothing: an interrupt in here does no harm.
         """
 
+    def readmit(self, worker: int) -> Port:
+        """The description for a worker that takes the place of `worker`, which has ended and was heard to its end."""
+
     def everyone_connected(self) -> None:
         """Every worker has said hello: nobody else may connect from now on."""
 

@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.descriptors import Descriptor
-from dataflow.transport.arena import Arena, ArenaReader
+from dataflow.failures import Report
+from dataflow.transport.arena import Arena
 from dataflow.transport.budget import Budget
 from dataflow.transport.decoding import ArrayDecoder, Undecodable
 from dataflow.transport.encoding import ArrayEncoder
+from dataflow.transport.leases import ArenaReader
+from dataflow.transport.parcels import NO_ROOM
 
 __all__ = ["ArrayCodec", "Codec", "Decoder", "Encoder", "EncoderPort", "ObjectCodec", "Undecodable"]
 
@@ -28,8 +31,14 @@ class Encoder(Protocol):
     nbytes: int
     """Bytes of the last encoded datapoint, as they count against a window."""
 
+    plain: bool
+    """Whether the next datapoints may be tried with `encode_plain`."""
+
     keeps_memory: bool
     """Whether `tidy` has anything to do."""
+
+    def encode_plain(self, datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
+        """Encode one after the other what takes a few bytes; the first datapoint that does not, or `NO_ROOM`."""
 
     def encode(self, dp: Any) -> Any:
         """One datapoint, as it is now; `NO_ROOM` if there is none for its arrays at present."""
@@ -42,6 +51,9 @@ class Encoder(Protocol):
 
     def encode_failure(self, error: BaseException, note: str) -> Any:
         """The body of a message about an exception."""
+
+    def encode_report(self, report: Report, note: str) -> Any:
+        """The body of a report."""
 
     def tidy(self) -> None:
         """Give back memory that is not used. Called now and then, from another thread."""
@@ -61,6 +73,9 @@ class Decoder(Protocol):
 
     def decode_failure(self, body: Any) -> BaseException:
         """The exception of a message about one."""
+
+    def decode_report(self, body: Any) -> Report:
+        """The report of a message with one."""
 
 
 class EncoderPort(Protocol):
@@ -82,6 +97,9 @@ class Codec(Protocol):
     def open_decoder(self) -> Decoder:
         """Open the consumer's end."""
 
+    def renew(self, worker: int) -> None:
+        """`worker` has ended, and was heard to its end; the next `port` is for one that takes its place."""
+
     def close(self) -> None:
         """Close what this process holds; what was decoded stays valid. Idempotent."""
 
@@ -90,6 +108,7 @@ class ObjectCodec:
     """Between threads: the datapoint itself travels. It is codec, port, encoder and decoder at once."""
 
     nbytes = 0  # nobody counts them
+    plain = True
     keeps_memory = False
 
     def port(self, worker: int) -> ObjectCodec:
@@ -104,8 +123,16 @@ class ObjectCodec:
     def open_decoder(self) -> ObjectCodec:
         return self
 
+    def renew(self, worker: int) -> None:
+        """Nothing was its own."""
+
     def close(self) -> None:
         """Nothing is held."""
+
+    def encode_plain(self, datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
+        for dp in datapoints:
+            append(dp)
+        return NO_ROOM
 
     def encode(self, dp: Any) -> Any:
         return dp
@@ -123,6 +150,14 @@ class ObjectCodec:
         return error
 
     def decode_failure(self, body: BaseException) -> BaseException:
+        return body
+
+    def encode_report(self, report: Report, note: str) -> Report:
+        if report.error is not None:
+            report.error.add_note(note)
+        return report
+
+    def decode_report(self, body: Report) -> Report:
         return body
 
     def tidy(self) -> None:
@@ -164,7 +199,16 @@ class ArrayCodec:
 
     def open_decoder(self) -> ArrayDecoder:
         self._readers = [arena.open_reader() for arena in self._arenas]
-        return ArrayDecoder(tuple(self._readers))
+        return ArrayDecoder(self._readers)  # the list itself: `renew` exchanges one
+
+    def renew(self, worker: int) -> None:
+        # A fresh arena: what the dead worker had taken and never sent is gone with the old one, whose pages are given
+        # back, now or as the last views of what it did send die.
+        self._readers[worker].worker_ended()
+        self._arenas[worker].close()
+        self.budget.give_back(worker, self.budget.held()[worker])
+        self._arenas[worker] = Arena(worker, self.budget)
+        self._readers[worker] = self._arenas[worker].open_reader()
 
     def close(self) -> None:
         while self._readers:

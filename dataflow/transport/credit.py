@@ -23,10 +23,11 @@ __all__ = ["Allowance", "Credit", "Room", "Window"]
 _WORDS: Final = 8  # per worker: a cache line of its own
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP = 0, 1, 2, 3, 5  # written by the consumer
 _MADE: Final = 4  # written by the worker
+_HEARD: Final = 6  # written by the consumer
 _WORD_BYTES: Final = 8
 _NAP: Final = 20e-6
 _LONGEST_NAP: Final = 2e-3
-_MOST_AT_ONCE: Final = 512 << 10  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
+_MOST_AT_ONCE: Final = 8 << 20  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ class Credit:
         """The consumer has handed them all out, and asks for more."""
         self._words[worker * _WORDS + _DONE] += count
 
+    def heard(self, worker: int) -> None:
+        """The consumer has heard one report of `worker`."""
+        self._words[worker * _WORDS + _HEARD] += 1
+
     def stop(self) -> None:
         """Tell every worker to stop at its next step."""
         for start in range(0, len(self._words), _WORDS):
@@ -112,9 +117,12 @@ class Allowance:
         self._all_words = words
         self._words = words[start : start + _WORDS]
         self._window = window
-        self._made = 0
-        self._made_bytes = 0
-        self._sent_bytes = 0
+        # All are 0, unless this worker replaces another: then it goes on where that one was heard.
+        self._made = words[start + _COUNT]
+        self._made_bytes = words[start + _BYTES]
+        self._sent_bytes = words[start + _FRAMES]
+        self._reported = words[start + _HEARD]
+        words[start + _MADE] = self._made
 
     @property
     def stopped(self) -> bool:
@@ -148,8 +156,19 @@ class Allowance:
             nap = min(2 * nap, _LONGEST_NAP)
         return None
 
+    def wait_for_hearing(self, most: int) -> bool:
+        """Wait until fewer than `most` reports are unheard, and count one more; False if the worker is to stop."""
+        nap = _NAP
+        while not self.stopped:
+            if self._reported - self._words[_HEARD] < most:
+                self._reported += 1
+                return True
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+        return False
+
     def _room(self) -> Room | None:
-        """What is left of the window, but at most a third of it at once, so that the worker need not pause."""
+        """What is left of the window, but at most half of it at once, so that the worker need not pause."""
         window = self._window
         count = window.count - (self._made - self._words[_COUNT])
         nbytes = window.nbytes - (self._made_bytes - self._words[_BYTES])
@@ -157,7 +176,7 @@ class Allowance:
         if (count <= 0 and nbytes <= 0) or most_bytes <= 0:
             return None
         most_bytes = min(most_bytes, _MOST_AT_ONCE)
-        return Room(max(0, min(count, window.count // 3 or 1)), max(0, min(nbytes, window.nbytes // 3)), most_bytes)
+        return Room(max(0, min(count, window.count // 2 or 1)), max(0, min(nbytes, window.nbytes // 2)), most_bytes)
 
     def nothing_left(self) -> bool:
         """Whether the consumer is done with everything that any worker has made.

@@ -7,21 +7,25 @@ the arena is read in place. Both may be written to.
 from __future__ import annotations
 
 import functools
-import io
 import math
 import pickle
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.transport.arena import ArenaReader, Block
-from dataflow.transport.failures import unpack_failure
+from dataflow.failures import Report
+from dataflow.transport.failures import unpack_failure, unpack_report
+from dataflow.transport.leases import ArenaReader
+from dataflow.transport.nesting import NestedUnpickler
 from dataflow.transport.parcels import ALONE, HEAD, NESTED, STOP
 
 __all__ = ["ArrayDecoder", "Undecodable"]
+
+_copied: Final = np.ndarray.copy
 
 
 class Undecodable(Exception):
@@ -48,17 +52,25 @@ class ArrayDecoder:
         arrays: Iterator[NDArray[Any]] = iter(())
         counts = None
         if len(body) > 2:
-            counts, runs = pickle.loads(body[2])
-            arrays = self._arrays(worker, runs, memoryview(body[3]))
+            counts, runs, where = pickle.loads(body[2])
+            if where is None:
+                arrays = iter(self._arrays(worker, runs, memoryview(body[3])))
+            else:
+                try:
+                    arrays = iter(self._arrays(worker, runs, self._arenas[worker].read(*where)))
+                finally:  # all were copied out
+                    self._arenas[worker].free(where[0])
         nested = counts is not None and any(gaps == NESTED for gaps, _ in counts)
         try:
             shells = None if nested else pickle.loads(bodies)
         except Exception:
             shells = None  # one by one, it will be seen which it is
         if shells is None:
-            return _decode_apart(bodies, np.frombuffer(lengths, np.uint32).tolist(), counts, arrays)
+            return _decode_apart(bodies, array("I", bytes(lengths)).tolist(), counts, arrays)
         if counts is None:
             return cast(list[Any], shells)
+        if len(counts) == 1:
+            return _complete(shells, counts[0][0], arrays)
         datapoints = []
         start = 0
         for gaps, count in counts:
@@ -70,27 +82,39 @@ class ArrayDecoder:
         """The exception of a message about one."""
         return unpack_failure(body[0])
 
-    def _arrays(self, worker: int, runs: Sequence[Any], small: memoryview) -> Iterator[NDArray[Any]]:
+    def decode_report(self, body: Sequence[Any]) -> Report:
+        """The report of a message with one."""
+        return unpack_report(body[0])
+
+    def _arrays(self, worker: int, runs: Sequence[Any], small: memoryview) -> list[NDArray[Any]]:
+        arrays: list[NDArray[Any]] = []
         start = 0
         for name, shape, order, blocks, count in runs:
             dtype = _dtype(name)
             if blocks is not None:
-                for status, begin in blocks:
-                    yield self._arenas[worker].lease(Block(status, begin, 0), shape, dtype, order)
+                arrays += self._arenas[worker].leases(blocks, shape, dtype, order)
                 continue
-            reverse = order == "F"
             nbytes = math.prod(shape) * dtype.itemsize
-            if not nbytes:  # nothing to copy, and numpy's copy would make one byte of none
-                yield from (np.ndarray(shape, dtype, order=order) for _ in range(count))
-                continue
-            many = np.ndarray((count, *(shape[::-1] if reverse else shape)), dtype, small, start)
-            start += count * nbytes
-            if not shape:
-                yield from (many[k : k + 1].copy().reshape(()) for k in range(count))
-            elif reverse:
-                yield from (one.T.copy(order="F") for one in many)
+            if count == 1 and nbytes:
+                arrays.append(np.ndarray(shape, dtype, small, start, None, order).copy(order))
             else:
-                yield from (one.copy() for one in many)
+                arrays += _copies(small[start : start + count * nbytes], shape, dtype, order, count)
+            start += count * nbytes
+        return arrays
+
+
+def _copies(
+    data: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any], order: Any, count: int
+) -> Iterable[NDArray[Any]]:
+    """The `count` arrays in `data`, each in memory of its own."""
+    if not data.nbytes:  # nothing to copy, and numpy's copy would make one byte of none
+        return [np.ndarray(shape, dtype, order=order) for _ in range(count)]
+    many = np.ndarray((count, *(shape[::-1] if order == "F" else shape)), dtype, data)
+    if not shape:
+        return [many[k : k + 1].copy().reshape(()) for k in range(count)]
+    if order == "F":
+        return [one.T.copy(order="F") for one in many]
+    return map(_copied, many)
 
 
 def _decode_apart(bodies: Any, lengths: list[int], counts: Any, arrays: Iterator[NDArray[Any]]) -> list[Any]:
@@ -102,7 +126,7 @@ def _decode_apart(bodies: Any, lengths: list[int], counts: Any, arrays: Iterator
         body = ALONE + bytes(bodies[start : start + length]) + STOP
         start += length
         try:
-            shell = _NestedUnpickler(body, arrays).load() if gaps == NESTED else pickle.loads(body)
+            shell = NestedUnpickler(body, arrays).load() if gaps == NESTED else pickle.loads(body)
         except Exception as error:
             raise Undecodable(datapoints) from error
         datapoints += _complete([shell], gaps, arrays)
@@ -123,20 +147,6 @@ def _complete(shells: list[Any], gaps: Any, arrays: Iterator[NDArray[Any]]) -> l
             for key in keys:
                 shell[key] = next(arrays)
     return list(map(tuple, shells)) if is_tuple else shells
-
-
-class _NestedUnpickler(pickle.Unpickler):
-    """Loads a shell that refers to its arrays by number, in the order of the numbers."""
-
-    def __init__(self, body: bytes, arrays: Iterator[NDArray[Any]]) -> None:
-        super().__init__(io.BytesIO(body))
-        self._arrays = arrays
-        self._seen: list[NDArray[Any]] = []
-
-    def persistent_load(self, number: int) -> NDArray[Any]:
-        if number == len(self._seen):
-            self._seen.append(next(self._arrays))
-        return self._seen[number]
 
 
 @functools.lru_cache(maxsize=1024)

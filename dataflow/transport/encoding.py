@@ -13,7 +13,6 @@ An array of `LARGE_BYTES` or more goes into a block of the arena; a smaller one 
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,20 +21,23 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.transport.arena import LARGE_BYTES, ArenaWriter, Block
-from dataflow.transport.failures import pack_failure
-from dataflow.transport.parcels import NESTED, NO_ROOM, PROTOCOL, Layout, Piece, join
+from dataflow.failures import Report
+from dataflow.transport.arena import ArenaWriter
+from dataflow.transport.blocks import LARGE_BYTES, Block
+from dataflow.transport.drafts import DraftCounts
+from dataflow.transport.failures import pack_failure, pack_report
+from dataflow.transport.leases import is_base
+from dataflow.transport.nesting import NestedPickler
+from dataflow.transport.parcels import NESTED, NO_ROOM, PLAIN_BYTES, PROTOCOL, Layout, Piece, join, name_of
 
 __all__ = ["ArrayEncoder"]
 
 _ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
 _ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
 _pickled: Final = pickle.dumps
-_SHORT: Final = 64  # bytes; a pickle that holds an array is longer
 _PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
 
-_MOST_NAMES: Final = 1024
-_NAMES: Final[dict[np.dtype[Any], Any]] = {}  # what `_name` has answered: a pure function, remembered
+_MOST_LAYOUTS: Final = 1024
 
 
 class ArrayEncoder:
@@ -51,38 +53,108 @@ class ArrayEncoder:
         self._arena = arena
         self._inline = False  # for this datapoint, every array becomes bytes
         self.nbytes = 0  # of the last encoded datapoint
-        self._plain = False  # the last datapoint was short and without arrays: the next one will be
-        self._gaps: tuple[bool, list[int]] = (False, [])  # of the last row
-        self._layout: Layout = (None, (), "C")  # of the last small array
-        self._dtype: np.dtype[Any] | None = None
-        self._lowest: dict[type, tuple[int, ...]] = {}  # reference counts of a draft that nobody else can reach
-        self._seen: tuple[int, ...] = ()  # the counts of the last draft
+        self.plain = False  # the last datapoint was short and without arrays: the next one will be
+        self._gaps: tuple[bool, list[Any]] = (False, [])  # of the last datapoint with arrays
+        # By component: what its last array was like. One object for arrays that are alike: `join` compares identities.
+        self._layouts: dict[Any, tuple[np.dtype[Any], Layout, int]] = {}
+        self._last_kind: type | None = None  # of the last datapoint with a single array
+        self._last: tuple[Any, ...] = ()  # its key, dtype, shape, layout, gaps, bytes
+        self._drafts = DraftCounts()
+
+    def encode_plain(self, datapoints: Iterator[Any], append: Callable[[bytes], object]) -> Any:
+        """Encode datapoints as long as they are short and without arrays, as those of millions are; `append` each.
+
+        Returns:
+            The first datapoint that is something else, for `encode`; `NO_ROOM` after the last.
+        """
+        for dp in datapoints:
+            try:
+                body = _pickled(dp, PROTOCOL)
+            except Exception:
+                self.plain = False  # `encode` meets it again
+                return dp
+            if len(body) > PLAIN_BYTES:
+                self.plain = False  # there may be an array inside, which must not be pickled whole
+                return dp
+            append(body)
+        return NO_ROOM
 
     def encode(self, dp: Any) -> Any:
         """Bytes, or a `Parcel` for a datapoint with arrays; `NO_ROOM` if the arena has no room for these now."""
-        if self._plain:
-            body = _pickled(dp, PROTOCOL)
-            if len(body) <= _SHORT:
-                self.nbytes = len(body)
-                return body
-            self._plain = False  # there may be an array inside, which must not be pickled whole
         kind = type(dp)
-        if kind is list or kind is tuple:
-            for value in dp:
+        if kind is self._last_kind:
+            # Like the last one, with a single array: the case of millions.
+            key, dtype, shape, layout, gaps, size = self._last
+            try:
+                value = dp[key]
+            except LookupError:
+                value = None
+            if (
+                type(value) is _ARRAY
+                and value.dtype is dtype
+                and value.shape == shape
+                and value.flags.c_contiguous
+                and not is_base(value.base)
+            ):
+                shell: Any = dp.copy() if kind is dict else list(dp)
+                shell[key] = None
+                body = _pickled(shell, PROTOCOL)
+                if len(body) <= PLAIN_BYTES or _ARRAY_INSIDE not in body:  # there is no other one
+                    if size < LARGE_BYTES or self._inline:
+                        piece: Any = value.tobytes()
+                    else:
+                        piece = self._arena.copy(value, layout)
+                        if piece is None:
+                            return NO_ROOM
+                    self.nbytes = nbytes = size + len(body)
+                    return body, gaps, ((layout, piece),), nbytes
+            value = None
+        if kind is list or kind is tuple or kind is dict:
+            # Contiguous arrays that are components are done here; the rest elsewhere.
+            shell = None
+            for key, value in dp.items() if kind is dict else enumerate(dp):
                 if type(value) is _ARRAY:
-                    del value  # a draft's references are counted
-                    return self._encode_row(dp, kind is tuple)
-        elif kind is dict:
-            for value in dp.values():
-                if type(value) is _ARRAY:
-                    del value
-                    return self._encode_dict(dp)
+                    dtype = value.dtype
+                    like = self._layouts.get(key)
+                    if like is None or like[0] is not dtype:
+                        if dtype.hasobject or type(key) not in _PLAIN_KEYS:
+                            return self._encode_nested(dp)
+                        like = self._like(key, value)
+                    _, layout, size = like
+                    if layout[1] != value.shape:
+                        layout, size = (layout[0], value.shape, "C"), value.nbytes
+                        self._layouts[key] = dtype, layout, size
+                    if not value.flags.c_contiguous:
+                        break
+                    if shell is None:
+                        shell = dp.copy() if kind is dict else list(dp)
+                        pieces: list[Any] = []
+                        keys: list[Any] = []
+                        nbytes = large = 0
+                    if size < LARGE_BYTES or self._inline:
+                        pieces.append((layout, value.tobytes()))
+                    elif is_base(value.base):
+                        break
+                    else:
+                        pieces.append((layout, value))
+                        large += 1
+                    nbytes += size
+                    keys.append(key)
+                    shell[key] = None
+            else:
+                if shell is not None:
+                    return self._filled(dp, shell, keys, pieces, nbytes, large)
+                value = None
+            if shell is not None or type(value) is _ARRAY:
+                # A draft's references are counted: no variable, and no iterator, may hold it now.
+                shell = value = pieces = None  # type: ignore[assignment]
+                return self._encode_mixed(dp)
         elif kind is _ARRAY:
             return self._encode_nested(dp)
         body = _pickled(dp, PROTOCOL)
         self.nbytes = len(body)
-        if self.nbytes <= _SHORT:
-            self._plain = True
+        if self.nbytes <= PLAIN_BYTES:
+            self.plain = True
         elif _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         return body
@@ -97,11 +169,15 @@ class ArrayEncoder:
 
     def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
         """The body of a message, and the bytes of its datapoints."""
-        return join(encoded)
+        return join(encoded, self._arena.write)
 
     def encode_failure(self, error: BaseException, note: str) -> list[Any]:
         """The body of a message about an exception."""
         return [pack_failure(error, note=note)]
+
+    def encode_report(self, report: Report, note: str) -> list[Any]:
+        """The body of a report."""
+        return [pack_report(report, note=note)]
 
     def tidy(self) -> None:
         """Give back memory that is not used."""
@@ -113,58 +189,55 @@ class ArrayEncoder:
 
     # -- datapoints with arrays ----------------------------------------------------------------------------------------
 
-    def _encode_row(self, dp: Any, is_tuple: bool) -> Any:
-        """A list or tuple. Small contiguous arrays, the case of millions, are done here; the rest elsewhere."""
-        shell = list(dp)
-        pieces: list[Piece] = []
-        layout, nbytes = self._layout, 0
-        keys: list[int] = []
-        for k, value in enumerate(dp):
-            if type(value) is _ARRAY:
-                size = value.nbytes
-                if size >= LARGE_BYTES or not value.flags.c_contiguous:
-                    break
-                if value.dtype is not self._dtype or value.shape != layout[1]:
-                    if value.dtype.hasobject:
-                        return self._encode_nested(dp)
-                    # One object for all arrays in a row that are alike: `join` compares identities.
-                    layout = self._layout = (_name(value.dtype), value.shape, "C")
-                    self._dtype = value.dtype
-                pieces.append((layout, value.tobytes()))
-                nbytes += size
-                keys.append(k)
-                shell[k] = None
-        else:
-            return self._small_row(dp, shell, is_tuple, keys, pieces, nbytes)
-        # A draft's references are counted: no variable, and no iterator, may hold it now.
-        del shell, value
-        return self._encode_mixed_row(dp, is_tuple)
+    def _like(self, key: Any, array: NDArray[Any]) -> tuple[np.dtype[Any], Layout, int]:
+        if len(self._layouts) > _MOST_LAYOUTS:
+            self._layouts.clear()
+        like = array.dtype, (name_of(array.dtype), array.shape, "C"), array.nbytes
+        self._layouts[key] = like
+        return like
 
-    def _small_row(
-        self, dp: Any, shell: list[Any], is_tuple: bool, keys: list[int], pieces: list[Piece], nbytes: int
-    ) -> Any:
-        if len(keys) > 1 and len({id(dp[k]) for k in keys}) < len(keys):
+    def _filled(self, dp: Any, shell: Any, keys: list[Any], pieces: list[Any], nbytes: int, large: int) -> Any:
+        """A parcel: `pieces` are bytes, and the arrays that go into blocks."""
+        if len(keys) > 1 and len({id(dp[key]) for key in keys}) < len(keys):
             return self._encode_nested(dp)
+        body = _pickled(shell, PROTOCOL)
+        if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
+            return self._encode_nested(dp)
+        is_tuple = type(dp) is tuple
         gaps = self._gaps
         if gaps[1] != keys or gaps[0] is not is_tuple:
             gaps = self._gaps = (is_tuple, keys)
-        body = pickle.dumps(shell, PROTOCOL)
-        if len(body) > _SHORT and _ARRAY_INSIDE in body:
-            return self._encode_nested(dp)
+        if len(keys) == 1:
+            (key,) = keys
+            dtype, layout, size = self._layouts[key]
+            self._last_kind, self._last = type(dp), (key, dtype, layout[1], layout, gaps, size)
+        if large:
+            for k, (layout, data) in enumerate(pieces):
+                if type(data) is _ARRAY:
+                    block = self._arena.copy(data, layout)
+                    if block is None:
+                        self._give_back(pieces[:k])
+                        return NO_ROOM
+                    pieces[k] = layout, block
         self.nbytes = nbytes = nbytes + len(body)
         return body, gaps, pieces, nbytes
 
-    def _encode_mixed_row(self, dp: Any, is_tuple: bool) -> Any:
-        keys = [k for k, value in enumerate(dp) if type(value) is _ARRAY]
-        shell = [None if type(value) is _ARRAY else value for value in dp]
-        return self._encode_parts(dp, shell, (is_tuple, keys), [dp[k] for k in keys])
+    def _give_back(self, pieces: list[Any]) -> None:
+        for _, data in pieces:
+            if type(data) is Block:
+                self._arena.give_back(data)
 
-    def _encode_dict(self, dp: dict[Any, Any]) -> Any:
-        shell = {key: None if type(value) is _ARRAY else value for key, value in dp.items()}
-        keys = [key for key, value in dp.items() if type(value) is _ARRAY]
-        if not _PLAIN_KEYS.issuperset(map(type, keys)):
-            return self._encode_nested(dp)
-        return self._encode_parts(dp, shell, (False, keys), [dp[key] for key in keys])
+    def _encode_mixed(self, dp: Any) -> Any:
+        """Components of which at least one is a draft, or not contiguous."""
+        if type(dp) is dict:
+            keys = [key for key, value in dp.items() if type(value) is _ARRAY]
+            if not _PLAIN_KEYS.issuperset(map(type, keys)):
+                return self._encode_nested(dp)
+            shell: Any = {key: None if type(value) is _ARRAY else value for key, value in dp.items()}
+        else:
+            keys = [k for k, value in enumerate(dp) if type(value) is _ARRAY]
+            shell = [None if type(value) is _ARRAY else value for value in dp]
+        return self._encode_parts(dp, shell, (type(dp) is tuple, keys), [dp[key] for key in keys])
 
     def _encode_parts(self, dp: Any, shell: Any, gaps: Any, arrays: list[NDArray[Any]]) -> Any:
         """The shell has None where an array is a direct component, as nearly always."""
@@ -173,14 +246,14 @@ class ArrayEncoder:
         if True in [array.dtype.hasobject for array in arrays]:  # before any block is taken
             return self._encode_nested(dp)
         body = pickle.dumps(shell, PROTOCOL)
-        if len(body) > _SHORT and _ARRAY_INSIDE in body:
+        if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         self.nbytes = len(body)
         pieces = self._pack(arrays, type(dp), sys.getrefcount(dp))
         return NO_ROOM if pieces is None else (body, gaps, pieces, self.nbytes)
 
     def _encode_nested(self, dp: Any) -> Any:
-        pickler = _NestedPickler()
+        pickler = NestedPickler()
         pickler.dump(dp)
         body = pickler.file.getvalue()
         self.nbytes = len(body)
@@ -194,11 +267,7 @@ class ArrayEncoder:
         for array in arrays:
             flags = array.flags
             order: Any = "C" if flags.c_contiguous or not flags.f_contiguous else "F"
-            dtype = array.dtype
-            try:
-                layout = (_NAMES[dtype], array.shape, order)
-            except KeyError:
-                layout = (_name(dtype), array.shape, order)
+            layout = (name_of(array.dtype), array.shape, order)
             nbytes = array.nbytes
             self.nbytes += nbytes
             if nbytes < LARGE_BYTES or self._inline:
@@ -206,18 +275,15 @@ class ArrayEncoder:
                 continue
             base = array.base
             if base is not None and self._arena.is_draft(base):
-                self._seen = dp_count, sys.getrefcount(array), sys.getrefcount(base)
-                if self._seen == self._lowest.get(kind) and flags.c_contiguous and nbytes == base.nbytes:
+                counts = dp_count, sys.getrefcount(array), sys.getrefcount(base)
+                if self._drafts.unreachable(kind, counts) and flags.c_contiguous and nbytes == base.nbytes:
                     drafts = True
                     pieces.append((layout, base))
                     continue
-            block = self._arena.take(nbytes)
+            block = self._arena.copy(array, layout)
             if block is None:
-                for _, data in pieces:
-                    if type(data) is Block:
-                        self._arena.give_back(data)
+                self._give_back(pieces)
                 return None
-            self._arena.view(block, array.shape, dtype, order)[...] = array
             pieces.append((layout, block))
         # Only now is it sure that the datapoint leaves: drafts change hands.
         return [(layout, self._passed_on(data)) for layout, data in pieces] if drafts else pieces
@@ -226,59 +292,6 @@ class ArrayEncoder:
         return self._arena.release(data) if isinstance(data, np.ndarray) else data
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
-        """Learn which reference counts a draft has that nobody else can reach, on the very path that encodes.
-
-        Args:
-            run: Encodes datapoints exactly as those of a flow. Two are given: one made by an expression, and one that
-                the generator keeps in a variable. Where the second does not show one reference more in the datapoint
-                and none elsewhere, this Python counts otherwise, and drafts are always copied.
-        """
-        for kind in (list, tuple, dict):
-            counts = []
-            for keep in (False, True):
-                self._seen = ()  # and so it stays where there is no room for a draft
-                run(self._sample(kind, keep=keep))
-                counts.append(self._seen)
-            lowest, kept = counts
-            if lowest and kept == (lowest[0] + 1, *lowest[1:]):
-                self._lowest[kind] = lowest
+        """Learn which reference counts a draft has that nobody else can reach, on the very path that encodes."""
+        self._drafts.calibrate(run, self._arena.draft)
         self._arena.give_back_all()
-
-    def _sample(self, kind: type, *, keep: bool) -> Iterator[Any]:
-        if keep:
-            kept = self._sample_datapoint(kind)
-            yield kept
-        else:
-            yield self._sample_datapoint(kind)
-
-    def _sample_datapoint(self, kind: type) -> Any:
-        if kind is dict:
-            return {0: self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))}
-        return kind([self._arena.draft((LARGE_BYTES,), np.dtype(np.uint8))])
-
-
-class _NestedPickler(pickle.Pickler):
-    """Pickles a datapoint in which arrays stand anywhere: each is replaced by its number."""
-
-    def __init__(self) -> None:
-        self.file = io.BytesIO()
-        super().__init__(self.file, PROTOCOL)
-        self.arrays: list[NDArray[Any]] = []  # keeps them alive, so that no two have the same id
-        self._numbers: dict[int, int] = {}
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if type(obj) is not np.ndarray or obj.dtype.hasobject:
-            return None  # numpy pickles the objects of an array of objects
-        number = self._numbers.setdefault(id(obj), len(self.arrays))
-        if number == len(self.arrays):
-            self.arrays.append(obj)
-        return number
-
-
-def _name(dtype: np.dtype[Any]) -> Any:
-    """A dtype as text, or itself where text would lose something."""
-    added = dtype.isbuiltin == 2  # by another package, such as bfloat16: known under its name there alone
-    name = dtype if added or dtype.kind == "V" or dtype.metadata else dtype.str
-    if len(_NAMES) < _MOST_NAMES:
-        _NAMES[dtype] = name
-    return name

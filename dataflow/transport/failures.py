@@ -7,8 +7,9 @@ import traceback
 from typing import Any, cast
 
 from dataflow.errors import WorkerError, WorkerTraceback
+from dataflow.failures import Report
 
-__all__ = ["pack_failure", "unpack_failure"]
+__all__ = ["pack_failure", "pack_report", "unpack_failure", "unpack_report"]
 
 
 def pack_failure(error: BaseException, *, note: str) -> bytes:
@@ -49,6 +50,18 @@ def unpack_failure(packed: bytes) -> BaseException:
         error.add_note(note)
     error.__cause__ = WorkerTraceback(text)
     return error
+
+
+def pack_report(report: Report, *, note: str) -> bytes:
+    """A report as bytes, with its error packed by itself."""
+    error = None if report.error is None else pack_failure(report.error, note=note)
+    return pickle.dumps((report.failure, error, report.judged, report.seen))
+
+
+def unpack_report(packed: bytes) -> Report:
+    """The report, with its error as `unpack_failure` gives it."""
+    failure, error, judged, seen = pickle.loads(packed)
+    return Report(failure, None if error is None else unpack_failure(error), judged, seen)
 
 
 def _whole(error: BaseException) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What workers tell the consumer: five kinds of message, with a header that is checked before anything is unpickled."""
+"""What workers tell the consumer: six kinds of message, with a header that is checked before anything is unpickled."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import enum
 import hmac
 import secrets
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 __all__ = ["TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "unpack"]
 
 TOKEN_BYTES: Final = 16
-_HEADER: Final = struct.Struct(f"<{TOKEN_BYTES}sBIIQ")
+_HEADER: Final = struct.Struct(f"<{TOKEN_BYTES}sBIIQI")  # token, kind, worker, count, nbytes, number of frames
+_LENGTH: Final = struct.Struct("<Q")  # bytes of a frame
 
 
 class Kind(enum.IntEnum):
@@ -24,6 +24,7 @@ class Kind(enum.IntEnum):
     ENDED = 3  # a pass of the worker's flow had nothing in it: it will send nothing more
     ERROR = 4  # an exception, as data; the worker's last message
     LEFT = 5  # the worker's code called sys.exit, told as an exception; `count` is the exit code; its last message
+    REPORT = 6  # an item that was skipped because its function raised, or how many were seen
 
 
 @dataclass(slots=True)
@@ -48,17 +49,24 @@ def new_token() -> bytes:
 
 
 def pack(token: bytes, message: Message) -> list[Any]:
-    """The frames of a message: a header, then its body."""
-    return [_HEADER.pack(token, message.kind, message.worker, message.count, message.nbytes), *message.body]
+    """A message as buffers, one after the other: a header, with the lengths of what follows; and its body."""
+    body = [memoryview(frame).cast("B") for frame in message.body]
+    head = _HEADER.pack(token, message.kind, message.worker, message.count, message.nbytes, len(body))
+    return [head + b"".join([_LENGTH.pack(len(frame)) for frame in body]), *body]
 
 
-def unpack(token: bytes, num_workers: int, frames: Sequence[Any]) -> Message | None:
-    """The message in `frames`; None where it does not come from a worker of this run. Unpickles nothing."""
-    header = bytes(frames[0]) if frames else b""
-    if len(header) != _HEADER.size or not hmac.compare_digest(header[:TOKEN_BYTES], token):
+def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message | None:
+    """The message in `data`; None where it does not come from a worker of this run. Unpickles nothing."""
+    view = memoryview(data)
+    if len(view) < _HEADER.size or not hmac.compare_digest(view[:TOKEN_BYTES], token):
         return None
-    # Who knows the token is one of ours, and sends nothing but what `pack` makes.
-    _, kind, worker, count, nbytes = _HEADER.unpack(header)
-    if worker >= num_workers:
+    _, kind, worker, count, nbytes, num_frames = _HEADER.unpack_from(view)
+    start = _HEADER.size + num_frames * _LENGTH.size
+    # Who knows the token is one of ours, and sends nothing but what `pack` makes, if not always all of it.
+    if worker >= num_workers or start > len(view):
         return None
-    return Message(Kind(kind), worker, count, nbytes, frames[1:])
+    frames = []
+    for (length,) in _LENGTH.iter_unpack(view[_HEADER.size : start]):
+        frames.append(view[start : start + length])
+        start += length
+    return Message(Kind(kind), worker, count, nbytes, frames) if start == len(view) else None

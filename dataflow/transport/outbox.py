@@ -15,24 +15,27 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
 from typing import Any, Final
 
+from dataflow.failures import Report
 from dataflow.transport.channel import Sender
 from dataflow.transport.codec import Encoder
-from dataflow.transport.credit import Allowance
+from dataflow.transport.credit import Allowance, Room
 from dataflow.transport.messages import Kind, Message
-from dataflow.transport.parcels import NO_ROOM
+from dataflow.transport.parcels import NO_ROOM, PLAIN_BYTES
 
 __all__ = ["Outbox", "Stopped"]
 
 _FLUSH_INTERVAL: Final = 0.008
 _SHORT: Final = 0.0005  # a message that fills up faster may be longer
 _LONG: Final = 0.002
-_MOST: Final = 4096
+_MOST: Final = 640  # with 700 new containers alive, Python looks for garbage among them, in vain
 _NAP: Final = 50e-6
 _LONGEST_NAP: Final = 2e-3
+_MOST_REPORTS: Final = 64  # under way: while nothing but failures comes of a flow, no window bounds it
 
 
 class Stopped(Exception):
@@ -49,6 +52,7 @@ class Outbox:
         self._allowance = allowance
         self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, whoever sends takes
         self._target = 1  # datapoints per message, at present
+        self._sent = 0  # datapoints
         self._sending = threading.Lock()
         self._flusher: threading.Thread | None = None
         self._closed = threading.Event()
@@ -63,49 +67,74 @@ class Outbox:
         self._encoder.calibrate(nobody.put_all)
         nobody.close(0)
 
-    def put_all(self, datapoints: Iterable[Any]) -> int:
+    def put_all(
+        self, datapoints: Iterable[Any], around: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> int:
         """Put the datapoints of one pass, and say how many there were.
+
+        Args:
+            datapoints: Stepped, and what they give encoded, within `around()`, once for each message.
+            around: What has to be entered for the flow's steps.
 
         Raises:
             Stopped: The consumer wants nothing more.
             TypeError: A datapoint cannot be encoded; a note names its position and component.
         """
         steps = iter(datapoints)
-        encoder = self._encoder
-        encode, append = encoder.encode, self._collected.append
-        total = 0
+        start = self._sent
         while True:
             room = self._allowance.wait_for_room()
             if room is None:
                 raise Stopped
+            before = self._sent
             began = time.perf_counter()
-            most, least_bytes, most_bytes = room.count, min(room.nbytes, room.most_bytes), room.most_bytes
-            count = nbytes = 0
-            for dp in islice(steps, self._target):
-                try:
-                    item = encode(dp)
-                    if item is NO_ROOM:
-                        # What is sent before the wait is counted before: whoever waits compares the counts.
-                        self._allowance.spend(count, nbytes)
-                        total += count
-                        count = nbytes = most = least_bytes = 0
-                        item = self._encode_when_there_is_room(dp)
-                except Stopped:
-                    raise
-                except Exception as error:
-                    _explain(error, dp, total + count, encode)
-                    raise
-                append(item)
-                count += 1
-                nbytes += encoder.nbytes
-                if nbytes >= least_bytes and (count >= most or nbytes >= most_bytes):
-                    break
-            if not count:
-                return total
-            total += count
-            self._allowance.spend(count, nbytes)
+            with around():
+                self._fill(steps, room, start)
             self.flush()
+            count = self._sent - before
+            if not count:
+                return before - start
             self._adapt(count, time.perf_counter() - began)
+
+    def _fill(self, steps: Iterator[Any], room: Room, start: int) -> None:
+        """Put datapoints until there are enough for a message, or the pass has ended."""
+        encoder, append = self._encoder, self._collected.append
+        if encoder.plain:
+            few = min(self._target, max(1, room.count, room.nbytes // PLAIN_BYTES))
+            dp = encoder.encode_plain(islice(steps, few), append)
+            if dp is NO_ROOM:
+                return
+            steps = chain([dp], steps)
+            del dp
+        encode = encoder.encode
+        most, least_bytes, most_bytes = room.count, min(room.nbytes, room.most_bytes), room.most_bytes
+        nbytes = 0
+        for count, dp in enumerate(islice(steps, self._target), 1):
+            try:
+                item = encode(dp)
+                if item is NO_ROOM:
+                    item = self._encode_when_there_is_room(dp)
+                    most = least_bytes = 0
+            except Stopped:
+                raise
+            except Exception as error:
+                self._explain(error, start, dp)
+                raise
+            append(item)
+            nbytes += encoder.nbytes
+            if nbytes >= least_bytes and (count >= most or nbytes >= most_bytes):
+                break
+
+    def report(self, report: Report, note: str) -> None:
+        """A step of the flow has something to tell; what it made before goes first.
+
+        Raises:
+            Stopped: The consumer wants nothing more.
+        """
+        self.flush()
+        if not self._allowance.wait_for_hearing(_MOST_REPORTS):
+            raise Stopped
+        self._send(Message(Kind.REPORT, self._worker, body=self._encoder.encode_report(report, note)))
 
     def ended(self) -> None:
         """A pass had nothing in it."""
@@ -125,7 +154,11 @@ class Outbox:
     def flush(self) -> None:
         """Send what is collected."""
         with self._sending:
-            self._send_collected(len(self._collected))
+            if self._collected:
+                # Only this thread appends, so none is left out; the flusher would have to take one after the other.
+                taken = list(self._collected)
+                self._collected.clear()
+                self._send_collected(taken)
 
     def close(self, flush: float) -> None:
         """Close the sender, after what was sent has left, or after `flush` seconds; none if the consumer stopped us."""
@@ -168,24 +201,53 @@ class Outbox:
     def _keep_flushing(self) -> None:
         while not self._closed.wait(_FLUSH_INTERVAL):
             try:
-                if self._collected:
-                    self.flush()
+                with self._sending:
+                    # The worker's thread may append meanwhile.
+                    if taken := [self._collected.popleft() for _ in range(len(self._collected))]:
+                        self._send_collected(taken)
                 self._encoder.tidy()
             except Exception:
                 continue  # if it lasts, the worker's own thread meets it at its next message
 
-    def _send_collected(self, count: int) -> None:
-        """Send the first `count` collected datapoints; the worker's thread may append meanwhile."""
-        if count:
-            taken = [self._collected.popleft() for _ in range(count)]
+    def _send_collected(self, taken: list[Any]) -> None:
+        """Send what was taken from the front of what is collected."""
+        count = len(taken)
+        try:
+            body, nbytes = self._encoder.join(taken)
+            message = Message(Kind.DATA, self._worker, count, nbytes, body)
+            # Counted before it can arrive: whoever waits for room compares what was made with what is done with.
+            self._allowance.spend(count, nbytes)
             try:
-                body, nbytes = self._encoder.join(taken)
-                message = Message(Kind.DATA, self._worker, count, nbytes, body)
                 self._sender.send(message)
-                self._allowance.queue(message.queued)
             except BaseException:
-                self._collected.extendleft(reversed(taken))  # nothing may be missing in front of what comes next
+                self._allowance.spend(-count, -nbytes)
                 raise
+            self._allowance.queue(message.queued)
+            self._sent += count
+        except BaseException:
+            self._collected.extendleft(reversed(taken))  # nothing may be missing in front of what comes next
+            raise
+
+    def _explain(self, error: Exception, start: int, dp: Any) -> None:
+        """Note which component of which datapoint cannot travel."""
+        with self._sending:
+            position = self._sent + len(self._collected) - start
+        parts: Sequence[tuple[Any, Any]] = ()
+        if isinstance(dp, dict):
+            parts = list(dp.items())
+        elif isinstance(dp, list | tuple):
+            parts = list(enumerate(dp))
+        guilty = ""
+        for key, value in parts:
+            try:
+                self._encoder.encode(value)
+            except Exception:
+                guilty = f", component {key!r} of type {type(value).__name__}"
+                break
+        error.add_note(
+            f"datapoint {position} of the pass{guilty} cannot be sent to another process. Yield arrays, numbers, text "
+            "and containers of them, or use MultiThreadRunner, which sends nothing"
+        )
 
     def _send(self, message: Message) -> None:
         with self._sending:
@@ -200,23 +262,3 @@ class _Nobody:
 
     def close(self, flush: float) -> None:
         pass
-
-
-def _explain(error: Exception, dp: Any, position: int, encode: Any) -> None:
-    """Note which component of which datapoint cannot travel."""
-    parts: Sequence[tuple[Any, Any]] = ()
-    if isinstance(dp, dict):
-        parts = list(dp.items())
-    elif isinstance(dp, list | tuple):
-        parts = list(enumerate(dp))
-    guilty = ""
-    for key, value in parts:
-        try:
-            encode(value)
-        except Exception:
-            guilty = f", component {key!r} of type {type(value).__name__}"
-            break
-    error.add_note(
-        f"datapoint {position} of the pass{guilty} cannot be sent to another process. Yield arrays, numbers, text and "
-        "containers of them, or use MultiThreadRunner, which sends nothing"
-    )

@@ -63,6 +63,9 @@ class ThreadChannel:
         self._news.clear()
         return bool(self._messages) or self._news.wait(timeout)
 
+    def readmit(self, worker: int) -> ThreadChannel:
+        return self
+
     def everyone_connected(self) -> None:
         """Nobody else can connect."""
 
@@ -73,8 +76,7 @@ class ThreadChannel:
         """Nothing is held."""
 
 
-_PREFIX: Final = struct.Struct("<IQ")  # number of frames, bytes of all that follows
-_LENGTH: Final = struct.Struct("<Q")
+_PREFIX: Final = struct.Struct("<Q")  # bytes of the message that follows
 _SCRATCH_BYTES: Final = 1 << 18
 _PIPE_BYTES: Final = 1 << 20
 
@@ -130,10 +132,8 @@ class _PipeSender:
         self._end = end
 
     def send(self, message: Message) -> None:
-        frames = [memoryview(frame).cast("B") for frame in pack(self._token, message)]
-        table = b"".join(_LENGTH.pack(frame.nbytes) for frame in frames)
-        nbytes = len(table) + sum(frame.nbytes for frame in frames)
-        rest = [memoryview(_PREFIX.pack(len(frames), nbytes) + table), *frames]
+        buffers = pack(self._token, message)
+        rest = [memoryview(data) for data in (_PREFIX.pack(sum(map(len, buffers))), *buffers)]
         try:
             while rest:
                 written = os.writev(self._end.fd, rest[:64])
@@ -153,12 +153,16 @@ class _PipeReceiver:
         self._token = token
         self._ends = ends
         self._inbox: deque[Message] = deque()
-        self._partial = {end.fd: bytearray() for end in ends}  # what came of messages that are not whole yet
+        self._partial: dict[int, bytearray] = {}  # what came of messages that are not whole yet
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._poll = select.poll()
-        for fd in self._partial:
-            os.set_blocking(fd, False)
-            self._poll.register(fd, select.POLLIN)
+        self._poll = select.poll()  # what data come from
+        for end in ends:
+            self._add(end.fd)
+
+    def _add(self, fd: int) -> None:
+        self._partial[fd] = bytearray()
+        os.set_blocking(fd, False)
+        self._poll.register(fd, select.POLLIN)
 
     def take(self) -> Message | None:
         if not self._inbox:
@@ -187,15 +191,25 @@ class _PipeReceiver:
         data += self._scratch[:got]
         start = 0
         while len(data) - start >= _PREFIX.size:
-            num_frames, nbytes = _PREFIX.unpack_from(data, start)
+            (nbytes,) = _PREFIX.unpack_from(data, start)
             begin, end = start + _PREFIX.size, start + _PREFIX.size + nbytes
             if len(data) < end:
                 break
-            message = unpack(self._token, len(self._ends), _frames(data[begin:end], num_frames))
+            message = unpack(self._token, len(self._ends), memoryview(data[begin:end]))
             if message is not None:
                 self._inbox.append(message)
             start = end
         del data[:start]
+
+    def readmit(self, worker: int) -> _PipePort:
+        old = self._ends[worker]
+        if self._partial.pop(old.fd, None) is not None:  # its end was not read yet
+            self._poll.unregister(old.fd)
+        old.close()
+        read, write = _wide_pipe()
+        self._ends[worker] = read
+        self._add(read.fd)
+        return _PipePort(self._token, write)
 
     def everyone_connected(self) -> None:
         """A pipe has no address."""
@@ -209,13 +223,3 @@ class _PipeReceiver:
 
     def close(self) -> None:
         self.stop()
-
-
-def _frames(data: bytearray, count: int) -> list[memoryview]:
-    """The frames of one message: a table of lengths, then the frames."""
-    view, start = memoryview(data), count * _LENGTH.size
-    frames = []
-    for (length,) in _LENGTH.iter_unpack(view[:start]):
-        frames.append(view[start : start + length])
-        start += length
-    return frames

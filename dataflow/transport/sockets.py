@@ -40,7 +40,7 @@ class SocketChannel:
         self._num_workers = num_workers
         self._token = new_token()
         self._directory = _private_directory()
-        self._address = f"ipc://{os.path.join(self._directory, _NAME)}"
+        self._address = _address_in(self._directory)
 
     def port(self, worker: int) -> _SocketPort:
         return _SocketPort(self._address, self._token)
@@ -50,6 +50,10 @@ class SocketChannel:
 
     def close(self) -> None:
         _remove(self._directory)
+
+
+def _address_in(directory: str) -> str:
+    return f"ipc://{os.path.join(directory, _NAME)}"
 
 
 def _remove(directory: str) -> None:
@@ -100,7 +104,7 @@ class _SocketSender:
 
     def send(self, message: Message) -> None:
         # Copied: without, a frame of 64 KiB or more gives this process a thread and descriptors of pyzmq's for ever.
-        self._socket.send_multipart(pack(self._token, message), copy=True)
+        self._socket.send(b"".join(pack(self._token, message)), copy=True)
 
     def close(self, flush: float) -> None:
         # Lingering 0 would throw away what was sent last, and that is where an exception stands.
@@ -110,7 +114,7 @@ class _SocketSender:
 
 class _SocketReceiver:
     def __init__(self, address: str, directory: str, token: bytes, num_workers: int) -> None:
-        self._directory = directory
+        self._directories = [directory]
         self._token = token
         self._num_workers = num_workers
         self._warned = False
@@ -119,26 +123,24 @@ class _SocketReceiver:
         self._socket.set_hwm(0)
         self._socket.bind(address)
         self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
+        self._watched: Sequence[int] | None = None  # what is registered beside the socket
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
-        try:
-            for fd in watched:
-                self._poller.register(fd, zmq.POLLIN)
-            ready = self._poller.poll(math.ceil(timeout * 1000))
-            return any(source is self._socket for source, _ in ready)
-        finally:
-            for fd in watched:
-                with suppress(KeyError):  # an interrupt may have come before it was registered
-                    self._poller.unregister(fd)
+        if watched != self._watched:
+            # A new one: an interrupt in the middle must not leave a number registered that is closed and given away.
+            self._poller, self._watched = zmq.Poller(), None
+            for source in (self._socket, *watched):
+                self._poller.register(source, zmq.POLLIN)
+            self._watched = watched
+        return any(source is self._socket for source, _ in self._poller.poll(math.ceil(timeout * 1000)))
 
     def take(self) -> Message | None:
         for _ in range(_READ_AT_ONCE):
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                data = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
-            message = unpack(self._token, self._num_workers, frames)
+            message = unpack(self._token, self._num_workers, data)
             if message is not None:
                 return message
             if not self._warned:
@@ -146,9 +148,16 @@ class _SocketReceiver:
                 _LOG.warning("refused a message that does not come from a worker of this run; others are not reported")
         return None
 
+    def readmit(self, worker: int) -> _SocketPort:
+        self._directories.append(directory := _private_directory())
+        address = _address_in(directory)
+        self._socket.bind(address)
+        return _SocketPort(address, self._token)
+
     def everyone_connected(self) -> None:
         # The socket lives on without its name.
-        _remove(self._directory)
+        while self._directories:
+            _remove(self._directories.pop())
 
     def stop(self) -> None:
         """A PUSH socket never waits to be read."""
@@ -156,4 +165,4 @@ class _SocketReceiver:
     def close(self) -> None:
         self._socket.close(linger=0)
         self._context.term()
-        _remove(self._directory)
+        self.everyone_connected()

@@ -76,6 +76,14 @@ class Crew:
         """The indexes of the workers that have ended."""
         return [k for k, worker in enumerate(self.workers) if worker.has_ended()]
 
+    def replace(self, worker: int, start: Callable[[], Worker]) -> None:
+        """Start another in the place of a worker that has ended, or is about to: it gets the grace for that."""
+        old = self.workers[worker]
+        if not old.join(grace()):
+            old.kill()
+        self.workers[worker] = start()
+        old.release()
+
     def stop(self, patience: float | None = None) -> None:
         """Wait for all workers, then end those that are left. Idempotent.
 

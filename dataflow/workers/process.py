@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -23,7 +24,7 @@ from dataflow.descriptors import Descriptor, handing_over, pipe
 from dataflow.workers.lifeline import hold_on
 from dataflow.workers.place import WorkerInfo, entering
 
-__all__ = ["ProcessWorker"]
+__all__ = ["ProcessWorker", "seed_globals"]
 
 _OUR_THREADS: Final = "dataflow-"
 _KILL_TIMEOUT: Final = 5.0
@@ -129,10 +130,17 @@ def _main(lifeline: Descriptor, place: WorkerInfo, seed: tuple[int, ...], body: 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     hold_on(lifeline)
-    random.seed(repr(seed))
-    np.random.seed(np.random.SeedSequence(seed).generate_state(8))  # for user code that draws from it
+    # What was inherited under fork is not garbage: a collection that looks at it would write to its pages, and so copy.
+    gc.freeze()
+    seed_globals(seed)
     with entering(place):
         body()
+
+
+def seed_globals(words: Sequence[int]) -> None:
+    """Seed `random` and `numpy.random`, for user code that draws from them."""
+    random.seed(repr(tuple(words)))
+    np.random.seed(np.random.SeedSequence(words).generate_state(8))
 
 
 @contextmanager

@@ -35,7 +35,8 @@ def counts():
 
 
 @pytest.mark.slow
-def test_five_hundred_runners_leave_the_process_as_it_was():
+@pytest.mark.parametrize("number", [100, pytest.param(500, marks=pytest.mark.full)])
+def test_hundreds_of_runners_leave_the_process_as_it_was(number):
     def churn(number):
         for k in range(number):
             kind = KINDS[k % 3]
@@ -48,7 +49,7 @@ def test_five_hundred_runners_leave_the_process_as_it_was():
     churn(30)  # what is loaded and allocated once
     gc.collect()
     before, memory = counts(), resident()
-    churn(500)
+    churn(number)
     gc.collect()
     wait_until(lambda: counts() == before, 5, lambda: f"{counts()} instead of {before}")
     assert resident() - memory < 20_000_000
@@ -56,11 +57,11 @@ def test_five_hundred_runners_leave_the_process_as_it_was():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hundred_resets_leave_the_process_as_it_was(kind):
+def test_many_resets_leave_the_process_as_it_was(kind):
     with runner(kind, Forever, 1) as df:
         list(islice(df, 10))
         before = counts()
-        for _ in range(100):
+        for _ in range(40):
             df.reset_state()
             assert next(iter(df)) == [0]
         wait_until(lambda: counts() == before, 5, lambda: f"{counts()} instead of {before}")

@@ -20,11 +20,14 @@ import dataflow
 from dataflow import (
     DataFlow,
     DataFlowTerminated,
+    DataFromList,
+    MapData,
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
     NotReentrant,
     ProxyDataFlow,
+    ShardData,
     worker_info,
 )
 from tests.support.fakes import KINDS, METHODS, PROCESS_KINDS, Calls, Draws, Forever, Numbers, every_runner, runner
@@ -152,6 +155,16 @@ def test_global_generators_differ_between_workers_and_repeat_under_the_same_seed
     assert first_of_each(("zmq", "fork"), 2) == first
     dataflow.seed(4)
     assert first_of_each(("zmq", "fork"), 2) != first
+
+
+def test_global_generators_differ_between_ranks():
+    dataflow.seed(3)
+    shards = [ShardData(DataFromList([[k] for k in range(8)], shuffle=False), rank, 2) for rank in (0, 1)]
+    drawn = []
+    for shard in shards:
+        with MultiProcessRunnerZMQ(MapData(shard, lambda dp: [np.random.rand()]), 1, timeout=20) as df:
+            drawn.append(list(df))
+    assert len(drawn[0]) == len(drawn[1]) == 4 and drawn[0] != drawn[1]
 
 
 @kinds

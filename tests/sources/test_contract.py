@@ -18,6 +18,7 @@ SOURCES = {
     "DataFromIterable": (lambda: DataFromIterable(range(6)), {"addressable": False}),
     "DataFromList": (lambda: DataFromList([[k] for k in range(6)], shuffle=False), {}),
     "DataFromList shuffle": (lambda: listed(tuple), {}),
+    "DataFromList packed": (lambda: DataFromList([[k] for k in range(6)], packed=True), {}),
     "DataFromList seed": (lambda: DataFromList(range(6), seed=3), {}),
     "FakeData": (lambda: FakeData([(2, 2), ()], size=5), {}),
     "FakeData repeated": (lambda: FakeData([(2, 2)], size=5, random=False), {}),

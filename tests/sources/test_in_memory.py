@@ -1,9 +1,13 @@
 import numpy as np
 import pytest
 
+from dataflow import MultiProcessRunnerZMQ, NotPicklable
+from dataflow.sources import in_memory
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.synthetic import FakeData
-from tests.support.contract import seeded
+from dataflow.transport.packed import PackedList
+from tests.support.contract import plain, seeded
+from tests.support.fakes import METHODS
 
 
 def test_it_shuffles_unless_told_not_to():
@@ -74,3 +78,59 @@ def test_a_negative_seed_is_refused_when_the_node_is_made():
     for make in (lambda: DataFromList([[1]], seed=-1), lambda: FakeData([(2,)], seed=-1)):
         with pytest.raises(ValueError, match="seed is an integer from 0, got -1"):
             make()
+
+
+# -- packed ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_packed_list_gives_what_the_list_gives(shuffle):
+    lst = [{"name": str(k), "image": np.full(3, k)} for k in range(30)]
+    with seeded(4):
+        flows = [DataFromList(lst, shuffle, packed=packed) for packed in (True, False)]
+        found = [[plain(dp) for dp in df] + [plain(df[40])] for df in flows]
+    assert found[0] == found[1]
+
+
+def test_a_packed_list_gives_copies():
+    lst = [[np.zeros(2)] for _ in range(3)]
+    df = DataFromList(lst, shuffle=False, packed=True)
+    for (array,) in df:
+        array += 1
+    assert [array.tolist() for (array,) in df] == [[0, 0]] * 3
+    lst.append([np.ones(2)])
+    assert len(df) == 3
+
+
+def test_an_array_may_be_packed_too():
+    df = DataFromList(np.arange(6).reshape(3, 2), shuffle=False, packed=True)
+    assert [row.tolist() for row in df] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_large_lists_of_small_datapoints_are_packed_where_nobody_decides(monkeypatch):
+    monkeypatch.setattr(in_memory, "_LARGE", 100)
+    small = [[k] for k in range(100)]
+    assert isinstance(DataFromList(small).lst, PackedList)
+    assert isinstance(DataFromList(tuple(small)).lst, PackedList)
+    large = [[bytes(20_000)] for _ in range(100)]
+    for lst, packed in ((small[1:], None), (small, False), (large, None), (range(100), None), ([open] * 100, False)):
+        assert DataFromList(lst, packed=packed).lst is lst
+    functions = [lambda: 0] * 100
+    assert DataFromList(functions).lst is functions
+    assert in_memory.DataFromList([[0]], packed=True)[0] == [0]
+
+
+def test_it_says_from_which_size_on_it_packs():
+    assert f"{in_memory._LARGE:,}" in DataFromList.__doc__
+
+
+def test_a_datapoint_that_cannot_be_packed_is_named():
+    with pytest.raises(NotPicklable, match=r"index 2, of type list, .* packed=False"):
+        DataFromList([[1], [2], [lambda: 0]], packed=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_read_a_packed_list(method):
+    ds = DataFromList([[k] for k in range(20)], shuffle=False, packed=True)
+    with MultiProcessRunnerZMQ(ds, 1, context=method, timeout=60) as df:
+        assert list(df) == [[k] for k in range(20)]

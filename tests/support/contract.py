@@ -82,6 +82,7 @@ class Case:
     stateful: bool  # goes on where the last pass stopped, and so can serve one iteration at a time
     addressable: bool
     picklable: bool
+    exclusive: bool = False  # can serve one iteration at a time, though passes are independent
 
     def passes(self, num: int) -> list[list[Any]]:
         with seeded(7):
@@ -96,7 +97,9 @@ def check_node(
     stateful: bool = False,
     stateful_unaddressed: bool = False,
     addressable: bool = True,
+    needs_addressing: bool = False,
     picklable: bool = True,
+    exclusive: bool = False,
     kinds: tuple[type, ...] = (list, tuple, dict),
 ) -> None:
     """Check what every node promises.
@@ -108,15 +111,24 @@ def check_node(
         stateful: A pass goes on where the last one stopped.
         stateful_unaddressed: It does so where the input cannot be addressed.
         addressable: ``df[i]`` works where it works for the input.
+        needs_addressing: The node refuses an input that cannot be addressed, and names it.
         picklable: The flow can be pickled.
+        exclusive: The later of two iterations at once takes over, though no pass goes on with another.
         kinds: Kinds of datapoints that the node works on.
     """
     if source:
-        cases = [Case(make, stateful, addressable, picklable)]
+        cases = [Case(make, stateful, addressable, picklable, exclusive)]
     else:
-        lists = [Case(lambda kind=kind: make(listed(kind)), stateful, addressable, picklable) for kind in kinds]
-        old_style = Case(lambda: make(OldStyle(kinds[0])), stateful or stateful_unaddressed, False, picklable)
-        cases = [*lists, old_style]
+        lists = [
+            Case(lambda kind=kind: make(listed(kind)), stateful, addressable, picklable, exclusive) for kind in kinds
+        ]
+        old_style = Case(
+            lambda: make(OldStyle(kinds[0])), stateful or stateful_unaddressed, False, picklable, exclusive
+        )
+        cases = [*lists, *(() if needs_addressing else (old_style,))]
+        if needs_addressing:
+            with pytest.raises(NotAddressable, match="OldStyle is only a sequence of passes"):
+                make(OldStyle())
     for case in cases:
         for check in CHECKS:
             check(case)
@@ -189,7 +201,7 @@ def two_iterations_at_once(case: Case) -> None:
         next(first)
         second = iter(df)
         next(second)
-        if case.stateful:
+        if case.stateful or case.exclusive:
             with pytest.raises(NotReentrant, match="a later iteration"):
                 next(first)
             next(second)

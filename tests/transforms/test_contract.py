@@ -5,19 +5,31 @@ import operator
 import numpy as np
 import pytest
 
+from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.batching import BatchData, BatchDataByShape
 from dataflow.transforms.caching import CacheData
+from dataflow.transforms.filtering import FilterData
 from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.transforms.mixing import RandomChooseData, RandomMixData
 from dataflow.transforms.repeating import FixedSizeData, RepeatedData, RepeatedDataPoint
+from dataflow.transforms.resuming import ResumableData
 from dataflow.transforms.selecting import FlattenData, SelectComponent
-from dataflow.transforms.shuffling import LocallyShuffleData
+from dataflow.transforms.sharding import ShardData
+from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
 from tests.support.contract import check_node, listed
 
 
 def same(dp):
     return dp
+
+
+def drawn(dp, rng):
+    return [rng.integers(1000), dp[1]]
+
+
+def odd(dp):
+    return dp[1] % 2
 
 
 NODES = {
@@ -27,19 +39,31 @@ NODES = {
     "CacheData": (CacheData, {}),
     "CacheData shuffle": (lambda ds: CacheData(ds, shuffle=True), {}),
     "ConcatData": (lambda ds: ConcatData([ds, ds]), {}),
+    "FilterData": (lambda ds: FilterData(ds, odd), {"addressable": False}),
     "FixedSizeData": (lambda ds: FixedSizeData(ds, 3), {"stateful_unaddressed": True}),
     "FixedSizeData restart": (lambda ds: FixedSizeData(ds, 11, keep_state=False), {}),
     "FlattenData": (FlattenData, {"addressable": False, "kinds": (list, tuple)}),
+    "FlattenData num": (lambda ds: FlattenData(ds, num=2), {"kinds": (list, tuple)}),
     "JoinData": (lambda ds: JoinData([ds, ds]), {"kinds": (list, tuple)}),
     "JoinData one": (lambda ds: JoinData([ds]), {}),
     "LocallyShuffleData": (lambda ds: LocallyShuffleData(ds, 4), {"addressable": False, "stateful": True}),
     "MapData": (lambda ds: MapData(ds, same), {}),
     "MapDataComponent": (lambda ds: MapDataComponent(ds, operator.neg, 1), {}),
     "RandomChooseData": (lambda ds: RandomChooseData([ds, RepeatedData(ds, 3)]), {"addressable": False}),
+    "RandomMapData": (lambda ds: RandomMapData(ds, drawn), {}),
+    "RandomMapData endless": (lambda ds: RandomMapData(RepeatedData(ds, -1), drawn), {"stateful": True}),
     "RandomMixData": (lambda ds: RandomMixData([ds, RepeatedData(ds, 2)]), {}),
     "RepeatedData": (lambda ds: RepeatedData(ds, 2), {}),
     "RepeatedDataPoint": (lambda ds: RepeatedDataPoint(ds, 3), {}),
+    "ResumableData": (ResumableData, {}),
     "SelectComponent": (lambda ds: SelectComponent(ds, [1]), {}),
+    "ShardData": (lambda ds: ShardData(ds, 1, 3), {"needs_addressing": True}),
+    "ShardData endless": (lambda ds: ShardData(RepeatedData(ds, -1), 1, 3), {
+        "stateful": True, "needs_addressing": True,
+    }),
+    "ShardData keep": (lambda ds: ShardData(ds, 1, 3, tail="keep"), {"needs_addressing": True}),
+    "ShardData repeat": (lambda ds: ShardData(ds, 2, 3, tail="repeat"), {"needs_addressing": True}),
+    "ShuffleData": (ShuffleData, {"needs_addressing": True}),
     # Chains in which state meets structure.
     "endless within": (lambda ds: FixedSizeData(JoinData([ds, RepeatedData(ds, -1)]), 5), {
         "kinds": (list, tuple), "stateful_unaddressed": True,

@@ -4,87 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.datapoint import is_datapoint
-from dataflow.errors import Dropped
-from dataflow.sources.in_memory import DataFromList
-from dataflow.sources.synthetic import FakeData
-from dataflow.transforms.batching import BatchData
-from dataflow.transforms.caching import CacheData
-from dataflow.transforms.joining import ConcatData, JoinData
-from dataflow.transforms.mapping import MapData, MapDataComponent
-from dataflow.transforms.mixing import RandomMixData
-from dataflow.transforms.repeating import FixedSizeData, RepeatedData, RepeatedDataPoint
-from dataflow.transforms.selecting import SelectComponent
+from dataflow import DataFromList, Dropped, FixedSizeData, MapData
+from tests.support.chains import BREAKS, CHAINS, DROPPING, NUM_PASSES, SIZE, odd_only
 from tests.support.contract import plain, seeded
-
-NUM_PASSES = 4
-SMALL = st.integers(1, 4)
-SIZE = st.integers(1, 9)
-
-
-def boxed(dp):
-    return [list(dp)]
-
-
-def odd_only(dp):
-    return dp if plain_number(dp) % 2 else None
-
-
-def plain_number(value):
-    while is_datapoint(value):
-        value = value[0]
-    return int(value)
-
-
-def lists():
-    return st.builds(lambda n, shuffle: DataFromList([[k] for k in range(n)], shuffle), SIZE, st.booleans())
-
-
-def fakes():
-    return st.builds(lambda n, random: FakeData([(2,)], n, random, "int32", (0, 99)), SIZE, st.booleans())
-
-
-def one_to_one(flows):
-    return st.one_of(
-        st.builds(MapData, flows, st.just(boxed)),
-        st.builds(MapDataComponent, flows, st.just(repr)),
-        st.builds(SelectComponent, flows, st.just([0])),
-        st.builds(RepeatedData, flows, SMALL),
-        st.builds(RepeatedDataPoint, flows, SMALL),
-        st.builds(CacheData, flows, st.booleans()),
-    )
-
-
-def joining(flows):
-    pairs = st.one_of(st.tuples(flows, flows), flows.map(lambda ds: (ds, ds)), st.tuples(flows))
-    return st.one_of(pairs.map(ConcatData), pairs.map(RandomMixData))
-
-
-def counting(flows):
-    endless = st.builds(RepeatedData, flows, st.just(-1))
-    pairs = st.one_of(
-        st.tuples(flows, flows), flows.map(lambda ds: (ds, ds)), st.tuples(endless, flows), st.tuples(flows, endless)
-    )
-    return st.one_of(
-        st.builds(lambda ds, n, remainder: BatchData(MapData(ds, boxed), 1 + n % len(ds), remainder, True), flows, SIZE,
-                  st.booleans()),
-        st.builds(lambda ds, n: FixedSizeData(BatchData(MapData(ds, boxed), n, use_list=True), 3), endless, SIZE),
-        st.builds(FixedSizeData, st.one_of(flows, endless), SIZE, st.booleans()),
-        pairs.map(JoinData),
-    )  # fmt: skip
-
-
-def steps(flows):
-    return st.one_of(one_to_one(flows), joining(flows), counting(flows))
-
-
-def dropping_steps(flows):
-    return st.one_of(one_to_one(flows), joining(flows))
-
-
-CHAINS = st.recursive(st.one_of(lists(), fakes()), steps, max_leaves=6)
-DROPPING = st.recursive(st.builds(MapData, lists(), st.just(odd_only)), dropping_steps, max_leaves=5)
-BREAKS = st.lists(st.one_of(st.none(), st.integers(0, 5)), min_size=NUM_PASSES, max_size=NUM_PASSES)
 
 
 @given(CHAINS, BREAKS, st.integers(0, 99))

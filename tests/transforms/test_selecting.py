@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from dataflow.errors import LengthUnknown, NotAddressable
+from dataflow.errors import Dropped, LengthUnknown, NotAddressable, ShapeMismatch
 from dataflow.sources.in_memory import DataFromList
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.selecting import FlattenData, SelectComponent
@@ -59,3 +59,40 @@ def test_a_flattened_flow_has_no_length_and_no_index():
         len(df)
     with pytest.raises(NotAddressable, match="FlattenData"):
         df[0]
+
+
+# -- flattening with a known number of components ----------------------------------------------------------------------
+
+
+def test_a_number_of_components_gives_a_length_and_indexes():
+    df = FlattenData(DataFromList([[1, 2, 3], (4, 5, 6)], shuffle=False), num=3)
+    assert len(df) == 6
+    assert list(df) == df[0:6] == [[1], [2], [3], (4,), (5,), (6,)]
+    assert [df[k] for k in (5, 0, 7)] == [(6,), [1], [2]]
+    assert df.grain == 3
+
+
+def test_neighbours_that_come_from_one_datapoint_are_made_once():
+    made = []
+    df = FlattenData(MapData(DataFromList(range(4), shuffle=False), lambda k: made.append(k) or [k, k]), num=2)
+    assert len(df[1:7]) == 6
+    assert made == [0, 1, 2, 3]
+
+
+def test_components_of_a_dropped_datapoint_are_dropped():
+    ds = MapData(DataFromList([[1, 2], [3, 4]], shuffle=False), lambda dp: dp if dp[0] > 1 else None)
+    df = FlattenData(ds, num=2)
+    assert list(df) == df[0:4] == [[3], [4]]
+    with pytest.raises(Dropped):
+        df[1]
+
+
+@pytest.mark.parametrize("ask", [list, lambda df: df[0]])
+def test_another_number_of_components_is_refused(ask):
+    with pytest.raises(ShapeMismatch, match="has 3 components, and got one with 2"):
+        ask(FlattenData(DataFromList([[1, 2]]), num=3))
+
+
+def test_the_number_is_at_least_1():
+    with pytest.raises(ValueError, match="num is at least 1"):
+        FlattenData(DataFromList([[1, 2]]), num=0)

@@ -4,9 +4,15 @@ from collections import Counter
 
 import pytest
 
+from dataflow import seeding
+from dataflow.errors import NotAddressable
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
-from dataflow.transforms.shuffling import LocallyShuffleData
+from dataflow.sources.synthetic import FakeData
+from dataflow.transforms import shuffling
+from dataflow.transforms.mapping import MapData
+from dataflow.transforms.repeating import RepeatedData
+from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
 from tests.support.contract import seeded
 
 
@@ -85,3 +91,65 @@ def test_its_own_seed_replaces_the_root():
         return first(50, LocallyShuffleData(numbers(50), 20, seed=seed))
 
     assert order(1) == order(1) != order(2)
+
+
+# -- ShuffleData -------------------------------------------------------------------------------------------------------
+
+
+def test_every_pass_is_a_permutation_of_its_own():
+    df = ShuffleData(numbers(60))
+    passes = [list(df) for _ in range(3)]
+    assert all(sorted(found) == list(range(60)) for found in passes)
+    assert len({tuple(found) for found in passes}) == 3
+
+
+def test_it_shuffles_each_pass_of_what_is_different_in_every_pass():
+    with seeded(2):
+        ds = FakeData([()], 7, dtype="int32", domain=(0, 10**9))
+        df = ShuffleData(ds)
+        for p in range(3):
+            assert sorted(int(k) for (k,) in df) == sorted(int(k) for (k,) in ds[7 * p : 7 * p + 7])
+
+
+def test_each_datapoint_is_made_when_it_is_its_turn():
+    made = []
+    df = ShuffleData(MapData(numbers(1000), lambda k: made.append(k) or k))
+    next(iter(df))
+    assert len(made) == 1
+
+
+def test_a_permutation_takes_four_bytes_per_datapoint_and_is_drawn_once_per_pass(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        shuffling, "permutation", lambda words, n: drawn.append(seeding.permutation(words, n)) or drawn[-1]
+    )
+    df = ShuffleData(numbers(2000))
+    list(df)
+    assert len(drawn) == 1 and drawn[0].dtype == "uint32"
+
+
+def test_its_order_is_not_that_of_another_node_in_the_chain():
+    with seeded(2):
+        twice = ShuffleData(ShuffleData(numbers(50)))
+        first, second = ShuffleData(numbers(50))[0:50], twice[0:50]
+        assert first != second
+        assert [first[k] for k in first] != second
+
+
+def test_its_own_seed_gives_it_its_order():
+    assert list(ShuffleData(numbers(50), seed=1)) == list(ShuffleData(numbers(50), seed=1))
+    assert list(ShuffleData(numbers(50), seed=1)) != list(ShuffleData(numbers(50), seed=2))
+
+
+def test_what_has_no_order_to_change_is_refused():
+    with pytest.raises(NotAddressable, match="ShuffleData reads its input by index, but DataFromGenerator is only"):
+        ShuffleData(DataFromGenerator(lambda: iter([1])))
+    with pytest.raises(ValueError, match="a pass of RepeatedData never ends"):
+        ShuffleData(RepeatedData(numbers(3), -1))
+
+
+def test_nothing_shuffled_is_nothing():
+    df = ShuffleData(numbers(0))
+    assert list(df) == [] and df[0:0] == []
+    with pytest.raises(IndexError, match="ShuffleData is empty"):
+        df[0]

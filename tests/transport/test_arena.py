@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.descriptors import handing_over
-from dataflow.transport.arena import LARGE_BYTES, Arena
+from dataflow.transport.arena import Arena
+from dataflow.transport.blocks import LARGE_BYTES
 from dataflow.transport.budget import Budget
 
 MIB = 1 << 20

@@ -82,11 +82,11 @@ def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, hea
     [
         (Window(1), 1, 0),
         (Window(2), 1, 0),
-        (Window(50), 16, 0),
-        (Window(50, 300), 16, 100),
+        (Window(50), 25, 0),
+        (Window(50, 300), 25, 150),
     ],
 )
-def test_a_message_is_a_third_of_the_window_at_most(window, count, nbytes):
+def test_a_message_is_half_of_the_window_at_most(window, count, nbytes):
     room = an_allowance(window).wait_for_room()
     assert (room.count, room.nbytes) == (count, nbytes)
 
@@ -94,12 +94,12 @@ def test_a_message_is_a_third_of_the_window_at_most(window, count, nbytes):
 @pytest.mark.parametrize(
     ("made", "count", "nbytes"),
     [
-        ((25, 0), 5, 100),
+        ((25, 0), 5, 150),
         ((29, 290), 1, 10),
-        ((30, 0), 0, 100),
+        ((30, 0), 0, 150),
         ((40, 250), 0, 50),
-        ((3, 300), 10, 0),
-        ((3, 999), 10, 0),
+        ((3, 300), 15, 0),
+        ((3, 999), 15, 0),
     ],
 )
 def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
@@ -118,9 +118,9 @@ def test_a_message_is_as_long_in_bytes_as_may_still_be_queued():
     assert allowance.wait_for_room().most_bytes == 80
 
 
-def test_a_message_is_never_much_longer_than_half_a_mebibyte():
+def test_a_message_is_never_much_longer_than_eight_mebibytes():
     for window in (Window(30), Window(30, most_queued=1 << 40)):
-        assert an_allowance(window).wait_for_room().most_bytes == 512 << 10
+        assert an_allowance(window).wait_for_room().most_bytes == 8 << 20
 
 
 def test_every_worker_has_a_line_of_its_own():

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.transport.arena import LARGE_BYTES, Arena
+from dataflow.transport.arena import Arena
+from dataflow.transport.blocks import LARGE_BYTES
 from dataflow.transport.budget import Budget
 from dataflow.transport.decoding import ArrayDecoder, Undecodable
 from dataflow.transport.encoding import ArrayEncoder
@@ -418,6 +419,114 @@ def test_bytes_counted_for_a_message_are_those_counted_for_its_datapoints():
             counted += wire.encoder.nbytes
         assert wire.encoder.join(encoded)[1] == counted
         assert counted >= sum(array.nbytes for array in arrays_in(datapoints))
+
+
+# -- one after the other -----------------------------------------------------------------------------------------------
+
+IMAGE = np.arange(12, dtype=np.uint8).reshape(3, 4)
+LARGE = np.arange(30_000, dtype=np.uint8).reshape(100, 300)
+LIKE_THE_LAST = {
+    "alike": [IMAGE + 1, 8],
+    "another shape": [IMAGE.reshape(4, 3).copy(), 8],
+    "another dtype": [IMAGE.astype(">u2"), 8],
+    "another order": [np.asfortranarray(IMAGE), 8],
+    "a view with gaps": [np.repeat(IMAGE, 2, axis=1)[:, ::2], 8],
+    "a second array": [IMAGE + 1, IMAGE + 2],
+    "a second array of the other byte order": [IMAGE + 1, IMAGE.astype(">u2")],
+    "a second large array": [IMAGE + 1, LARGE],
+    "an array inside": [IMAGE + 1, [IMAGE + 2]],
+    "the array elsewhere": [8, IMAGE + 1],
+    "no array": [8, 9],
+    "nothing": [],
+    "a tuple": (IMAGE + 1, 8),
+    "a tuple too short": (),
+    "a dict with the same key": {0: IMAGE + 1},
+    "a dict with another key": {"a": IMAGE + 1},
+    "objects": [np.array([1, "a"], object), 8],
+    "long text": [IMAGE + 1, "a" * 500],
+    "large": [LARGE + 1, 8],
+    "an array alone": IMAGE + 1,
+}
+
+
+FIRST = [[IMAGE, 7], (IMAGE, 7), {0: IMAGE}, {"a": IMAGE, "b": 1}, [LARGE, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("name", LIKE_THE_LAST)
+@pytest.mark.parametrize(
+    "first", [[IMAGE, 7], (IMAGE, 7), {0: IMAGE}, {"a": IMAGE, "b": 1}, [LARGE, 7], [8, 9]], ids=repr
+)
+def test_what_the_last_datapoint_was_like_changes_nothing_about_the_next(first, name):
+    dp = LIKE_THE_LAST[name]
+    with Wire() as wire:
+        before = wire.free_blocks()
+        for copy, original in zip(wire.send(first, first, dp, first, dp), (first, first, dp, first, dp), strict=True):
+            check_same(original, copy)
+        del copy
+        assert wire.free_blocks() == before
+
+
+def test_one_array_twice_stays_one_also_after_a_datapoint_with_one():
+    with Wire() as wire:
+        *_, (first, second) = wire.send([IMAGE, 7], [IMAGE, IMAGE])
+        assert first is second
+
+
+def test_short_datapoints_without_arrays_are_encoded_in_a_row():
+    with Wire() as wire:
+        for first in (1, [2, 0.5], None, "text", {"a": (1, 2)}):
+            wire.encode(first)
+            assert wire.encoder.plain
+            out = []
+            steps = iter([[3], 4, "five"])
+            assert wire.encoder.encode_plain(steps, out.append) is NO_ROOM
+            assert wire.decoder.decode(0, wire.encoder.join(out)[0]) == [[3], 4, "five"]
+            assert wire.encoder.plain
+
+
+@pytest.mark.parametrize(
+    "other", [[IMAGE.astype(">u2"), 1], "a" * 100, [LARGE], lambda: 0, [np.array(3, ">i2")]], ids=repr
+)
+def test_the_first_datapoint_that_is_something_else_is_handed_back_unencoded(other):
+    with Wire() as wire:
+        wire.encode([1])
+        out = []
+        steps = iter([[3], other, [5]])
+        assert wire.encoder.encode_plain(steps, out.append) is other
+        assert not wire.encoder.plain
+        assert len(out) == 1 and next(steps) == [5]
+
+
+def test_an_error_of_the_flow_passes_through():
+    def flow():
+        yield [1]
+        raise ValueError("of the flow")
+
+    with Wire() as wire, pytest.raises(ValueError, match="of the flow"):
+        wire.encoder.encode_plain(flow(), [].append)
+
+
+def test_many_small_arrays_travel_in_a_block_that_is_free_once_they_were_read():
+    datapoints = [[np.full((28, 28), k, np.uint8), k] for k in range(200)]
+    with Wire() as wire:
+        before = wire.free_blocks()
+        body, _ = wire.encoder.join([wire.encode(dp) for dp in datapoints])
+        assert sum(map(len, body)) < 20_000
+        assert wire.free_blocks(200 * 784) < wire.free_blocks(LARGE_BYTES)
+        copies = wire.decoder.decode(0, body)
+        assert wire.free_blocks() == before  # though all are kept
+        for original, copy in zip(datapoints, copies, strict=True):
+            check_same(original, copy)
+
+
+def test_where_there_is_no_room_many_small_arrays_travel_in_the_message():
+    datapoints = [[np.full((28, 28), k, np.uint8), k] for k in range(200)]
+    with Wire(MIB) as wire:
+        blocks = list(iter(lambda: wire.writer.take(LARGE_BYTES), None))
+        body, _ = wire.encoder.join([wire.encode(dp) for dp in datapoints])
+        assert blocks and sum(map(len, body)) > 200 * 784
+        for original, copy in zip(datapoints, wire.decoder.decode(0, body), strict=True):
+            check_same(original, copy)
 
 
 # -- no room, and failures ---------------------------------------------------------------------------------------------

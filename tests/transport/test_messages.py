@@ -17,33 +17,39 @@ TOKEN = bytes(range(TOKEN_BYTES))
     st.lists(st.binary(max_size=20), max_size=5),
 )
 def test_a_message_comes_back_as_it_was(kind, worker, count, nbytes, body):
-    frames = [bytes(frame) for frame in pack(TOKEN, Message(kind, worker, count, nbytes, body))]
-    assert unpack(TOKEN, 7, frames) == Message(kind, worker, count, nbytes, body)
+    assert unpack(TOKEN, 7, packed(Message(kind, worker, count, nbytes, body))) == Message(
+        kind, worker, count, nbytes, body
+    )
 
 
-GOOD = pack(TOKEN, Message(Kind.DATA, 1, 2, 3, [b"body"]))
+def packed(message, token=TOKEN):
+    return b"".join(pack(token, message))
+
+
+GOOD = packed(Message(Kind.DATA, 1, 2, 3, [b"body"]))
 
 
 @pytest.mark.parametrize(
-    "frames",
+    "data",
     [
-        pytest.param([], id="no frames"),
-        pytest.param([b""], id="an empty header"),
-        pytest.param([GOOD[0][:-1], b"body"], id="a short header"),
-        pytest.param([GOOD[0] + b"x", b"body"], id="a long header"),
-        pytest.param([TOKEN], id="the token alone"),
-        pytest.param([b"x" + GOOD[0][1:], b"body"], id="another first byte"),
-        pytest.param(pack(new_token(), Message(Kind.DATA, 1)), id="another token"),
-        pytest.param(pack(TOKEN, Message(Kind.DATA, 2)), id="a worker too many"),
-        pytest.param([b"body", GOOD[0]], id="frames in the wrong order"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"body", id="a body alone"),
+        pytest.param(TOKEN, id="the token alone"),
+        pytest.param(GOOD[:32], id="a short header"),
+        pytest.param(GOOD[:-1], id="a short body"),
+        pytest.param(GOOD + b"x", id="a byte too many"),
+        pytest.param(b"x" + GOOD[1:], id="another first byte"),
+        pytest.param(packed(Message(Kind.DATA, 1), new_token()), id="another token"),
+        pytest.param(packed(Message(Kind.DATA, 2)), id="a worker too many"),
+        pytest.param(GOOD[TOKEN_BYTES:] + TOKEN, id="the token at the end"),
     ],
 )
-def test_a_message_that_no_worker_sent_is_refused(frames):
-    assert unpack(TOKEN, 2, frames) is None
+def test_a_message_that_no_worker_sent_is_refused(data):
+    assert unpack(TOKEN, 2, data) is None
 
 
-def test_a_header_may_come_as_any_buffer():
-    assert unpack(TOKEN, 2, [memoryview(GOOD[0]), memoryview(b"body")]).count == 2
+def test_a_message_may_come_as_any_buffer():
+    assert unpack(TOKEN, 2, memoryview(GOOD)).count == 2
 
 
 def test_tokens_differ():

@@ -117,11 +117,11 @@ def forgeries(token, path):
     return {
         "no token": [trap],
         "an empty frame": [b""],
-        "another token": pack(other, data(0, 1, trap)),
-        "a short header": [pack(token, data(0, 1))[0][:-1], trap],
-        "a worker that does not exist": pack(token, data(9, 1, trap)),
+        "another token": [b"".join(pack(other, data(0, 1, trap)))],
+        "a short header": [b"".join(pack(token, data(0, 1)))[:-1], trap],
+        "a worker that does not exist": [b"".join(pack(token, data(9, 1, trap)))],
         "garbage": [os.urandom(5), os.urandom(300), trap],
-        "an exception with another token": pack(other, Message(Kind.ERROR, 0, body=[trap])),
+        "an exception with another token": [b"".join(pack(other, Message(Kind.ERROR, 0, body=[trap])))],
         "half a token": [token[:8], trap],
     }
 

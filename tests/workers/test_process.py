@@ -1,5 +1,6 @@
 """A worker that is a process: started by every method, deaf to Ctrl-C, ended with everything it holds."""
 
+import gc
 import multiprocessing
 import os
 import random
@@ -64,6 +65,11 @@ def leave():
 def test_the_body_runs_in_another_process_at_its_place(method):
     assert told(method, place, index=1, count=3) == "((1, 3),)"
     assert told(method, os.getpid) != str(os.getpid())
+
+
+def test_what_a_fork_inherits_is_never_looked_at_for_garbage():
+    alive = len(gc.get_objects())
+    assert int(told("fork", gc.get_freeze_count)) > alive / 2
 
 
 @pytest.mark.parametrize("method", METHODS)

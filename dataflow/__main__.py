@@ -1,0 +1,161 @@
+"""The small command line: ``python -m dataflow`` with `convert`, `keys`, `send` or `speed`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dataflow.diagnostics.speed import TestDataSpeed
+from dataflow.errors import DataFlowError
+from dataflow.formats.converting import SUFFIXES, convert
+from dataflow.remote.keys import make_keys
+from dataflow.remote.named import flow_named
+from dataflow.remote.sending import send_dataflow_zmq
+from dataflow.remote.terms import HEARTBEAT, HWM_BYTES
+from dataflow.transforms.repeating import RepeatedData
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says.
+
+    Returns:
+        The exit code: 0 if all went well, 1 if not; then a sentence on stderr says why.
+
+    Raises:
+        SystemExit: The command line is wrong; the code is 2.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        code: int = options.command(options)
+    except (DataFlowError, OSError, ValueError, KeyError) as error:
+        text = error.args[0] if isinstance(error, KeyError) else error  # that of a KeyError is in quotation marks
+        print(f"{options.prog}: {text}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dataflow", description="Tools for dataflows.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_convert(commands)
+    _add_keys(commands)
+    _add_send(commands)
+    _add_speed(commands)
+    return parser
+
+
+def _add_convert(commands: Any) -> None:
+    parser = commands.add_parser(
+        "convert",
+        help="write the datapoints of one file into another",
+        description="Write the datapoints of one file into another, in their order, with a progress bar. The formats "
+        f"are told by the ends of the names: {' '.join(SUFFIXES)}.",
+    )
+    parser.add_argument("src", metavar="SRC", help="the file to read")
+    parser.add_argument("dst", metavar="DST", help="the file to make; it is there when it is whole")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file of that name")
+    parser.add_argument("--compress", metavar="HOW", help="zstd (LMDB, TFRecord), gzip or lzf (HDF5)")
+    parser.add_argument("--data-paths", metavar="A,B", help="the datasets of a HDF5 file, read or made")
+    parser.add_argument(
+        "--pickle", action="store_true", help="read and write pickles, which can run any code: for files that you trust"
+    )
+    parser.set_defaults(command=_convert, prog=parser.prog)
+
+
+def _convert(options: argparse.Namespace) -> int:
+    num = convert(
+        options.src,
+        options.dst,
+        overwrite=options.overwrite,
+        compress=options.compress,
+        pickle=options.pickle,
+        data_paths=options.data_paths.split(",") if options.data_paths else None,
+    )
+    print(f"{options.dst}: {num} datapoints")
+    return 0
+
+
+def _add_keys(commands: Any) -> None:
+    parser = commands.add_parser(
+        "keys",
+        help="make keys for an encrypted connection",
+        description="Make sender.key and receiver.key, which know each other. Keep receiver.key where datapoints are "
+        "received, and copy sender.key, over a safe way, to where they are sent.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="where to; it is made if it is not there")
+    parser.set_defaults(command=_keys, prog=parser.prog)
+
+
+def _keys(options: argparse.Namespace) -> int:
+    for path in make_keys(options.directory):
+        print(path)
+    return 0
+
+
+def _add_send(commands: Any) -> None:
+    parser = commands.add_parser(
+        "send",
+        help="send the datapoints of a flow to a RemoteDataZMQ",
+        description="Send one pass of a flow to a RemoteDataZMQ, and its end.",
+    )
+    parser.add_argument("flow", metavar="MODULE:FLOW", help="a flow, or a function that makes one")
+    parser.add_argument("address", metavar="ADDR", help="tcp://HOST:PORT")
+    parser.add_argument("--repeat", action="store_true", help="send pass after pass, as one that never ends")
+    parser.add_argument("--bind", action="store_true", help="be reached at ADDR, instead of connecting to it")
+    parser.add_argument("--curve", metavar="PATH", help="the folder with sender.key, or a key file")
+    parser.add_argument("--insecure", action="store_true", help="let other machines in without keys, with --bind")
+    parser.add_argument("--hwm", type=int, metavar="N", help="datapoints that may be under way")
+    parser.add_argument("--hwm-bytes", type=int, metavar="N", default=HWM_BYTES, help="bytes that may be (%(default)s)")
+    parser.add_argument(
+        "--heartbeat", type=float, metavar="SECONDS", default=HEARTBEAT, help="between signs of life (%(default)s)"
+    )
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="to wait for a receiver (for ever)")
+    parser.add_argument("--name", metavar="NAME", help="who sends, if each pass is sent by another process")
+    parser.set_defaults(command=_send, prog=parser.prog)
+
+
+def _send(options: argparse.Namespace) -> int:
+    with flow_named(options.flow) as flow:
+        num = send_dataflow_zmq(
+            RepeatedData(flow, -1) if options.repeat else flow,
+            options.address,
+            options.hwm,
+            bind=options.bind,
+            hwm_bytes=options.hwm_bytes,
+            heartbeat=options.heartbeat,
+            timeout=options.timeout,
+            curve=options.curve,
+            insecure=options.insecure,
+            name=options.name,
+        )
+    print(f"{options.address}: {num} datapoints taken")
+    return 0
+
+
+def _add_speed(commands: Any) -> None:
+    parser = commands.add_parser(
+        "speed",
+        help="measure how many datapoints per second a flow gives",
+        description="Measure how many datapoints per second a flow gives, with a progress bar.",
+    )
+    parser.add_argument("flow", metavar="MODULE:FLOW", help="a flow, or a function that makes one")
+    parser.add_argument("--size", type=int, metavar="N", default=5000, help="datapoints to measure (%(default)s)")
+    parser.add_argument("--warmup", type=int, metavar="N", default=0, help="datapoints before (%(default)s)")
+    parser.set_defaults(command=_speed, prog=parser.prog)
+
+
+def _speed(options: argparse.Namespace) -> int:
+    with flow_named(options.flow) as flow:
+        speed = TestDataSpeed(flow, options.size, options.warmup).start()
+    print(f"{options.flow}: {speed:.6g} datapoints per second")
+    return 0 if speed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

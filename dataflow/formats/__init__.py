@@ -1,0 +1,1 @@
+"""Datapoints on disk."""

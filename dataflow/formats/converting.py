@@ -1,0 +1,120 @@
+"""From one format to another; which one a file has is told by the end of its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dataflow.base import DataFlow
+from dataflow.formats.hdf5 import HDF5Serializer
+from dataflow.formats.lmdb import LMDBSerializer
+from dataflow.formats.loading import PathLike, existing
+from dataflow.formats.npz import NumpySerializer
+from dataflow.formats.svmlight import SVMLightData
+from dataflow.formats.tfrecord import TFRecordSerializer
+
+__all__ = ["SUFFIXES", "convert", "format_of"]
+
+SUFFIXES = {
+    ".lmdb": "lmdb",
+    ".mdb": "lmdb",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".npz": "npz",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+    ".svm": "svmlight",
+    ".svmlight": "svmlight",
+    ".libsvm": "svmlight",
+}
+
+
+def format_of(path: PathLike) -> str:
+    """The format of a file, by its name; a folder with a ``data.mdb`` in it is LMDB.
+
+    Raises:
+        ValueError: The name says nothing; lists the endings that do.
+    """
+    if os.path.exists(os.path.join(path, "data.mdb")):
+        return "lmdb"
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(
+            f"the format of {os.fspath(path)} is told by its ending, which is none of {' '.join(SUFFIXES)}"
+        )
+    return SUFFIXES[suffix]
+
+
+def convert(
+    src: PathLike,
+    dst: PathLike,
+    *,
+    overwrite: bool = False,
+    compress: str | None = None,
+    pickle: bool = False,
+    data_paths: Sequence[str] | None = None,
+) -> int:
+    """Write the datapoints of one file into another, in their order.
+
+    Args:
+        src: The file to read.
+        dst: The file to make. Both formats are told by the ends of the names.
+        overwrite: Replace a file of that name.
+        compress: "zstd" for LMDB and TFRecord, "gzip" or "lzf" for HDF5.
+        pickle: Read, and write, what is pickled. Only for files of which you know who wrote them.
+        data_paths: The datasets of a HDF5 file, read or made.
+
+    Returns:
+        How many datapoints there are.
+
+    Raises:
+        ValueError: A format is not known, or does not take an option.
+        NotStorable: The format of `dst` cannot hold a datapoint.
+    """
+    existing(src)
+    source, target = format_of(src), format_of(dst)
+    _check(target, compress)
+    df = _load(source, src, pickle, data_paths)
+    with df:
+        num = len(df)
+        _save(target, df, dst, overwrite, compress, pickle, data_paths if target == "hdf5" else None)
+    return num
+
+
+def _check(target: str, compress: str | None) -> None:
+    if target == "svmlight":
+        raise ValueError("SVMlight files are read only: choose another ending")
+    if compress and target == "npz":
+        raise ValueError("npz files are not compressed, so that rows can be read: choose another format")
+
+
+def _load(source: str, path: PathLike, pickle: bool, data_paths: Sequence[str] | None) -> DataFlow:
+    loaders: dict[str, Callable[[], DataFlow]] = {
+        "lmdb": lambda: LMDBSerializer.load(path, shuffle=False, pickle=pickle),
+        "hdf5": lambda: HDF5Serializer.load(path, data_paths, shuffle=False),
+        "npz": lambda: NumpySerializer.load(path, shuffle=False, pickle=pickle),
+        "tfrecord": lambda: TFRecordSerializer.load(path, pickle=pickle),
+        "svmlight": lambda: SVMLightData(path, shuffle=False),
+    }
+    return loaders[source]()
+
+
+def _save(
+    target: str,
+    df: DataFlow,
+    path: PathLike,
+    overwrite: bool,
+    compress: str | None,
+    pickle: bool,
+    data_paths: Sequence[str] | None,
+) -> None:
+    options: dict[str, Any] = {"overwrite": overwrite}
+    if target == "lmdb":
+        LMDBSerializer.save(df, path, compress=compress, pickle=pickle, **options)
+    elif target == "tfrecord":
+        TFRecordSerializer.save(df, path, compress=compress, pickle=pickle, **options)
+    elif target == "hdf5":
+        HDF5Serializer.save(df, path, data_paths, compress=compress, **options)
+    else:
+        NumpySerializer.save(df, path, **options)

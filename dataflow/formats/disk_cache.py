@@ -1,0 +1,213 @@
+"""One pass kept on disk, for this run and the next ones."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.errors import FileDamaged
+from dataflow.formats.fingerprints import describe, digest
+from dataflow.formats.loading import PathLike
+from dataflow.formats.records import Encoder
+from dataflow.formats.saving import Bar, alone, named
+from dataflow.formats.tfrecord import RecordReader, writing
+from dataflow.life import life_of, terminated
+from dataflow.passes import known_length, open_flow
+from dataflow.seeding import Stream
+from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions
+
+__all__ = ["DiskCacheData"]
+
+_log = logging.getLogger("dataflow.formats")
+
+_VERSION = 1
+
+
+class DiskCacheData(ProxyDataFlow):
+    """Read one pass of the input, keep it in a file, and give that out in every pass of this run and of the next ones.
+
+    The first iteration fills the file, completely, before the first datapoint comes out; a run that is broken off
+    meanwhile leaves nothing. Whoever comes then, in this process or in another one, reads the file, and the input is
+    not even reset. Of several workers that come at once, one fills it, and the others wait.
+
+    Shuffle what comes out with `ShuffleData`. The file belongs to its `fingerprint`: with another one it is filled
+    anew, and a warning says what has changed. What the input draws at random is drawn once; with another seed the file
+    stays as it is.
+
+    Args:
+        ds: The input. Only its first pass is read.
+        path: The file. An index is kept beside it.
+        fingerprint: Any text that says what `ds` is; change it when `ds` changes. None means that it is found out:
+            nodes count by their classes and parameters, functions by module, qualified name and bytecode, files by size
+            and time of change. What a function calls does not count.
+        pickle: Pickle components that have no form of their own.
+
+    Raises:
+        ValueError: A pass of `ds` never ends, so that it cannot be kept.
+        TypeError: Nobody can say whether a parameter of `ds` is the same in the next run; names it.
+        NotStorable: A datapoint has no form on disk; names its component.
+        OSError: The disk is full, for example. Nothing is left behind.
+
+    Example:
+        >>> import os, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = os.path.join(folder.name, "squares")
+        >>> numbers = DataFromList([[1], [2], [3]], shuffle=False)
+        >>> df = DiskCacheData(MapData(numbers, lambda dp: [dp[0] ** 2]), path)
+        >>> list(df), os.path.exists(path)
+        ([[1], [4], [9]], True)
+        >>> df.close(); folder.cleanup()
+    """
+
+    remote_inputs = True  # they are reset only where the file is filled
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        path: PathLike,
+        *,
+        fingerprint: str | None = None,
+        pickle: bool = False,
+    ) -> None:
+        if isinstance(ds, str | os.PathLike):
+            raise TypeError(
+                f"DiskCacheData(ds, path) caches a flow; it reads no file, as tensorpack's does, and got {ds!r}. To "
+                "read one, use load of LMDBSerializer, TFRecordSerializer, NumpySerializer or HDF5Serializer"
+            )
+        super().__init__(ds)
+        if ds.endless:
+            raise ValueError(
+                f"DiskCacheData keeps a whole pass, but a pass of {type(ds).__name__} never ends: cache its input "
+                "instead, or cut it with FixedSizeData"
+            )
+        self.path = os.fspath(path)
+        self.pickle = pickle
+        self._description = describe(ds) if fingerprint is None else f"fingerprint {fingerprint}"
+
+    @property
+    def fingerprint(self) -> str:
+        """What the file has to be of: 32 characters that follow from `description`."""
+        return digest(self._description)
+
+    @property
+    def description(self) -> str:
+        """What counts for the fingerprint, as text."""
+        return self._description
+
+    @property
+    def stands_for(self) -> Any:
+        return self
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        return {name: value for name, value in super().compared.items() if name != "path"}
+
+    def unaddressable(self) -> DataFlow | None:
+        return self if self.adopted else None  # whatever the input is, the file can be addressed
+
+    @property
+    def grain(self) -> int:
+        return 1
+
+    def __len__(self) -> int:
+        reader = self._reader()
+        return len(self.ds) if reader is None else len(reader)
+
+    def reset_state(self) -> None:
+        life_of(self).own(self, None)
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return self._until_closed(p, stream, life_of(self).session)
+
+    def _until_closed(self, p: int, stream: Stream, session: object) -> Iterator[Any]:
+        life = life_of(self)
+        self._filled(stream)
+        for dp in pass_by_index(self, p, stream):
+            if life.session is not session:
+                raise terminated(type(self).__name__)
+            yield dp
+        if life.session is not session:
+            raise terminated(type(self).__name__)
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(partial(self._read, stream), blocks))
+
+    def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
+        reader = self._filled(stream)
+        _, positions = passes_and_positions(self, indexes, len(reader))
+        return reader.read(positions)
+
+    # -- the file ------------------------------------------------------------------------------------------------------
+
+    def _filled(self, stream: Stream) -> RecordReader:
+        reader = self._reader()
+        if reader is None:
+            with alone(self.path, f"{type(self).__name__} waits for whoever fills {self.path}"):
+                reader = self._reader(explain=True)  # filled meanwhile, by somebody else?
+                if reader is None:
+                    self._fill(stream)
+                    reader = self._reader()
+        assert reader is not None
+        return reader
+
+    def _reader(self, *, explain: bool = False) -> RecordReader | None:
+        """The open file; None if there is none of this fingerprint."""
+        life = life_of(self)
+        with life.lock:
+            if life.resource is None and os.path.exists(self.path):
+                reader = self._opened(explain=explain)
+                if reader is not None:
+                    life.own(self, reader)
+            held: Any = life.resource
+        kept: RecordReader | None = held
+        return kept
+
+    def _opened(self, *, explain: bool) -> RecordReader | None:
+        try:
+            reader = RecordReader(self.path, pickled=self.pickle, skip=1)
+        except FileDamaged as error:
+            if explain:
+                _log.warning("%s is filled anew: %s", self.path, error)
+            return None
+        try:
+            head = reader.head()
+            if type(head) is dict and head.get("version") == _VERSION and head["fingerprint"] == self.fingerprint:
+                return reader
+            if type(head) is not dict or "fingerprint" not in head:
+                raise FileExistsError(
+                    errno.EEXIST, "this file is no cache, so it is not replaced: choose another path", self.path
+                )
+            if explain:
+                _log.warning("%s is filled anew, because the flow has changed:\n%s", self.path, self._changes(head))
+        except BaseException:
+            reader.close()
+            raise
+        reader.close()
+        return None
+
+    def _changes(self, head: dict[str, Any]) -> str:
+        lines = difflib.unified_diff(head["description"].splitlines(), self._description.splitlines(), lineterm="", n=0)
+        return "\n".join(line for line in list(lines)[2:22] if not line.startswith("@@"))
+
+    def _fill(self, stream: Stream) -> None:
+        encoder = Encoder(pickled=self.pickle)
+        head = {"version": _VERSION, "fingerprint": self.fingerprint, "description": self._description}
+        open_flow(self.ds, stream)
+        name = os.path.basename(self.path)
+        with (
+            writing(self.path, overwrite=True) as write,
+            Bar(total=known_length(self.ds), unit="dp", delay=1, desc=f"filling {name}") as bar,
+        ):
+            write(encoder.encode(head))
+            for number, dp in enumerate(self.ds.run_pass(0, stream)):
+                with named(number):
+                    record = encoder.encode(dp)
+                write(record)
+                bar.update()

@@ -1,0 +1,140 @@
+"""What a flow is, as text: two flows that give the same datapoints because they are built alike have the same text.
+
+Functions count by module, qualified name and bytecode, and by what they hold (constants, defaults, closures, attributes
+of partials). What they call does not count: a change inside a helper function is not noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import types
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from dataflow.base import DataFlow
+from dataflow.formats.loading import DiskData
+from dataflow.seeding import Table
+
+__all__ = ["describe", "digest"]
+
+_MOST_LEVELS = 30
+
+
+def digest(description: str) -> str:
+    """A description as 32 characters."""
+    return hashlib.sha256(description.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def describe(df: DataFlow) -> str:
+    """A flow as text: a line for each node, and below it one for each of its parameters.
+
+    Raises:
+        TypeError: A parameter has no description; names node and parameter.
+    """
+    return "\n".join(_node(df, ""))
+
+
+def _node(df: DataFlow, indent: str) -> Iterator[str]:
+    yield f"{indent}{type(df).__module__}.{type(df).__qualname__}"
+    if df.adopted:
+        yield f"{indent}  code {_code(type(df).__iter__.__wrapped__.__code__)}"  # type: ignore[attr-defined]
+    if isinstance(df, DiskData):
+        status = os.stat(df.path)
+        yield f"{indent}  file {status.st_size} bytes, changed at {status.st_mtime_ns}"
+    below = {id(ds) for ds in df.inputs}
+    for name, value in sorted(vars(df).items()):
+        if name == "_life" or isinstance(value, Table) or _is_below(value, below):
+            continue
+        try:
+            yield f"{indent}  {name} = {_value(value)}"
+        except _Indescribable as error:
+            raise TypeError(
+                f"{type(df).__name__}.{name} holds {error}, of which nobody can say whether it is the same in the next "
+                "run. Give DiskCacheData a fingerprint= of your own, and change it when the flow changes"
+            ) from None
+    for ds in df.inputs:
+        yield from _node(ds, indent + "  ")
+
+
+def _is_below(value: Any, below: set[int]) -> bool:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+    return bool(below) and any(id(item) in below for item in values)
+
+
+class _Indescribable(Exception):
+    """A value that has no description."""
+
+
+def _value(value: Any, levels: int = 0) -> str:
+    kind = type(value)
+    if value is None or kind in {bool, int, float, complex, str, bytes} or isinstance(value, np.generic | np.dtype):
+        return (
+            repr(value)
+            if len(repr(value)) <= 200
+            else f"{kind.__name__} {_hashed(repr(value).encode('utf-8', 'replace'))}"
+        )
+    if levels > _MOST_LEVELS:
+        raise _Indescribable(f"more than {_MOST_LEVELS} levels of containers")
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return f"array {value.dtype.str} {value.shape} {_hashed(value.tobytes())}"
+    if kind in {list, tuple, range, set, frozenset, dict}:
+        return _container(value, levels)
+    if isinstance(value, Enum | os.PathLike):
+        return f"{kind.__name__} {value}"
+    if isinstance(value, type | types.BuiltinFunctionType | np.ufunc):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
+    if isinstance(value, functools.partial):
+        return f"partial {_value((value.func, value.args, value.keywords), levels + 1)}"
+    if isinstance(value, types.MethodType):
+        return f"method {_value(value.__func__, levels + 1)} of {_value(value.__self__, levels + 1)}"
+    if isinstance(value, types.FunctionType):
+        return _function(value, levels)
+    if kind.__module__ != "builtins" and hasattr(value, "__dict__") and not hasattr(value, "__reduce_cython__"):
+        call = kind.__dict__.get("__call__")
+        called = _function(call, levels) if isinstance(call, types.FunctionType) else ""
+        return f"{kind.__module__}.{kind.__qualname__} {called} {_value(vars(value), levels + 1)}"
+    raise _Indescribable(f"a {kind.__qualname__}")
+
+
+def _container(value: Any, levels: int) -> str:
+    if isinstance(value, dict):
+        items = [f"{_value(key, levels + 1)}: {_value(item, levels + 1)}" for key, item in value.items()]
+    else:
+        items = [_value(item, levels + 1) for item in value]
+    if isinstance(value, set | frozenset):
+        items.sort()
+    text = ", ".join(items)
+    shown = text if len(text) <= 200 else f"{len(items)} items {_hashed(text.encode('utf-8', 'surrogatepass'))}"
+    return f"{type(value).__name__}({shown})"
+
+
+def _function(function: types.FunctionType, levels: int) -> str:
+    held: list[Any] = [function.__defaults__, function.__kwdefaults__]
+    for cell in function.__closure__ or ():
+        try:
+            held.append(cell.cell_contents)
+        except ValueError:  # not yet filled
+            held.append(None)
+    # A function may hold itself.
+    held = [None if item is function else item for item in held]
+    return f"{function.__module__}.{function.__qualname__} {_code(function.__code__)} {_value(held, levels + 1)}"
+
+
+def _code(code: types.CodeType) -> str:
+    constants = [_code(item) if isinstance(item, types.CodeType) else _constant(item) for item in code.co_consts]
+    parts = [code.co_code, repr(code.co_names).encode(), repr(constants).encode("utf-8", "replace")]
+    return _hashed(b"\0".join(parts))
+
+
+def _constant(value: Any) -> str:
+    """The text of a constant; the order of a set differs from run to run."""
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]

@@ -1,0 +1,181 @@
+"""Datapoints in an LMDB file, each under a key of its own.
+
+What the format allows is found out: a file that was cut off when it is opened, a datapoint that has changed when it is
+read for the first time, a key that is missing when it is asked for. LMDB itself trusts the pages that lead to a key: if
+one of these has changed, the process may crash. Nothing wrong is ever given out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dataflow.base import DataFlow
+from dataflow.formats.environments import lmdb_package
+from dataflow.formats.lmdb_reader import DatapointReader, KeyReader
+from dataflow.formats.lmdb_writer import LMDBWriter
+from dataflow.formats.loading import DiskData, PathLike, Reader
+from dataflow.formats.records import Encoder
+from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.transforms.mapping import MapData
+
+__all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]
+
+
+class LMDBData(DiskData):
+    """The keys and values of an LMDB file, as datapoints ``[key, value]`` of bytes.
+
+    `LMDBDataDecoder` makes something of them; what `LMDBSerializer` has saved is read by `LMDBSerializer.load`.
+
+    Args:
+        lmdb_path: The file, or a folder with a ``data.mdb`` in it.
+        shuffle: Draw a new order for every pass. This is random access.
+        keys: The keys to read: a list of str or bytes, or a format such as ``"{:0>8d}"`` for the numbers from 0. None
+            means all; where the file does not say which there are, it is searched for them.
+        block_shuffle: Instead of any order: draw an order of blocks of so many keys, and one inside each.
+        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+
+    Raises:
+        FileDamaged: The file was cut off, or a key is missing in it.
+        MissingExtra: The package lmdb is not installed.
+
+    Source:
+        tensorpack.dataflow, whose class of this name it replaces.
+    """
+
+    def __init__(
+        self,
+        lmdb_path: PathLike,
+        shuffle: bool = True,
+        keys: Sequence[str | bytes] | str | None = None,
+        *,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        lmdb_package()
+        super().__init__(lmdb_path, shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.keys = keys
+
+    def open_reader(self) -> Reader:
+        return KeyReader(self.path, self.keys)
+
+
+class LMDBRecords(LMDBData):
+    """The datapoints of an LMDB file. `LMDBSerializer.load` makes one."""
+
+    def __init__(
+        self, path: PathLike, shuffle: bool, block_shuffle: int | None, seed: int | None, pickle: bool
+    ) -> None:
+        super().__init__(path, shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.pickle = pickle
+
+    def open_reader(self) -> Reader:
+        return DatapointReader(self.path, self.pickle)
+
+
+class LMDBDataDecoder(MapData):
+    """What a function makes of each key and value of an LMDB file.
+
+    Args:
+        lmdb_data: An `LMDBData`, or another flow of ``[key, value]``.
+        decoder: Called with key and value, both bytes; returns a datapoint, or None to drop it.
+
+    Source:
+        tensorpack.dataflow, whose class of this name it replaces.
+    """
+
+    def __init__(self, lmdb_data: DataFlow, decoder: Callable[[bytes, bytes], Any]) -> None:
+        super().__init__(lmdb_data, _Decoding(decoder))
+
+
+class _Decoding:
+    """A function of key and value as one of a datapoint."""
+
+    def __init__(self, decoder: Callable[[bytes, bytes], Any]) -> None:
+        self.decoder = decoder
+
+    def __call__(self, dp: Any) -> Any:
+        return self.decoder(dp[0], dp[1])
+
+
+class LMDBSerializer:
+    """Datapoints in an LMDB file: the format for random access to large ones.
+
+    Source:
+        tensorpack.dataflow, whose class of this name it replaces, and whose files it reads.
+    """
+
+    @staticmethod
+    def save(
+        df: DataFlow,
+        path: PathLike,
+        write_frequency: int = 5000,
+        *,
+        overwrite: bool = False,
+        compress: str | None = None,
+        pickle: bool = False,
+    ) -> None:
+        """Write one pass of a flow.
+
+        There is either the whole new file in the end, or what was there before. The map grows as needed.
+
+        Args:
+            df: The flow.
+            path: The file to make, or a folder for its ``data.mdb``.
+            write_frequency: Datapoints after which is written to the disk, at the latest.
+            overwrite: Replace a file of that name.
+            compress: "zstd" compresses each datapoint, with the extra ``zstd``.
+            pickle: Pickle components that have no form of their own. Loading then needs ``pickle=True``.
+
+        Raises:
+            FileExistsError: There is such a file, and `overwrite` is false.
+            NotStorable: Names the datapoint and its component.
+            OSError: The disk is full, for example. Nothing is left behind.
+            MissingExtra: The package lmdb is not installed.
+
+        Example:
+            >>> import os, tempfile
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> path = os.path.join(folder.name, "numbers.lmdb")
+            >>> LMDBSerializer.save(DataFromList([[k, np.full(2, k)] for k in range(3)], shuffle=False), path)
+            >>> df = LMDBSerializer.load(path, shuffle=False)
+            >>> len(df), df[1]
+            (3, [1, array([1, 1])])
+            >>> df.close(); folder.cleanup()
+        """
+        package = lmdb_package()
+        encoder = Encoder(compress=compress, pickled=pickle)
+        target = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
+        with replacing(target, overwrite=overwrite) as part, LMDBWriter(package, part, write_frequency) as writer:
+            for number, dp in saved_pass(df, "LMDBSerializer"):
+                with named(number):
+                    record = encoder.encode(dp)
+                writer.put(number, record)
+
+    @staticmethod
+    def load(
+        path: PathLike,
+        shuffle: bool = True,
+        *,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+        pickle: bool = False,
+    ) -> DataFlow:
+        """A flow over an LMDB file, which can be addressed.
+
+        Args:
+            path: The file, ours or one that tensorpack has written; or a folder with a ``data.mdb`` in it.
+            shuffle: Draw a new order for every pass. This is random access.
+            block_shuffle: Instead: draw an order of blocks of so many datapoints, and one inside each; the disk is
+                then read in blocks.
+            seed: A root seed for the order, instead of the one of `dataflow.seed`.
+            pickle: Unpickle what was pickled, by tensorpack for example. A pickle can run any code: only for files
+                of which you know who wrote them.
+
+        Raises:
+            FileDamaged: The file was cut off, or a datapoint has changed. Names the key.
+            PickleRefused: The file holds pickles.
+            MissingExtra: The package lmdb is not installed.
+        """
+        return LMDBRecords(path, shuffle, block_shuffle, seed, pickle)

@@ -1,0 +1,269 @@
+"""An LMDB file that is open: its keys, and what is read under them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+
+from dataflow.errors import DataFlowTerminated, FileDamaged
+from dataflow.formats.damage import file_damaged
+from dataflow.formats.environments import AT_RANDOM, Environment
+from dataflow.formats.loading import Positions, runs
+from dataflow.formats.records import Decoder, is_record
+
+__all__ = ["MARK", "VERSION", "DatapointReader", "KeyReader", "numbered"]
+
+_log = logging.getLogger("dataflow.formats")
+
+MARK: Final = b"!dataflow"
+"""A key of files of ours. It comes before all digits, so that numbers can be appended behind it."""
+
+VERSION: Final = 1
+
+_LISTED = b"__keys__"  # where tensorpack keeps a list of all keys
+_NUM_ORDERED = 10**8  # numbers below it are in the order of their keys
+_RUN = 256  # neighbours that are read in one go
+_LARGE = 1 << 16  # bytes of a value, from which on mapping it costs less than copying it
+_BATCH = 1 << 15  # bytes of neighbours that are given out together
+_MOST_AT_ONCE = 32
+
+
+def numbered(k: int) -> bytes:
+    """The key of datapoint `k`, as in tensorpack's files."""
+    return b"%08d" % k
+
+
+class _Numbered:
+    """As many keys as there are, each made of its number."""
+
+    def __init__(self, num: int, make: Callable[[int], bytes] = numbered) -> None:
+        self._num = num
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __getitem__(self, k: int) -> bytes:
+        return self._make(k)
+
+
+class _Listed:
+    """Any keys, in one piece of memory."""
+
+    def __init__(self, keys: Iterator[bytes]) -> None:
+        ends, blob = [0], bytearray()
+        for key in keys:
+            blob += key
+            ends.append(len(blob))
+        self._blob = bytes(blob)
+        self._ends = np.array(ends, np.uint64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, k: int) -> bytes:
+        return self._blob[int(self._ends[k]) : int(self._ends[k + 1])]
+
+
+class KeyReader:
+    """An open file, from which keys and values are read.
+
+    Args:
+        path: The file.
+        keys: Which keys, or a format for numbers; None means all.
+    """
+
+    def __init__(self, path: str, keys: Sequence[str | bytes] | str | None) -> None:
+        self.file = Environment(path)
+        try:
+            self._sorted = keys is None  # neighbours are neighbours in the file, too
+            self._given = keys is not None
+            self.is_ours, self._keys = self._asked(lambda: self._find_keys(keys))
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _find_keys(self, keys: Sequence[str | bytes] | str | None) -> tuple[bool, Any]:
+        transaction = self.file.transaction
+        with self.file.lock:
+            mark, listed = transaction.get(MARK), transaction.get(_LISTED)
+            num = self.file.entries() - (mark is not None) - (listed is not None)
+            ours = mark is not None and self._checked(bytes(mark), num)
+            if isinstance(keys, str):
+                return ours, _Numbered(num, lambda k: keys.format(k).encode())
+            if keys is not None:
+                return ours, _Listed(key.encode() if isinstance(key, str) else bytes(key) for key in keys)
+            if ours:
+                self._sorted = num <= _NUM_ORDERED
+                return ours, _Numbered(num)
+            return False, self._listed(listed, num)
+
+    def _listed(self, listed: Any, num: int) -> Any:
+        """All keys, from tensorpack's list where that is safe to read; else from the file, in its order."""
+        try:
+            found = msgpack.unpackb(listed) if listed is not None else None
+        except Exception:  # a pickle
+            found = None
+        if isinstance(found, list) and len(found) == num:
+            self._sorted = False
+            return _Listed(key.encode() if isinstance(key, str) else bytes(key) for key in found)
+        _log.info("searching %s for its keys", self.file.path)
+        return _Listed(self._all_keys())
+
+    def _all_keys(self) -> Iterator[bytes]:
+        for found in self.file.transaction.cursor().iternext(keys=True, values=False):
+            key = bytes(found)
+            if key not in {_LISTED, MARK}:
+                self.file.note_read(found, len(found))
+                yield key
+
+    def _checked(self, mark: bytes, num: int) -> bool:
+        try:
+            said = msgpack.unpackb(mark)
+            version, expected = said["version"], said["size"]
+        except Exception as error:
+            raise file_damaged(self.file.path, "", f"the mark of dataflow cannot be read ({error})") from error
+        if version != VERSION:
+            raise file_damaged(self.file.path, "", f"a file of version {version}; this release reads {VERSION}")
+        if expected != num:
+            raise file_damaged(self.file.path, "", f"there are {num} datapoints, and {expected} were written")
+        return True
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def close(self) -> None:
+        self.file.close()
+
+    def read(self, positions: Positions) -> Iterator[Any]:
+        make, make_in_place = self.maker(), self.maker(in_place=True)
+        for first, end in runs(positions, _RUN):
+            if self._sorted and end > first + 1:
+                yield from self._run(make_in_place, first, end)
+            else:
+                for k in range(first, end):
+                    yield self._one(make, k)
+
+    def _one(self, make: Any, k: int) -> Any:
+        key = self._keys[k]
+        with self.file.lock:
+            value = self._asked(lambda: self._transaction().get(key))
+            if value is None:
+                raise self._missing(key)
+            dp = make(k, key, value)
+            self.file.note_read(value, len(value) + AT_RANDOM)
+        return dp
+
+    def _run(self, make: Any, first: int, end: int) -> Iterator[Any]:
+        file = self.file
+        with file.lock:
+            pairs = self._asked(lambda: _from(self._transaction().cursor(), self._keys[first]))
+        k, num = first, 1
+        while k < end:
+            # Small ones together: a lock and a look at the key for each would cost as much as the reading. Keys come in
+            # their order, so if the last one is right, none was left out.
+            batch: list[Any] = []
+            with file.lock:
+                self._transaction()  # closed meanwhile?
+                found: Any = b""
+                try:
+                    for found, value in islice(pairs, min(num, end - k)):
+                        batch.append(make(k, found, value))
+                        k += 1
+                except file.lmdb.Error as error:
+                    raise self._unreadable(error) from error
+                if not batch or found != self._keys[k - 1]:
+                    raise self._first_missing(k - len(batch), end)
+                file.note_read(value, len(batch) * len(value))
+                num = max(1, min(_MOST_AT_ONCE, _BATCH // max(1, len(value))))
+            yield from batch
+
+    def _transaction(self) -> Any:
+        transaction = self.file.transaction
+        if transaction is None:
+            raise DataFlowTerminated(f"{self.file.path} was closed while it was being read")
+        return transaction
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except self.file.lmdb.Error as error:
+            raise self._unreadable(error) from error
+
+    def _first_missing(self, first: int, end: int) -> FileDamaged | KeyError:
+        get = self._transaction().get
+        keys = [self._keys[k] for k in range(first, end)]
+        return self._missing(next((key for key in keys if self._asked(partial(get, key)) is None), keys[0]))
+
+    def _missing(self, key: bytes) -> FileDamaged | KeyError:
+        if not self._given:
+            return file_damaged(self.file.path, f"key {key!r}", "there is no such key")
+        return KeyError(f"there is no key {key!r} in {self.file.path}: see the keys= that were given")
+
+    def _unreadable(self, error: Exception) -> FileDamaged:
+        return file_damaged(self.file.path, "", f"LMDB cannot read it ({error})")
+
+    def maker(self, *, in_place: bool = False) -> Callable[[int, bytes, Any], Any]:
+        """What makes datapoints of number, key and value; the value itself must not be kept.
+
+        `in_place` says that values come in the order of the file, mostly.
+        """
+        return lambda k, key, value: [bytes(key), bytes(value)]
+
+
+def _from(cursor: Any, key: bytes) -> Iterator[tuple[Any, Any]]:
+    pairs: Iterator[tuple[Any, Any]] = cursor.iternext() if cursor.set_key(key) else iter(())
+    return pairs
+
+
+class DatapointReader(KeyReader):
+    """An open file, from which datapoints are read. Each is verified when it is read for the first time.
+
+    Args:
+        path: The file.
+        pickled: Unpickle what was pickled.
+    """
+
+    def __init__(self, path: str, pickled: bool) -> None:
+        super().__init__(path, None)
+        self._pickled = pickled
+        self._verified = bytearray(len(self))
+        if not self.is_ours and len(self):
+            try:
+                self._check_foreign()
+            except BaseException:
+                self.close()
+                raise
+
+    def _check_foreign(self) -> None:
+        """Records of ours without our mark: what is there cannot be trusted to be all."""
+        with self.file.lock:
+            for key in (self._keys[0], self._keys[len(self) - 1]):
+                value = self._asked(partial(self._transaction().get, key))
+                if value is not None and is_record(value):
+                    raise file_damaged(self.file.path, "", "there are records of dataflow, and the mark is missing")
+
+    def maker(self, *, in_place: bool = False) -> Callable[[int, bytes, Any], Any]:
+        file, windows = self.file, self.file.windows() if in_place else None
+        name: Callable[[int], str] = lambda k: repr(self._keys[k])  # noqa: E731
+        decode = Decoder(file.path, "key", pickled=self._pickled, foreign=not self.is_ours, name=name).decode
+        verified = self._verified
+
+        def make(k: int, key: bytes, value: Any) -> Any:
+            mine = None
+            if windows is not None and len(value) >= _LARGE:
+                mine = file.in_place(value, windows)
+            if mine is not None:
+                dp = decode(mine, k, verify=not verified[k], owned=True)
+            else:
+                dp = decode(value, k, verify=not verified[k])
+            verified[k] = 1
+            return dp
+
+        return make

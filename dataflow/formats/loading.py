@@ -1,0 +1,175 @@
+"""What all flows over a file have in common: orders, addressing, and a file that is open in one process only.
+
+Guarantees:
+
+- A file is opened where it is read, when it is read: a flow may be pickled, and a forked process opens its own.
+- What is in memory does not grow with the file, apart from 4 bytes per datapoint for an order and what a format says.
+- `close` closes the file, and so does the end of the flow's life. Iterating it again opens it anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, RNGDataFlow
+from dataflow.life import life_of
+from dataflow.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.sources.source import Source
+
+__all__ = ["DiskData", "PathLike", "Positions", "Reader", "existing", "runs"]
+
+PathLike = str | os.PathLike[str]
+Positions = NDArray[np.int64]
+
+_BLOCK = 256  # positions that are asked for at a time; a reader may join those that are neighbours on disk
+
+
+class Reader(Protocol):
+    """A file that is open in this process."""
+
+    def __len__(self) -> int:
+        """How many datapoints there are."""
+
+    def read(self, positions: Positions) -> Iterator[Any]:
+        """The datapoints at these positions, in this order; neighbours are read together."""
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+
+
+class DiskData(Source, RNGDataFlow):
+    """A flow over a file.
+
+    Args:
+        path: The file.
+        shuffle: Draw a new order for every pass.
+        block_shuffle: Instead: cut the file into blocks of so many datapoints, and draw the order of the blocks, and
+            that inside each. The disk is read in blocks then, and not at random.
+        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+    """
+
+    def __init__(
+        self, path: PathLike, shuffle: bool = True, *, block_shuffle: int | None = None, seed: int | None = None
+    ) -> None:
+        if block_shuffle is not None and not shuffle:
+            raise ValueError(f"{type(self).__name__}: block_shuffle is a way to shuffle, and shuffle is False")
+        if block_shuffle is not None and block_shuffle < 1:
+            raise ValueError(f"{type(self).__name__}: block_shuffle is a number of datapoints, got {block_shuffle}")
+        self.path = existing(path)
+        self.shuffle = shuffle
+        self.block_shuffle = block_shuffle
+        self.draws = shuffle or self.adopted
+        self.own_root = root_seed(self, seed)
+        self._orders = Table()
+
+    @abstractmethod
+    def open_reader(self) -> Reader:
+        """Open the file in this process."""
+
+    def reader(self) -> Any:
+        """The open file; opens it in a process that has not done so yet."""
+        life = life_of(self)
+        if life.resource is None:
+            with life.lock:  # of two threads that begin, one opens
+                if life.resource is None:
+                    life.own(self, self.open_reader())
+        return life.resource
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        # A saved state may be loaded where the file lies elsewhere.
+        return {name: value for name, value in super().compared.items() if name != "path"}
+
+    def reset_state(self) -> None:
+        life_of(self).own(self, None)
+        super().reset_state()
+
+    def __len__(self) -> int:
+        return len(self.reader())
+
+    @property
+    def indexed(self) -> bool:
+        return True
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        n = len(self)
+        order = self._order(p, n, stream) if self.shuffle else None
+        size = max(_BLOCK, self.block_shuffle or 0)
+        blocks = (np.arange(k, min(k + size, n)) for k in range(0, n, size))
+        if order is not None:
+            blocks = (order[block].astype(np.int64) for block in blocks)
+        return chain.from_iterable(map(self._read, blocks))
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(self._read(self._positions(block, stream)) for block in blocks)
+
+    def _read(self, positions: Positions) -> Iterator[Any]:
+        datapoints: Iterator[Any] = self.reader().read(positions)
+        return datapoints
+
+    def _positions(self, indexes: Positions, stream: Stream) -> Positions:
+        n = len(self)
+        if n == 0 and len(indexes):
+            raise IndexError(f"{self.path} holds no datapoints: there is none at index {indexes[0]}")
+        passes, positions = np.divmod(indexes, max(n, 1))
+        if self.shuffle:
+            for p in np.unique(passes).tolist():
+                here = passes == p
+                positions[here] = self._order(p, n, stream)[positions[here]]
+        return positions
+
+    def _order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
+        words = self.words(stream, p)
+        make = permutation if self.block_shuffle is None else partial(_permuted_blocks, block=self.block_shuffle)
+        order: NDArray[Any] = self._orders.get((words, n), partial(make, words, n))
+        return order
+
+
+def _permuted_blocks(words: tuple[int, ...], n: int, *, block: int) -> NDArray[Any]:
+    """A permutation of ``range(n)`` that moves whole blocks, and inside each of them: uint32 or uint64 (n,)."""
+    drawn = rng(words)
+    num_whole = n // block
+    places = np.arange(n, dtype=np.uint32 if n < 2**32 else np.uint64)
+    whole = places[: num_whole * block].reshape(num_whole, block)
+    drawn.shuffle(whole, axis=0)
+    whole = drawn.permuted(whole, axis=1)
+    rest = places[num_whole * block :].copy()
+    drawn.shuffle(rest)
+    where = int(drawn.integers(num_whole, endpoint=True))
+    return np.concatenate([whole[:where].ravel(), rest, whole[where:].ravel()])
+
+
+def runs(positions: Positions, most: int) -> Iterator[tuple[int, int]]:
+    """Runs of consecutive positions, as (first, end), each of at most `most`."""
+    if not len(positions):
+        return
+    breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+    begins = [0, *breaks.tolist()]
+    for begin, end in zip(begins, [*begins[1:], len(positions)], strict=True):
+        first, last = int(positions[begin]), int(positions[end - 1]) + 1
+        for k in range(first, last, most):
+            yield k, min(k + most, last)
+
+
+def existing(path: PathLike) -> str:
+    """The path as text.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        TypeError: It is no path.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"a path is text, got {path!r}")
+    if not os.path.exists(text):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
+    return text

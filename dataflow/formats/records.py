@@ -1,0 +1,230 @@
+"""One datapoint as bytes: a header with a checksum, msgpack, and the bytes of the arrays.
+
+Guarantees:
+
+- A record that is cut off, or of which a bit has flipped, is found out: `Damaged` says where.
+- What is no record of ours (a pickle, msgpack-numpy) is told by its first byte: 0xC1, with which no msgpack and no
+  pickle begins.
+- Arrays come back writable. Those of one datapoint lie in one piece of memory, which belongs to that datapoint alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from dataflow.errors import MissingExtra, PickleRefused
+from dataflow.formats.checksums import checksum
+from dataflow.formats.damage import Damaged, file_damaged
+from dataflow.formats.foreign import unpack_foreign
+from dataflow.formats.packing import ALIGNMENT, pack
+from dataflow.formats.unpacking import Unpacker
+
+__all__ = ["Decoder", "Encoder", "check_compression", "is_last", "is_record", "marked_last"]
+
+_MAGIC: Final = 0xC1
+_VERSION: Final = 1
+_ZSTD: Final = 1  # a flag: all that follows the header is compressed
+_LAST: Final = 2  # a flag: in a file of records one behind the other, there is none behind this one
+_HEADER = struct.Struct("<BBHIQII")
+# magic, version, flags, bytes of the skeleton, bytes of the record, bytes of the body before compression modulo 2**32,
+# checksum of all the rest
+_unpack_header = _HEADER.unpack_from
+_SIZE = _HEADER.size  # 24
+_CHECKED = _SIZE - 4  # the bytes of the header before the checksum
+_MOST_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 bytes at least
+
+
+def is_record(data: Any) -> bool:
+    """Whether these bytes begin like a record of ours."""
+    return len(data) > 0 and data[0] == _MAGIC
+
+
+def is_last(data: Any) -> bool:
+    """Whether a record of ours says that it is the last one of its file."""
+    return len(data) >= _SIZE and bool(_unpack_header(data)[2] & _LAST)
+
+
+def marked_last(record: bytes) -> bytes:
+    """The same record, saying that it is the last one of its file."""
+    magic, version, flags, *sizes, _ = _unpack_header(record)
+    return _with_header(record[_SIZE:], magic, version, flags | _LAST, *sizes)
+
+
+def _with_header(body: bytes, *fields: int) -> bytes:
+    header = _HEADER.pack(*fields, 0)[:_CHECKED]
+    return header + checksum(body, checksum(header)).to_bytes(4, "little") + body
+
+
+def check_compression(compress: str | None) -> None:
+    """Whether records can be compressed that way here.
+
+    Raises:
+        ValueError: There is no such compression.
+        MissingExtra: The package is not installed.
+    """
+    if compress not in {None, "zstd"}:
+        raise ValueError(f"compress is 'zstd' or None, got {compress!r}")
+    if compress:
+        _zstandard()
+
+
+class Encoder:
+    """Makes records.
+
+    Args:
+        compress: "zstd", or None.
+        pickled: Pickle what has no form of its own.
+    """
+
+    def __init__(self, *, compress: str | None = None, pickled: bool = False) -> None:
+        check_compression(compress)
+        self._pickled = pickled
+        self._compress: Callable[[bytes], bytes] | None = _zstandard().ZstdCompressor().compress if compress else None
+
+    def encode(self, dp: Any) -> bytes:
+        """The record of a datapoint.
+
+        Raises:
+            NotStorable: Names the component.
+        """
+        skeleton, arrays = pack(dp, pickled=self._pickled)
+        parts = [skeleton]
+        if arrays:
+            parts.append(bytes(-(_SIZE + len(skeleton)) % ALIGNMENT))
+        for array in arrays:
+            data = array.tobytes("F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C")
+            parts += [data, bytes(-len(data) % ALIGNMENT)]
+        body = b"".join(parts)
+        size, flags = len(body), 0
+        if self._compress is not None:
+            body, flags = self._compress(body), _ZSTD
+        return _with_header(body, _MAGIC, _VERSION, flags, len(skeleton), _SIZE + len(body), size & 0xFFFFFFFF)
+
+
+class Decoder:
+    """Makes datapoints of records; one for each thread.
+
+    Args:
+        path: The file, for messages.
+        unit: What a record is called in it.
+        name: The name of a place, for messages.
+        pickled: Unpickle what was pickled.
+        foreign: Read pickles and msgpack-numpy, too; else everything has to be a record of ours.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        unit: str = "record",
+        *,
+        pickled: bool = False,
+        foreign: bool = True,
+        name: Callable[[Any], object] = str,
+    ) -> None:
+        self._path = path
+        self._name = name
+        self._unit = unit
+        self._pickled = pickled
+        self._foreign = foreign
+        self._unpack = Unpacker(pickled=pickled).unpack
+
+    def decode(
+        self, data: Any, place: object, offset: int | None = None, *, verify: bool = True, owned: bool = False
+    ) -> Any:
+        """The datapoint of one record.
+
+        Args:
+            data: The bytes, of any kind that has a buffer.
+            place: Which one it is, for messages.
+            offset: Where in the file it begins, if that is known.
+            verify: Compare the checksum. Records are verified when a process reads them for the first time.
+            owned: Nobody else has `data`, and it can be written to: arrays may stay in it.
+
+        Raises:
+            FileDamaged: It was cut off, or has changed. Says at which offset.
+            PickleRefused: It is or holds a pickle, and pickles are not read.
+        """
+        if not verify and len(data) >= _SIZE and data[0] == _MAGIC:
+            try:
+                return self._reread(data, owned)
+            except Exception:  # it was whole when it was verified, and is no more: what follows says what it is now
+                verify = True
+        try:
+            if len(data) and data[0] == _MAGIC:
+                return self._own(data, verify, owned)
+            if not self._foreign:
+                raise Damaged("bytes that do not begin like a record")
+            return unpack_foreign(data, pickled=self._pickled)
+        except PickleRefused as error:
+            raise PickleRefused(
+                f"{self._path}, {self._unit} {self._name(place)}: {error}, and unpickling can run any code. If you "
+                "trust whoever wrote the file, load it with pickle=True"
+            ) from None
+        except Damaged as error:
+            at = None if offset is None else offset + error.offset
+            raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason, at) from error.__cause__
+
+    def _reread(self, data: Any, owned: bool) -> Any:
+        _, _, flags, skeleton, _, _, _ = _unpack_header(data)
+        if flags & _ZSTD:
+            return self._own(data, False, owned)
+        end = _SIZE + skeleton
+        kept = data if owned or end >= len(data) else bytearray(data)
+        return self._unpack(bytes(data[_SIZE:end]), kept, end + -end % ALIGNMENT)
+
+    def _own(self, data: Any, verify: bool, owned: bool) -> Any:
+        size = len(data)
+        if size < _SIZE:
+            raise Damaged(f"only {size} bytes of a record", size)
+        _, version, flags, skeleton, total, body_size, summed = _unpack_header(data)
+        end = _SIZE + skeleton
+        if verify:
+            if total > size:
+                raise Damaged(f"only {size} of {total} bytes of a record", size)
+            if version != _VERSION:
+                raise Damaged(f"a record of version {version}; this release reads version {_VERSION}", 1)
+        # One copy for all arrays of a datapoint; verified there, where it is in the caches. Without arrays, none.
+        if flags & _ZSTD or owned or end >= size:
+            view = memoryview(data)
+        else:
+            data = bytearray(data)
+            view = memoryview(data)
+        if verify and (checksum(view[_SIZE:], checksum(view[:_CHECKED])) != summed or total != size):
+            raise Damaged("the checksum of a record does not match its content")
+        if flags & _ZSTD:
+            data = bytearray(_SIZE) + _decompressed(view[_SIZE:], body_size)
+            view = memoryview(data)
+        return self._unpacked(bytes(view[_SIZE:end]), data, end)
+
+    def _unpacked(self, skeleton: bytes, buffer: Any, end: int) -> Any:
+        try:
+            return self._unpack(skeleton, buffer, end + -end % ALIGNMENT)
+        except PickleRefused:
+            raise
+        except Exception as error:  # the checksum is right: it was written by something else
+            raise Damaged(f"a record that cannot be read ({type(error).__name__}: {error})", _SIZE) from error
+
+
+def _decompressed(body: memoryview, size: int) -> bytes:
+    """What was compressed; `size` is known modulo 2**32."""
+    zstandard = _zstandard()
+    try:
+        claimed = zstandard.frame_content_size(body)  # of which memory is taken before anything is decompressed
+        if claimed < 0 or claimed & 0xFFFFFFFF != size or claimed > _MOST_RATIO * len(body):
+            raise Damaged("a record that is decompressed to another size", _SIZE)
+        data: bytes = zstandard.ZstdDecompressor().decompress(body)
+    except (zstandard.ZstdError, MemoryError) as error:  # the checksum is right: it was written by something else
+        raise Damaged(f"a record that cannot be decompressed ({type(error).__name__}: {error})", _SIZE) from error
+    return data
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtra(
+            'records compressed with zstd need the package zstandard: pip install "dataflow-runners[zstd]"'
+        ) from error
+    return zstandard

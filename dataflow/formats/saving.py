@@ -1,0 +1,209 @@
+"""Writing a file so that there is either the old one or the whole new one, whatever happens on the way.
+
+The new file grows under another name beside the old one, and takes its place when all of it is on the disk. Whoever
+writes holds a lock on it; the next one who saves under the same name removes those that nobody holds, which killed
+programs have left.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tqdm
+
+try:
+    import fcntl
+except ImportError:  # no such locks on Windows: what a killed program leaves stays there
+    fcntl = None  # type: ignore[assignment]
+
+from dataflow.base import DataFlow, require_flow
+from dataflow.descriptors import Descriptor
+from dataflow.errors import NotStorable
+from dataflow.formats.loading import PathLike
+from dataflow.passes import known_length
+
+__all__ = ["Bar", "alone", "named", "replacing", "saved_pass"]
+
+_INTERVAL = 0.1  # seconds between two looks at a lock that somebody else holds
+_log = logging.getLogger("dataflow.formats")
+
+
+class Bar(tqdm.tqdm):  # type: ignore[type-arg]
+    """A progress bar without tqdm's watching thread, which would be alive when workers are forked."""
+
+    monitor_interval = 0
+
+
+def saved_pass(df: Any, owner: str) -> Iterator[tuple[int, Any]]:
+    """The datapoints of one pass with their numbers, under a progress bar; it shows when a second has passed.
+
+    Raises:
+        TypeError: `df` is no dataflow.
+        ValueError: A pass of it never ends.
+    """
+    ds: DataFlow = require_flow(df, f"{owner}.save")
+    if ds.endless:
+        raise ValueError(
+            f"{owner}.save writes one pass, and a pass of {type(ds).__name__} never ends: cut it with FixedSizeData"
+        )
+    with Bar(total=known_length(ds), unit="dp", delay=1, desc="saving") as bar:
+        for number, dp in enumerate(ds):
+            yield number, dp
+            bar.update()
+
+
+@contextmanager
+def named(number: int) -> Iterator[None]:
+    """Say in a `NotStorable` which datapoint it is about."""
+    try:
+        yield
+    except NotStorable as error:
+        raise NotStorable(f"datapoint {number}: {error}") from error.__cause__
+
+
+@contextmanager
+def replacing(path: PathLike, *, overwrite: bool) -> Iterator[str]:
+    """A path for a new file, which becomes `path` at the end of the block; if that raises, there is nothing new.
+
+    Raises:
+        FileExistsError: There is such a file, and `overwrite` is false.
+        FileNotFoundError: There is no such folder.
+    """
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to save in: make it first", folder)
+    if os.path.lexists(target) and not overwrite:
+        raise _exists(target)
+    _remove_abandoned(folder, name)
+    part = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.part")
+    with _locked(part):
+        try:
+            yield part
+            _flush(part)
+            _publish(part, target, overwrite)
+        except BaseException:
+            _remove(part)
+            raise
+    _flush(folder)
+
+
+def _exists(target: str) -> FileExistsError:
+    return FileExistsError(
+        errno.EEXIST, "there is such a file already: choose another name, or save with overwrite=True", target
+    )
+
+
+@contextmanager
+def _locked(part: str) -> Iterator[None]:
+    # The lock ends with this process, however it ends. A forked child closes its copy of the descriptor.
+    lock = Descriptor(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        if fcntl is not None:
+            fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        lock.close()
+
+
+@contextmanager
+def alone(path: str, waiting: str) -> Iterator[None]:
+    """Of all processes and threads that come for `path`, one at a time is in the block.
+
+    A lock ends with the process that holds it, so whoever waits, waits for somebody who is alive.
+
+    Args:
+        path: What it is about. The lock is a file beside it, which is removed.
+        waiting: Logged if somebody else is in the block.
+    """
+    if fcntl is None:
+        yield
+        return
+    said = False
+    while True:
+        lock = Descriptor(os.open(path + ".lock", os.O_RDWR | os.O_CREAT, 0o666))
+        try:
+            fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still(lock.fd, path + ".lock"):
+                break
+            lock.close()  # who had it has removed it meanwhile: another one may have made a new one
+        except BlockingIOError:
+            lock.close()
+            if not said:
+                said = True
+                _log.info("%s", waiting)
+            time.sleep(_INTERVAL)
+        except BaseException:
+            lock.close()
+            raise
+    try:
+        yield
+    finally:
+        _remove(path + ".lock")
+        lock.close()
+
+
+def _is_still(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_abandoned(folder: str, name: str) -> None:
+    if fcntl is None:
+        return
+    for part in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.part")):
+        try:
+            fd = os.open(part, os.O_RDWR)
+        except OSError:
+            continue  # gone meanwhile, or somebody else's
+        try:
+            # Who has made it, and not locked it yet, finds it gone and fails: it would take two programs that save
+            # under one name at one moment.
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _log.info("removing %s, which a killed program has left", part)
+            _remove(part)
+        except BlockingIOError:
+            pass  # it is being written
+        finally:
+            os.close(fd)
+
+
+def _publish(part: str, target: str, overwrite: bool) -> None:
+    if overwrite:
+        os.replace(part, target)
+        return
+    try:
+        os.link(part, target)  # refuses, where a rename would replace what came meanwhile
+    except FileExistsError:
+        raise _exists(target) from None
+    except OSError:  # a file system without links
+        os.replace(part, target)
+    else:
+        os.unlink(part)
+
+
+def _flush(path: str) -> None:
+    if os.path.isdir(path) and fcntl is None:
+        return  # Windows opens no folders
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,146 @@
+"""The rows of a SVMlight (libsvm) file: text, a label and the features that are not zero in each line."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.formats.damage import file_damaged
+from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
+from dataflow.formats.positional import PositionalFile
+from dataflow.formats.saving import Bar
+
+__all__ = ["SVMLightData"]
+
+_CHUNK = 1 << 20  # bytes that are searched at a time
+
+
+class SVMLightData(DiskData):
+    r"""The rows of a SVMlight file, as datapoints ``[features, label]``: float64 (num_features,) and a numpy float64.
+
+    When the flow is opened, the file is read once, to find its lines and how many features there are; 8 bytes per line
+    stay in memory. The format has no checksums: a file that was cut off between two lines looks whole.
+
+    Args:
+        filename: The file. Comments (``#``) and ``qid:`` are ignored.
+        shuffle: Draw a new order for every pass.
+        num_features: Features of each row; None means as many as the file names.
+        zero_based: Whether the first feature is 0; None means that it is if the file has a feature 0.
+        block_shuffle: Instead of any order: draw an order of blocks of so many rows, and one inside each.
+        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+
+    Raises:
+        FileDamaged: A line is none; says at which byte.
+        ValueError: A feature is not below `num_features`.
+
+    Example:
+        >>> import os, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = os.path.join(folder.name, "rows.svm")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("1 1:0.5 3:2\n-1 2:1 # a comment\n")
+        >>> df = SVMLightData(path, shuffle=False)
+        >>> [(features.tolist(), float(label)) for features, label in df]
+        [([0.5, 0.0, 2.0], 1.0), ([0.0, 1.0, 0.0], -1.0)]
+        >>> df.close(); folder.cleanup()
+
+    Source:
+        tensorpack.dataflow, whose class of this name it replaces; scikit-learn's ``load_svmlight_file``.
+    """
+
+    def __init__(
+        self,
+        filename: PathLike,
+        shuffle: bool = True,
+        *,
+        num_features: int | None = None,
+        zero_based: bool | None = None,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(filename, shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.num_features = num_features
+        self.zero_based = zero_based
+
+    def open_reader(self) -> Reader:
+        return _LineReader(self.path, self.num_features, self.zero_based)
+
+
+class _LineReader:
+    """An open file."""
+
+    def __init__(self, path: str, num_features: int | None, zero_based: bool | None) -> None:
+        self._path = path
+        self._file = PositionalFile(path)
+        self._lines = array("Q")  # where each begins
+        try:
+            lowest, highest = self._scan()
+            self._first = 0 if zero_based or (zero_based is None and lowest == 0) else 1
+            if lowest < self._first:
+                raise ValueError(f"{path} has a feature {lowest}, so it counts from 0: give zero_based=True")
+            self._num_features = highest - self._first + 1 if num_features is None else num_features
+            if highest - self._first >= self._num_features:
+                raise ValueError(f"{path} has a feature {highest}, and num_features is {num_features}")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def read(self, positions: Positions) -> Iterator[Any]:
+        for k in positions.tolist():
+            begin = self._lines[k]
+            after = self._lines[k + 1] if k + 1 < len(self._lines) else self._file.size
+            text = bytes(self._file.read(begin, after - begin, f"line {k}")).split(b"\n", 1)[0]
+            label, columns, values = self._parsed(text, begin)
+            row = np.zeros(self._num_features)
+            row[columns - self._first] = values
+            yield [row, label]
+
+    def _scan(self) -> tuple[int, int]:
+        """Find the lines, and the lowest and highest feature."""
+        lowest, highest = 1, 0
+        with Bar(total=self._file.size, unit="B", unit_scale=True, delay=1, desc="lines") as bar:
+            for begin, text in self._texts():
+                bar.update(len(text) + 1)
+                if text.split(b"#", 1)[0].strip():
+                    _, columns, _ = self._parsed(text, begin)
+                    self._lines.append(begin)
+                    if len(columns):
+                        lowest = min(lowest, int(columns.min()))
+                        highest = max(highest, int(columns.max()))
+        return lowest, highest
+
+    def _texts(self) -> Iterator[tuple[int, bytes]]:
+        at, rest = 0, b""
+        while at < self._file.size or rest:
+            chunk = bytes(self._file.read(at, min(_CHUNK, self._file.size - at)))
+            begin, at = at - len(rest), at + len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            if at >= self._file.size:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                yield begin, line
+                begin += len(line) + 1
+
+    def _parsed(self, text: bytes, begin: int) -> tuple[np.float64, NDArray[np.int64], NDArray[np.float64]]:
+        try:
+            label, *pairs = text.split(b"#", 1)[0].split()
+            split = [pair.split(b":") for pair in pairs if not pair.startswith(b"qid:")]
+            columns = np.array([int(column) for column, _ in split], np.int64)
+            values = np.array([float(value) for _, value in split], np.float64)
+            if len(columns) and (columns.min() < 0 or len(set(columns.tolist())) < len(columns)):
+                raise ValueError("a feature is negative, or is there twice")
+            return np.float64(float(label)), columns, values
+        except ValueError as error:
+            raise file_damaged(
+                self._path, "", f"a line that is no 'label feature:value …' ({error}),", begin
+            ) from error

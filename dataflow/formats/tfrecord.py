@@ -1,0 +1,246 @@
+"""Records one after another, each with its length and checksums: the files of TensorFlow, without TensorFlow.
+
+Source:
+    https://www.tensorflow.org/tutorials/load_data/tfrecord describes the framing.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dataflow.base import DataFlow
+from dataflow.formats.checksums import masked_crc32c
+from dataflow.formats.damage import file_damaged
+from dataflow.formats.loading import DiskData, PathLike, Positions, runs
+from dataflow.formats.offsets import FOOTER, HEADER, load_offsets, verify_record, write_index
+from dataflow.formats.positional import PositionalFile
+from dataflow.formats.records import Decoder, Encoder, is_last, is_record, marked_last
+from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.transforms.repeating import FixedSizeData
+
+__all__ = ["RecordReader", "TFRecordData", "TFRecordSerializer", "writing"]
+
+_AT_ONCE = 1 << 18  # bytes of neighbouring records that are read together
+_LARGE = 1 << 14  # from that mean size on, each is read by itself: straight to where its arrays stay
+
+
+class TFRecordData(DiskData):
+    """The records of a TFRecord file. `TFRecordSerializer.load` makes one.
+
+    A record is verified when a process reads it for the first time.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        shuffle: bool = False,
+        *,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+        raw: bool = False,
+        pickle: bool = False,
+    ) -> None:
+        super().__init__(path, shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.raw = raw
+        self.pickle = pickle
+
+    def open_reader(self) -> RecordReader:
+        return RecordReader(self.path, raw=self.raw, pickled=self.pickle)
+
+
+class RecordReader:
+    """An open file.
+
+    Args:
+        path: The file.
+        raw: Give out ``[bytes]``.
+        pickled: Unpickle what was pickled.
+        skip: Records at the beginning that are not datapoints.
+    """
+
+    def __init__(self, path: str, *, raw: bool = False, pickled: bool = False, skip: int = 0) -> None:
+        self._file = PositionalFile(path)
+        self._raw = raw
+        self._pickled = pickled
+        self._skip = skip
+        try:
+            self._offsets, verified = load_offsets(self._file)
+            self._check_end()
+        except BaseException:
+            self._file.close()
+            raise
+        size = int(self._offsets[-1] - self._offsets[self._skip]) if len(self) > 0 else 0
+        self._mean_size = -(-size // max(1, len(self)))
+        self._verified = bytearray(b"\1" if verified else b"\0") * max(0, len(self))
+
+    def __len__(self) -> int:
+        return max(0, len(self._offsets) - 1 - self._skip)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _check_end(self) -> None:
+        """A file of ours ends with a record that says so: else it was cut off between two records."""
+        if self._raw or len(self._offsets) < 2:
+            return
+        begin, end = self._offsets[-2:].tolist()
+        last = self._file.read(begin + HEADER.size, min(64, end - begin - HEADER.size - FOOTER.size))
+        if is_record(last) and not is_last(last):
+            raise file_damaged(self._file.path, "", "the file ends without the record that is marked as its last,", end)
+
+    def head(self) -> Any:
+        """The first record, counted or not; None if there is none."""
+        if len(self._offsets) < 2:
+            return None
+        return self._one(Decoder(self._file.path, pickled=self._pickled), -self._skip)
+
+    def read(self, positions: Positions) -> Iterator[Any]:
+        if not self._mean_size:
+            return
+        decoder = Decoder(self._file.path, pickled=self._pickled)
+        most = max(1, _AT_ONCE // self._mean_size) if self._mean_size < _LARGE else 1
+        for first, end in runs(positions, most):
+            if end == first + 1:
+                yield self._one(decoder, first)
+            else:
+                yield from self._several(decoder, first, end)
+
+    def _one(self, decoder: Decoder, k: int) -> Any:
+        begin, end = self._offsets[k + self._skip : k + self._skip + 2].tolist()
+        inner = begin + HEADER.size
+        data = self._file.read(inner, end - FOOTER.size - inner, f"record {k}")
+        return self._decoded(decoder, k, data, inner, owned=True)
+
+    def _several(self, decoder: Decoder, first: int, end: int) -> Iterator[Any]:
+        offsets = self._offsets[first + self._skip : end + self._skip + 1].tolist()
+        base = offsets[0]
+        data = memoryview(self._file.read(base, offsets[-1] - base, f"record {first}"))
+        begin = base + HEADER.size
+        for k, after in enumerate(offsets[1:], start=first):
+            record = data[begin - base : after - base - FOOTER.size]
+            yield self._decoded(decoder, k, record, begin, owned=False)
+            begin = after + HEADER.size
+
+    def _decoded(self, decoder: Decoder, k: int, record: Any, offset: int, *, owned: bool) -> Any:
+        verify = k < 0 or not self._verified[k]
+        if verify and (self._raw or not is_record(record)):
+            footer = self._file.read(offset + len(record), FOOTER.size, f"record {k}")
+            verify_record(self._file.path, f"record {k}", memoryview(record), memoryview(footer), offset)
+        dp = [bytes(record)] if self._raw else decoder.decode(record, k, offset, verify=verify, owned=owned)
+        if k >= 0:
+            self._verified[k] = 1
+        return dp
+
+
+class TFRecordSerializer:
+    """Datapoints in a TFRecord file, one in each record.
+
+    It needs no package besides, holds everything that can be stored at all, and is written and read fast.
+    """
+
+    @staticmethod
+    def save(
+        df: DataFlow, path: PathLike, *, overwrite: bool = False, compress: str | None = None, pickle: bool = False
+    ) -> None:
+        """Write one pass of a flow.
+
+        There is either the whole new file in the end, or what was there before.
+
+        Args:
+            df: The flow.
+            path: The file to make; an index is put beside it, at `path` with ``.index`` behind it.
+            overwrite: Replace a file of that name.
+            compress: "zstd" compresses each datapoint, with the extra ``zstd``.
+            pickle: Pickle components that have no form of their own. Loading then needs ``pickle=True``.
+
+        Raises:
+            FileExistsError: There is such a file, and `overwrite` is false.
+            NotStorable: Names the datapoint and its component.
+            OSError: The disk is full, for example. Nothing is left behind.
+
+        Example:
+            >>> import os, tempfile
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> path = os.path.join(folder.name, "numbers.tfrecord")
+            >>> TFRecordSerializer.save(DataFromList([[k, np.full(2, k)] for k in range(3)], shuffle=False), path)
+            >>> df = TFRecordSerializer.load(path)
+            >>> len(df), df[1]
+            (3, [1, array([1, 1])])
+            >>> df.close(); folder.cleanup()
+        """
+        encoder = Encoder(compress=compress, pickled=pickle)
+        with writing(path, overwrite=overwrite) as write:
+            for number, dp in saved_pass(df, "TFRecordSerializer"):
+                with named(number):
+                    record = encoder.encode(dp)
+                write(record)
+
+    @staticmethod
+    def load(
+        path: PathLike,
+        size: int | None = None,
+        *,
+        shuffle: bool = False,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+        raw: bool = False,
+        pickle: bool = False,
+    ) -> DataFlow:
+        """A flow over a TFRecord file, which can be addressed.
+
+        The first time, an index of the file is made: the whole file is read, and all checksums are verified. It is kept
+        beside the file. Later each record is verified when a process reads it for the first time.
+
+        Args:
+            path: The file, ours or one that TensorFlow or tensorpack has written.
+            size: Datapoints per pass; None means all. More than there are begin again.
+            shuffle: Draw a new order for every pass. This is random access.
+            block_shuffle: Draw an order of blocks of so many datapoints, and one inside each; the disk is then read in
+                blocks.
+            seed: A root seed for the order, instead of the one of `dataflow.seed`.
+            raw: Give out ``[bytes]``, such as a ``tf.train.Example`` for a map that parses it.
+            pickle: Unpickle what was pickled, by tensorpack for example. A pickle can run any code: only for files
+                of which you know who wrote them.
+
+        Raises:
+            FileDamaged: A checksum does not match, or the file was cut off. Says where.
+            PickleRefused: The file holds pickles.
+        """
+        shuffle = shuffle or block_shuffle is not None
+        ds = TFRecordData(path, shuffle, block_shuffle=block_shuffle, seed=seed, raw=raw, pickle=pickle)
+        return ds if size is None or size == len(ds) else FixedSizeData(ds, size)
+
+
+@contextmanager
+def writing(path: PathLike, *, overwrite: bool = False) -> Iterator[Callable[[bytes], None]]:
+    """A function that writes one record of ours. The file is there when the block has ended well, with its index."""
+    offsets = array("Q", [0])
+    held: list[bytes] = []  # one record: it may be the last
+    with replacing(path, overwrite=overwrite) as part, open(part, "wb", buffering=_AT_ONCE) as file:
+
+        def put(record: bytes) -> None:
+            length = len(record).to_bytes(8, "little")
+            file.write(length + FOOTER.pack(masked_crc32c(length)))
+            file.write(record)
+            file.write(FOOTER.pack(masked_crc32c(record)))
+            offsets.append(offsets[-1] + HEADER.size + len(record) + FOOTER.size)
+
+        def write(record: bytes) -> None:
+            if held:
+                put(held.pop())
+            held.append(record)
+
+        yield write
+        for record in held:
+            put(marked_last(record))
+    written = PositionalFile(os.fspath(path))
+    try:
+        write_index(written, np.frombuffer(offsets, np.uint64))
+    finally:
+        written.close()

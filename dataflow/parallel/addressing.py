@@ -1,0 +1,67 @@
+"""Indexes that somebody above asks a strict runner or map for: its workers make them, one block at a time.
+
+Guarantees:
+
+- The datapoints are those that the flow itself has at these indexes, whoever makes them.
+- Nobody is disturbed: while an iteration is under way, or at another place in the chain, they are made in the calling
+  process. So are those that the user picks (``df[index]``), and single ones.
+- A block is asked for when the one before it was given; so workers may idle between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks
+from dataflow.life import life_of
+from dataflow.parallel.passing import Passing
+from dataflow.parallel.staffing import Placed, Staffed
+from dataflow.passes import picked_here
+from dataflow.seeding import Stream
+
+__all__ = ["Addressed", "is_consecutive"]
+
+
+class Addressed(Staffed):
+    """A node whose workers can be asked for indexes."""
+
+    @property
+    def grain(self) -> int:
+        return self.ds.grain * max(1, self.num_workers)  # so that there is something for each
+
+    def at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        """What is at these indexes, made in the calling process."""
+        raise NotImplementedError
+
+    def steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Iterator[Any]] | None:
+        """Ask the workers for a block: its datapoints, in chunks, with holes. None where they cannot be asked."""
+        raise NotImplementedError
+
+    def at_work(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        """What is at these indexes, made by the workers where they can be asked."""
+        for block in blocks:
+            engine = None if picked_here() or len(block) < 2 else self._free_engine(stream)
+            chunks = None if engine is None else self.steps_of_block(engine, block, stream)
+            if chunks is None:
+                yield from self.at_home([block], stream)
+            else:
+                yield from chain.from_iterable(chunks)
+
+    def _free_engine(self, stream: Stream) -> Passing | None:
+        life = life_of(self)
+        with life.lock:
+            engine = life.resource
+            if isinstance(engine, Placed) and engine.stream.turns != stream.turns:
+                return None  # of one node in two places, one has the workers: to start others for each block costs more
+            engine = self.engine_at(stream)
+        return engine if isinstance(engine, Passing) and engine.is_free else None
+
+
+def is_consecutive(block: NDArray[np.int64]) -> bool:
+    """Whether each index is the one before it and one."""
+    return bool((np.diff(block) == 1).all())

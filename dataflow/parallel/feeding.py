@@ -1,0 +1,113 @@
+"""The loop of a map: read the source for a while, hand out what has come, and so on.
+
+Guarantees:
+
+- The source is read in the consumer's own thread, and never under the engine's lock: whoever closes the flow meanwhile
+  does not wait for it.
+- It is read as far as `buffer_size` allows, but no longer than `_BURST` seconds at a time while results are there.
+- A datapoint is encoded before the source takes its next step.
+- An exception of the source is raised after everything that was read before it.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from dataflow.parallel.passing import Passing
+from dataflow.transport.parcels import NO_ROOM
+
+__all__ = ["Feeding"]
+
+_BURST: Final = 2e-3
+_SHORT: Final = 2e-4  # seconds; while a few datapoints are read faster, more may be read at a time
+_MOST_AT_ONCE: Final = 256
+
+
+class Feeding(Passing):
+    """An engine whose workers are given what the consumer reads."""
+
+    _at_once = 1  # datapoints that may be read between two looks at anything else
+
+    def go_on(self) -> object:
+        """Take over, and go on with what is under way: the ticket for this iteration."""
+        ticket = self.claim()
+        with self._lock:
+            self._check(ticket)
+            self.orders.resume()
+        return ticket
+
+    def steps(self, ticket: object, source: Iterator[Any], timeout: float | None) -> Iterator[Iterator[Any]]:
+        """Chunks of results, until the source has ended and all are handed out."""
+        failure: Exception | None = None
+        reading = True
+        while True:
+            more = False
+            if reading:
+                try:
+                    reading, more = self._read(ticket, source)
+                except Exception as error:
+                    self._no_more(ticket)  # who was superseded, or finds the flow closed, hears of that instead
+                    failure, reading = error, False
+            chunk = self.chunk(ticket, timeout, wait=not more)
+            if chunk is None:
+                break
+            yield chunk
+        if failure is not None:
+            raise failure
+
+    def _read(self, ticket: object, source: Iterator[Any]) -> tuple[bool, bool]:
+        """Read for a while. Whether the source goes on, and whether more could be read at once."""
+        dispatch, lock, check = self.orders, self._lock, self._check
+        self._check_process()
+        with lock:
+            check(ticket)
+            if not operator.length_hint(self._chunk):
+                self._hand_out_ended()
+        now = time.perf_counter()
+        until = now + _BURST
+        while True:
+            with lock:
+                check(ticket)
+                if not dispatch.has_room():
+                    dispatch.pause()
+                    return True, False
+                encode_plain, few = dispatch.plain_encoder(), min(self._at_once, dispatch.room_in_task())
+            plain: list[Any] = []
+            other: Any = NO_ROOM
+            over = False
+            began = now
+            try:
+                if encode_plain is None:
+                    other = next(source, NO_ROOM)
+                    over = other is NO_ROOM
+                else:
+                    other = encode_plain(islice(source, few), plain.append)
+                    over = other is NO_ROOM and len(plain) < few
+            finally:
+                with lock:
+                    # Where passes go on with one another, what was read is for whoever took over.
+                    check(self._ticket if dispatch.continues else ticket)
+                    dispatch.give_encoded(plain)
+                    if other is not NO_ROOM:
+                        dispatch.give(other)
+                        del other
+            if over:
+                self._no_more(ticket)
+                return False, False
+            now = time.perf_counter()
+            self._at_once = min(2 * self._at_once, _MOST_AT_ONCE) if now - began < _SHORT else 1
+            if now > until:
+                with lock:
+                    check(self._ticket if dispatch.continues else ticket)
+                    dispatch.pause()
+                return True, True
+
+    def _no_more(self, ticket: object) -> None:
+        with self._lock:
+            self._check(ticket)
+            self.orders.send()
+            self.orders.end()

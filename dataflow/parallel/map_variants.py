@@ -1,0 +1,234 @@
+"""Parallel maps that also do something else: batches of what was mapped, and a component of fixed shape."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
+from multiprocessing.context import BaseContext
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dataflow.base import Blocks, DataFlow
+from dataflow.datapoint import allocate
+from dataflow.errors import ShapeMismatch
+from dataflow.failures import Budget, Failure
+from dataflow.parallel.maps import MultiProcessMapDataZMQ
+from dataflow.parallel.regrouping import regrouped
+from dataflow.parallel.tasking import Apply, ApplyAndBatch, Handed
+from dataflow.parallel.terms import ThreadTerms
+from dataflow.passes import known_length
+from dataflow.seeding import Stream
+from dataflow.transforms.applying import Applied, AppliedToComponent, Place, name_of
+from dataflow.transforms.batching import BatchData
+from dataflow.transforms.mapping import MapDataComponent
+
+__all__ = [
+    "MultiProcessMapAndBatchData",
+    "MultiProcessMapAndBatchDataZMQ",
+    "MultiProcessMapDataComponentSharedArray",
+]
+
+_BATCHES: int = 10  # that the buffer holds where nobody says how much
+
+
+class _MapInBatches(MultiProcessMapDataZMQ):
+    """A map of which a task is as many datapoints as a batch, and most results are batches already."""
+
+    title = "MultiProcessMapAndBatchDataZMQ"  # which the user has made
+
+    def __init__(self, *args: Any, batch_size: int, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._batch_size = batch_size
+
+    def per_task(self) -> int | None:
+        return self._batch_size if self._batch_size > 1 else None
+
+    def job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
+        return ApplyAndBatch(node, stream, note, handed, self._batch_size)
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return self.at_home(blocks, stream)  # what comes from the workers are batches
+
+    def results_per_pass(self) -> int | None:
+        return None  # batches are counted above
+
+
+class MultiProcessMapAndBatchDataZMQ(BatchData):
+    """Apply a function to every datapoint in `num_proc` processes, and batch the results.
+
+    Idle processes take as many datapoints as a batch has, and stack the results where they are made.
+
+    With ``strict=True`` a pass is exactly that of ``BatchData(MapData(ds, map_func), batch_size, remainder)``. By
+    default passes of `ds` follow one another for ever and mix, and what the function drops is made up for; a pass is as
+    many batches as ``len(ds)`` datapoints make.
+
+    Args:
+        ds: The input. It is reset and read in this process.
+        num_proc: Processes. 0 calls the function in the consumer, for a debugger.
+        map_func: Takes a datapoint and returns one; returns None to drop it.
+        batch_size: Datapoints per batch, at least 1.
+        buffer_size: Datapoints, not batches, that may be read and not yet handed out, at least `batch_size`; None means
+            ten batches.
+        remainder: Give out the last batch of a pass even if it is shorter.
+        use_list: Do not stack: every component of a batch is a Python list.
+        strict: Whether a pass is exactly one of `MapData`, batched.
+        ordered: With `strict`, whether the order is kept, too.
+        with_rng: Whether the function is called as ``map_func(dp, rng)``, as for `MultiProcessMapDataZMQ`.
+        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
+        max_restarts: How many workers that died are replaced, as for `MultiProcessMapDataZMQ`.
+        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
+        max_bytes: Bytes of all datapoints under way, as for `MultiProcessMapDataZMQ`.
+        max_failures: How many datapoints may fail, as for `MultiProcessMapDataZMQ`.
+        worker_init: Called without arguments once in each worker.
+        thread_limit: Threads of native libraries in each worker, as for `MultiProcessRunnerZMQ`.
+
+    Example:
+        >>> df = DataFromList([[k] for k in range(5)], shuffle=False)
+        >>> with MultiProcessMapAndBatchDataZMQ(df, 2, lambda dp: [dp[0] ** 2], 2, strict=True) as batches:
+        ...     [squares.tolist() for (squares,) in batches]
+        [[0, 1], [4, 9]]
+
+    Source:
+        tensorpack.dataflow, whose class of this name it replaces.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_proc: SupportsIndex,
+        map_func: Callable[[Any], Any],
+        batch_size: int,
+        buffer_size: SupportsIndex | None = None,
+        *,
+        remainder: bool = False,
+        use_list: bool = False,
+        strict: bool = False,
+        ordered: bool = True,
+        with_rng: bool = False,
+        timeout: float | None = None,
+        max_restarts: SupportsIndex = 0,
+        context: BaseContext | str | None = None,
+        max_bytes: SupportsIndex | None = None,
+        max_failures: Budget | None = None,
+        worker_init: Callable[[], object] | None = None,
+        thread_limit: ThreadTerms = "share",
+    ) -> None:
+        size = max(1, _BATCHES * batch_size) if buffer_size is None else operator.index(buffer_size)
+        if size < batch_size:
+            raise ValueError(
+                f"{type(self).__name__}: buffer_size counts datapoints, and is at least batch_size ({batch_size}), "
+                f"got {size}"
+            )
+        mapped = _MapInBatches(
+            ds,
+            num_proc,
+            map_func,
+            # Lists are made here: they are no arrays, for which it would pay to make them elsewhere.
+            batch_size=1 if use_list else batch_size,
+            buffer_size=size,
+            strict=strict,
+            ordered=ordered,
+            with_rng=with_rng,
+            timeout=timeout,
+            max_restarts=max_restarts,
+            context=context,
+            max_bytes=max_bytes,
+            max_failures=max_failures,
+            worker_init=worker_init,
+            thread_limit=thread_limit,
+        )
+        super().__init__(mapped, batch_size, remainder, use_list)
+        self._mapped = mapped
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        batches = regrouped(
+            self._mapped.run_pass(p, stream), self.batch_size, remainder=self.remainder, use_list=self.use_list
+        )
+        return batches if self._mapped.strict else islice(batches, known_length(self))
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The last 1,000 items that were skipped in all workers since they were started."""
+        return self._mapped.failures
+
+
+MultiProcessMapAndBatchData = MultiProcessMapAndBatchDataZMQ
+
+
+class _Shaped:
+    """A function whose results are arrays of one shape and dtype, written where the worker would send them from."""
+
+    def __init__(self, func: Callable[[Any], Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.func = func
+        self.shape = shape
+        self.dtype = dtype
+        self.__qualname__ = name_of(func)
+
+    def __call__(self, component: Any) -> NDArray[Any] | None:
+        made = self.func(component)
+        if made is None:
+            return None
+        if np.shape(made) != self.shape:
+            raise ShapeMismatch(
+                f"{self.__qualname__} returned an array of shape {np.shape(made)}, and output_shape is {self.shape}"
+            )
+        out = allocate(self.shape, self.dtype)
+        out[...] = made
+        return out
+
+
+class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
+    """Apply a function to one component of every datapoint, in processes; what it returns has one shape and dtype.
+
+    Arrays go through shared memory in all parallel maps. This one also checks their shape, converts them, and writes
+    them where they are sent from.
+
+    Args:
+        ds: The input. It is reset and read in this process.
+        nr_proc: Processes. 0 calls the function in the consumer.
+        map_func: Takes the component and returns an array of `output_shape`, or None to drop the datapoint.
+        output_shape: Shape of what it returns.
+        output_dtype: Its dtype; what has another is converted, as by assignment.
+        index: Position of the component, or its key in a dict.
+        more: Keyword arguments of `MultiProcessMapDataZMQ`: `strict`, `buffer_size`, `timeout` and so on.
+
+    Raises:
+        ShapeMismatch: The function returned another shape; says which.
+
+    Example:
+        >>> df = DataFromList([[np.zeros((4, 2), np.uint8), k] for k in range(3)], shuffle=False)
+        >>> with MultiProcessMapDataComponentSharedArray(df, 2, lambda a: a.sum(1), (4,), "f4", strict=True) as sums:
+        ...     [(array.shape, array.dtype.name, label) for array, label in sums]
+        [((4,), 'float32', 0), ((4,), 'float32', 1), ((4,), 'float32', 2)]
+
+    Source:
+        tensorpack.dataflow, whose class of this name paired arrays with the labels of others.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        nr_proc: SupportsIndex,
+        map_func: Callable[[Any], Any],
+        output_shape: int | tuple[int, ...],
+        output_dtype: DTypeLike,
+        index: Any = 0,
+        **more: Any,
+    ) -> None:
+        if not callable(map_func):
+            raise TypeError(f"{type(self).__name__} expects a function, got {type(map_func).__name__}")
+        if more.get("with_rng"):
+            raise TypeError(f"{type(self).__name__}: with_rng= is for whole datapoints; use MultiProcessMapData")
+        self.output_shape = tuple(np.empty(output_shape, np.bool_).shape)
+        self.output_dtype = np.dtype(output_dtype)
+        self.index = index
+        super().__init__(ds, nr_proc, _Shaped(map_func, self.output_shape, self.output_dtype), **more)
+
+    def worked(self, ds: DataFlow) -> DataFlow:
+        return MapDataComponent(ds, self.func, self.index)
+
+    def kernel(self, scope: Hashable, place: Place) -> Applied:
+        return AppliedToComponent(type(self).__name__, self.func, place, self.tolerance(), scope, index=self.index)

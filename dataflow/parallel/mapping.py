@@ -1,0 +1,266 @@
+"""Parallel maps: one source, read by the consumer, and many workers for the function."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Final, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, DataFlow
+from dataflow.life import Life, life_of
+from dataflow.parallel.addressing import Addressed, is_consecutive
+from dataflow.parallel.desk import Desk
+from dataflow.parallel.dispatch import Dispatch
+from dataflow.parallel.feeding import Feeding
+from dataflow.parallel.plan import Plan
+from dataflow.parallel.staffing import Placed
+from dataflow.parallel.tasking import Apply, Handed
+from dataflow.parallel.terms import initialise, steps_told, tolerance_of
+from dataflow.passes import known_length
+from dataflow.seeding import IndexRngs, Stream
+from dataflow.transforms.augmenting import RandomMapData
+from dataflow.transforms.indexing import consecutive, onwards
+from dataflow.transforms.mapping import MapData
+from dataflow.transforms.repeating import passes_on
+from dataflow.transport.trays import Tray
+
+__all__ = ["ParallelMap"]
+
+_LOG = logging.getLogger(__name__)
+
+
+_LONGEST_PASS: Final = 1 << 40  # datapoints of a pass whose length nobody knows
+_BLOCK: Final = 256
+
+
+class _Drawn(RandomMapData):
+    """In a worker: the generators are those of the map in the consumer, where the whole chain is known."""
+
+    def __init__(self, ds: DataFlow, func: Callable[..., Any], rngs: IndexRngs) -> None:
+        super().__init__(ds, func)
+        self._rngs = rngs
+
+    def index_rngs(self, stream: Stream, n: int | None) -> IndexRngs:
+        return self._rngs
+
+
+class ParallelMap(Addressed, MapData):
+    """What all parallel maps share: without workers it is a `MapData`."""
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_workers: SupportsIndex | None,
+        map_func: Callable[[Any], Any] | None,
+        buffer_size: SupportsIndex,
+        strict: bool,
+        ordered: bool,
+        with_rng: bool = False,
+    ) -> None:
+        if num_workers is None or map_func is None:
+            missing = "the number of workers" if num_workers is None else "map_func"
+            raise TypeError(f"{type(self).__name__} needs {missing}, for example {type(self).__name__}(ds, 4, func)")
+        super().__init__(ds, map_func)
+        self.num_workers = operator.index(num_workers)
+        self.buffer_size = operator.index(buffer_size)
+        if self.buffer_size < 1:
+            raise ValueError(f"buffer_size is the number of datapoints under way, at least 1, got {buffer_size}")
+        self.strict = bool(strict)
+        self.ordered = self.strict and bool(ordered)
+        self.with_rng = self.draws = bool(with_rng)
+
+    # -- the choices ---------------------------------------------------------------------------------------------------
+
+    @property
+    def shares_items(self) -> bool:
+        return True
+
+    def worked(self, ds: DataFlow) -> DataFlow:
+        """The node that does, over `ds`, what this one does, without workers."""
+        return RandomMapData(ds, self.func) if self.with_rng else MapData(ds, self.func)
+
+    def jobs(self, stream: Stream) -> Sequence[Apply]:
+        jobs = []
+        for k in range(self.num_workers):
+            handed = Handed(self._stride)
+            node: DataFlow = self.worked(handed)
+            if self.with_rng:
+                node = _Drawn(handed, self.func, self.index_rngs(stream, self._stride))
+            jobs.append(self.job(node, stream, self.note(k), handed))
+        return jobs
+
+    @property
+    def _stride(self) -> int:
+        """From the index of a datapoint to that of the same one in the next pass."""
+        return known_length(self.ds) or _LONGEST_PASS
+
+    def make_desk(self, tray: Tray | None) -> Desk:
+        assert tray is not None, "a map has a tray"
+        return Dispatch(
+            tray,
+            self.num_workers,
+            self.buffer_size,
+            ordered=self.ordered,
+            continues=not self.strict,
+            per_task=self.per_task(),
+        )
+
+    def per_task(self) -> int | None:
+        """How many datapoints every task has; None for what pays."""
+        return None
+
+    def job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
+        """What a worker does."""
+        return Apply(node, stream, note, handed)
+
+    def results_per_pass(self) -> int | None:
+        """Without `strict`: how many results are a pass; None for endlessly many."""
+        return known_length(self)
+
+    def make_engine(self, plan: Plan, stream: Stream) -> Placed:
+        return Feeding(plan, stream)
+
+    # -- the node ------------------------------------------------------------------------------------------------------
+
+    @property
+    def indexed(self) -> bool:
+        return self.strict
+
+    @property
+    def endless(self) -> bool:
+        return self.ds.endless if self.strict else known_length(self) is None
+
+    @property
+    def continues(self) -> bool:
+        return not self.strict
+
+    @property
+    def reproducible(self) -> bool:
+        return self.ordered or self.num_workers == 0
+
+    @property
+    def stands_for(self) -> Any:
+        return self.worked(self.ds)
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return self.at_work(blocks, stream) if self.num_workers and self.strict else self.at_home(blocks, stream)
+
+    def at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return self.worked(self.ds).at(blocks, stream) if self.with_rng else MapData.at(self, blocks, stream)
+
+    def steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Iterator[Any]] | None:
+        if not is_consecutive(block):
+            return None  # tasks of a map are consecutive: what is told of failures, and drawn, depends on the index
+        ticket = engine.begin_pass(int(block[0]), holes=True)
+        return _strict_chunks(engine, ticket, self.ds.at([block], stream), self.timeout, life_of(self), self)
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.strict and self.ds.endless:
+            # Its one pass has no end: as without workers, a loop goes on where the last one stopped.
+            begin = partial(self._strict_pass, 0, stream)
+            return self._alive(life_of(self).continued.take(stream, begin, type(self).__name__))
+        if self.strict:
+            return self._strict_pass(p, stream)
+        length = known_length(self)
+        if length is None:
+            self._warn_endless()
+        if length == 0:
+            return iter(())
+        life, owner = life_of(self), type(self).__name__
+        over = self.ds if self.num_workers else self.worked(self.ds)
+        begin = partial(passes_on, over, stream, life.begun)
+        if not self.num_workers and self.max_failures is not None:
+            begin = partial(steps_told, begin, self)
+        source = life.continued.take(stream, begin, owner)
+        life.begun += 1
+        length = self.results_per_pass()
+        return self._default_pass(stream, source, length) if self.num_workers else islice(source, length)
+
+    def _strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.num_workers == 0:
+            if not self.with_rng:
+                return MapData.run_pass(self, p, stream)
+            begin = partial(self.worked(self.ds).run_pass, p, stream)
+            return begin() if self.max_failures is None else steps_told(begin, self)
+        engine: Feeding = self.engine_at(stream)
+        tolerance_of(self).begin_pass()
+        first = p * self._stride
+        ticket = engine.begin_pass(first)
+        if not self.with_rng or not self.ds.addressable:
+            source = self.ds.run_pass(p, stream)
+        else:
+            # What was dropped below keeps its position, and so do the random numbers of those after it.
+            blocks = onwards(first, _BLOCK) if self.ds.endless else consecutive(first, first + len(self.ds))
+            source = self.ds.at(blocks, stream)
+        held = None if self.ds.endless else self
+        return chain.from_iterable(_strict_chunks(engine, ticket, source, self.timeout, life_of(self), held))
+
+    def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+        """The same; and whoever iterates it holds this node, as what goes on from loop to loop must not."""
+        yield from datapoints
+
+    def _default_pass(self, stream: Stream, source: Iterator[Any], length: int | None) -> Iterator[Any]:
+        engine: Feeding = self.engine_at(stream)
+        tolerance_of(self).begin_pass()
+        return chain.from_iterable(self._default_chunks(engine, engine.go_on(), source, length))
+
+    def _default_chunks(
+        self, engine: Feeding, ticket: object, source: Iterator[Any], length: int | None
+    ) -> Iterator[Iterator[Any]]:
+        left = sys.maxsize if length is None else length
+        try:
+            for chunk in engine.steps(ticket, source, self.timeout):
+                here = min(left, operator.length_hint(chunk))
+                left -= here
+                yield islice(chunk, here)
+                if not left:
+                    return
+        finally:
+            self._settle(engine)
+        _LOG.warning("%s has ended: a pass of its input was empty", type(self).__name__)
+
+    def _settle(self, engine: Feeding) -> None:
+        if engine.failed:
+            life_of(self).settle()
+
+    def reset_state(self) -> None:
+        """Stop the workers, if there are any, and start new ones; reset the input, here."""
+        if self.num_workers:
+            stream = life_of(self).stream
+            assert stream is not None, "reset_state was wrapped: it finds its place"
+            self.start(stream)  # before the input has threads, or files that a child would inherit
+            DataFlow.reset_state(self)
+        else:
+            self.begin_terms()
+            if self.worker_init is not None:
+                initialise(self.worker_init)
+            MapData.reset_state(self)
+
+    def _warn_endless(self) -> None:
+        if not life_of(self).warned:
+            life_of(self).warned = True
+            _LOG.info(
+                "%s over %s, which has no length: its passes never end. Pass strict=True for passes that end with "
+                "those of the input, or leave the loop with break",
+                type(self).__name__,
+                type(self.ds).__name__,
+            )
+
+
+def _strict_chunks(
+    engine: Feeding, ticket: object, source: Iterator[Any], timeout: float | None, life: Life, held: object
+) -> Iterator[Iterator[Any]]:
+    """The chunks of a pass; `held` lives as long as somebody iterates them."""
+    try:
+        yield from engine.steps(ticket, source, timeout)
+    finally:
+        if engine.failed:
+            life.settle()
+        engine.abandon(ticket)

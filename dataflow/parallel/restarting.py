@@ -1,0 +1,60 @@
+"""A worker in the place of one that has died."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+from dataflow.errors import WorkerDied
+from dataflow.parallel.plan import Plan
+from dataflow.transport.channel import Receiver
+from dataflow.workers.crew import Crew
+
+__all__ = ["Restarts"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Restarts:
+    """How many deaths are still made good; and how it is done.
+
+    Guarantees:
+
+    - All that the dead worker had sent was heard before: so nothing of it can be taken for its successor's.
+    - The successor has an arena, and a way to the consumer, that nobody used before it: what the dead one left half
+      done in memory or in a pipe is gone with it. Its counters go on where the dead one was heard.
+
+    Args:
+        plan: What is run; `services` holds what each worker runs at present.
+        num_left: How many deaths are made good.
+    """
+
+    def __init__(self, plan: Plan, num_left: int) -> None:
+        self._plan = plan
+        self._num_left = num_left
+        self._num_made = 0
+
+    def made_good(self, worker: int, death: WorkerDied, crew: Crew, receiver: Receiver) -> bool:
+        """Start another in the place of `worker`; False if there were too many deaths."""
+        if not self._num_left:
+            return False
+        self._num_left -= 1
+        self._num_made += 1
+        plan = self._plan
+        plan.codec.renew(worker)
+        port = receiver.readmit(worker)
+        service = replace(plan.services[worker], port=port, encoder=plan.codec.port(worker))
+        try:
+            crew.replace(worker, partial(plan.start, service))
+        except BaseException:
+            port.hand_over()  # to nobody
+            raise
+        plan.services[worker] = service
+        _LOG.warning(
+            "%s. Another was started in its place: restart %d, of at most %d",
+            death,
+            self._num_made,
+            self._num_made + self._num_left,
+        )
+        return True

@@ -1,0 +1,216 @@
+"""What everything with workers shares: how many, which kind, how they are started, and what keeps them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import Any, ClassVar, Final, SupportsIndex
+
+from dataflow.base import ProxyDataFlow
+from dataflow.life import life_of
+from dataflow.parallel.desk import Desk, Mixture
+from dataflow.parallel.engine import Engine
+from dataflow.parallel.memory import default_max_bytes
+from dataflow.parallel.payload import Payload
+from dataflow.parallel.plan import Plan
+from dataflow.parallel.serving import Service
+from dataflow.parallel.terms import Terms, prepared
+from dataflow.seeding import Stream, current_root
+from dataflow.transport.channel import Channel
+from dataflow.transport.codec import ArrayCodec, Codec
+from dataflow.transport.credit import Credit, Window
+from dataflow.transport.trays import Tray
+from dataflow.workers.crew import Worker
+from dataflow.workers.place import place_of
+from dataflow.workers.process import ProcessWorker
+
+__all__ = ["UNBOUNDED", "Placed", "Processes", "Staffed", "queued_bytes"]
+
+UNBOUNDED: Final = Window(sys.maxsize // 4)
+"""The window of a worker that does no more than it is asked for."""
+
+_LEAST_BYTES: Final = 1 << 20
+
+
+class Placed(Engine):
+    """An engine that knows for which place in the chain it was started."""
+
+    def __init__(self, plan: Plan, stream: Stream) -> None:
+        self.stream = stream
+        super().__init__(plan)
+
+
+class Staffed(Terms, ProxyDataFlow):
+    """A node that has workers."""
+
+    own_process: ClassVar[bool] = False  # whether a worker has global state of its own
+
+    num_workers: int
+    window: Window
+    timeout: float | None
+    max_restarts: int = 0
+
+    def set_staff(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
+        """Check and keep what the user gave."""
+        self.num_workers = operator.index(num_workers)
+        if self.num_workers < 0:
+            raise ValueError(f"the number of workers is 0 (run in the consumer) or more, got {num_workers}")
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout is a number of seconds above 0, or None, got {timeout}")
+        self.window = window
+        self.timeout = timeout
+
+    def set_restarts(self, max_restarts: SupportsIndex) -> None:
+        """Check and keep what the user gave."""
+        self.max_restarts = operator.index(max_restarts)
+        if self.max_restarts < 0:
+            raise ValueError(f"max_restarts is the number of deaths that are made good, at least 0, got {max_restarts}")
+
+    # -- the choices ---------------------------------------------------------------------------------------------------
+
+    def jobs(self, stream: Stream) -> Sequence[Any]:
+        """What each worker does."""
+        raise NotImplementedError
+
+    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+        """How datapoints come from the workers."""
+        raise NotImplementedError
+
+    def make_tray(self) -> Tray | None:
+        """How tasks go to the workers; None where they need none."""
+        return None
+
+    def make_desk(self, tray: Tray | None) -> Desk:
+        """Where datapoints wait to be handed out."""
+        return Mixture()
+
+    def make_engine(self, plan: Plan, stream: Stream) -> Placed:
+        """Start the workers."""
+        return Placed(plan, stream)
+
+    def window_of_worker(self) -> Window:
+        """How far a worker may run ahead."""
+        return self.window
+
+    def memory(self) -> int | None:
+        """Bytes that may be under way; None where nothing is copied."""
+        return None
+
+    def starter(self) -> Callable[[Service], Worker]:
+        """What starts a worker. It must not hold the node, which could never be collected then."""
+        raise NotImplementedError
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def engine_at(self, stream: Stream) -> Any:
+        """The engine for this place, started if need be."""
+        life = life_of(self)
+        with life.lock:  # of two threads that begin, one starts
+            engine = life.resource
+            if isinstance(engine, Placed) and engine.stream == stream:
+                return engine
+            # Seeded anew, or at another place in the chain: other random numbers, so other workers.
+            return self.start(stream)
+
+    def start(self, stream: Stream) -> Engine:
+        """Stop the workers, if there are any, and start new ones."""
+        life = life_of(self)
+        life.own(self, None)
+        start = self.starter()  # may refuse: before there is anything to close
+        n, memory, window = self.num_workers, self.memory(), self.window_of_worker()
+        places = [place_of(k, n) for k in range(n)]
+        jobs = self.jobs(stream)
+        channel, codec, credit = self.make_channel()
+        tray = self.make_tray()
+        tolerance = self.begin_terms()
+        services = [
+            Service(
+                worker=k,
+                payload=Payload(prepared(job, self.worker_init)),
+                port=channel.port(k),
+                encoder=codec.port(k),
+                credit=credit,
+                window=window if memory is None else replace(window, most_queued=queued_bytes(memory) // n),
+                place=places[k],
+                seed=(stream.root, *(word for pair in places[k].path for word in pair), *self.shard_ranks),
+                reseed=self.own_process and current_root() is not None,
+                memory=None if memory is None else memory // n,
+                note=self.note(k),
+                tray=None if tray is None else tray.port(k),
+                budget=tolerance.inherited,
+                threads=self.threads_of_worker(),
+            )
+            for k, job in enumerate(jobs)
+        ]
+        plan = Plan(
+            self.title,
+            channel,
+            codec,
+            credit,
+            services,
+            start,
+            self.make_desk(tray),
+            self.max_restarts,
+            tolerance,
+        )
+        engine = self.make_engine(plan, stream)
+        life.own(self, engine)
+        return engine
+
+    def note(self, worker: int) -> str:
+        """What is added to an exception of a worker."""
+        return f"raised in worker {worker} of {self.num_workers} of {self.title}"
+
+
+class Processes(Staffed):
+    """The choices of whatever has processes for workers, with `context` and `max_bytes`."""
+
+    own_process = True
+    context: BaseContext | str | None
+    max_bytes: int | None
+
+    def set_processes(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
+        """Check and keep what the user gave."""
+        self.context = context
+        self.max_bytes = None if max_bytes is None else operator.index(max_bytes)
+        if self.max_bytes is not None and self.max_bytes < _LEAST_BYTES:
+            raise ValueError(f"max_bytes is at least {_LEAST_BYTES} (1 MiB), got {max_bytes}")
+
+    def memory(self) -> int:
+        return max(_LEAST_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes
+
+    def make_codec(self) -> ArrayCodec:
+        """Arrays in shared memory, the rest in messages: both together stay within `max_bytes`."""
+        memory = self.memory()
+        return ArrayCodec(self.num_workers, memory - queued_bytes(memory))
+
+    def starter(self) -> Callable[[Service], Worker]:
+        if sys.platform == "win32":
+            raise NotImplementedError(
+                f"{type(self).__name__} needs the pipes and signals of POSIX. On Windows use MultiThreadRunner or "
+                "MultiThreadMapData, or WSL"
+            )
+        context = self.context if isinstance(self.context, BaseContext) else multiprocessing.get_context(self.context)
+        return partial(_start_process, context)
+
+
+def queued_bytes(max_bytes: int) -> int:
+    """The part of `max_bytes` that is for messages; the rest is for arrays in shared memory."""
+    return max_bytes // 8
+
+
+def _start_process(context: BaseContext, service: Service) -> Worker:
+    descriptors = (
+        *service.port.descriptors(),
+        *service.encoder.descriptors(),
+        *service.credit.descriptors(),
+        *(() if service.tray is None else service.tray.descriptors()),
+    )
+    worker = ProcessWorker(context, service.place, service.seed, service, descriptors)
+    service.port.hand_over()
+    return worker

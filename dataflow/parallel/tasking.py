@@ -1,0 +1,195 @@
+"""What a worker does that takes tasks: to what is handed to it, to indexes, or for whole passes."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from dataflow.base import Blocks, DataFlow
+from dataflow.datapoint import HOLE, stack
+from dataflow.life import life_of
+from dataflow.parallel.regrouping import stacks_evenly
+from dataflow.parallel.tasks import BATCH, END, Failed, Mark
+from dataflow.passes import open_flow
+from dataflow.seeding import Stream
+from dataflow.transport.channel import ConsumerGone
+from dataflow.transport.outbox import Outbox, Stopped
+from dataflow.transport.trays import Inbox, Task
+from dataflow.workers.native_threads import limit_threads_again
+
+__all__ = ["Address", "Apply", "ApplyAndBatch", "Handed", "WholePasses"]
+
+
+@dataclass
+class _Tasks:
+    """What all of these jobs share.
+
+    Attributes:
+        node: The flow that gives the results.
+        stream: Where it stands.
+        note: What to add to an exception: whose worker raised it.
+    """
+
+    node: DataFlow
+    stream: Stream
+    note: str
+
+    def run(self, outbox: Outbox, inbox: Inbox | None = None) -> None:
+        """Do tasks until the consumer wants no more."""
+        assert inbox is not None, "tasks come from a tray"
+        life_of(self.node).worked_by = threading.current_thread()
+        open_flow(self.node, self.stream)
+        limit_threads_again()
+        pace = 0.0
+        while (task := inbox.take()) is not None:
+            began = time.perf_counter()
+            self._do(task, outbox, inbox, pace)
+            pace = (time.perf_counter() - began) / self.count(task)
+
+    def count(self, task: Task) -> int:
+        """How many datapoints the task asks for."""
+        raise NotImplementedError
+
+    def results(self, task: Task, inbox: Inbox) -> Iterator[Any]:
+        """These datapoints; `HOLE` for one that was dropped."""
+        raise NotImplementedError
+
+    def _do(self, task: Task, outbox: Outbox, inbox: Inbox, pace: float) -> None:
+        results = _marked(self.results(task, inbox), Mark(task.number, pace), self.note)
+        try:
+            outbox.put_all(results)
+        except (Stopped, ConsumerGone):
+            raise
+        except Exception as error:  # what it has made cannot be sent; all before that has left
+            _leave_out_the_number(error)
+            outbox.put_all([Failed(error, self.note, placed=False)])
+
+    def close(self) -> None:
+        """Close what the work had opened."""
+        # A thread that was left behind and returns late must not close what its successor has opened. It may do the
+        # same job.
+        if life_of(self.node).worked_by is threading.current_thread():
+            self.node.close()
+
+
+class Handed(DataFlow):
+    """The input of a map's node in a worker: the datapoints of the task in hand, whatever index is asked for."""
+
+    def __init__(self, length: int | None) -> None:
+        self.datapoints: Sequence[Any] = ()
+        self.length = length  # of a pass of what it stands for
+
+    def __len__(self) -> int:
+        return super().__len__() if self.length is None else self.length
+
+    @property
+    def indexed(self) -> bool:
+        return True
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        for _ in blocks:
+            yield from self.datapoints
+
+
+@dataclass
+class Apply(_Tasks):
+    """A node of one datapoint in, one out, over whatever is handed in.
+
+    The node is the one that would do the same without workers: so there is one definition of what is done.
+
+    Attributes:
+        handed: The input of `node`.
+    """
+
+    handed: Handed
+
+    def count(self, task: Task) -> int:
+        return len(task.datapoints)
+
+    def results(self, task: Task, inbox: Inbox) -> Iterator[Any]:
+        self.handed.datapoints = task.datapoints
+        return self.node.at([np.arange(task.first, task.first + len(task.datapoints))], self.stream)
+
+
+@dataclass
+class ApplyAndBatch(Apply):
+    """The same, with the results of a task as one batch: if none was dropped, and they can be told apart again.
+
+    Instead of its results come `BATCH`, the batch, and holes that make up the number. Where a datapoint was dropped
+    before, the consumer takes the batch to pieces to fill up another: so no type may get lost in it.
+    """
+
+    batch_size: int
+
+    def results(self, task: Task, inbox: Inbox) -> Iterator[Any]:
+        made: list[Any] = []
+        try:
+            made.extend(super().results(task, inbox))  # keeps what comes before an exception
+        except Exception:
+            yield from made
+            raise
+        if len(made) != self.batch_size or self.batch_size < 2 or not stacks_evenly(made):
+            yield from made
+            return
+        yield BATCH
+        yield stack(made)  # no variable: its memory may be passed on
+        yield from repeat(HOLE, len(made) - 2)
+
+
+@dataclass
+class Address(_Tasks):
+    """Spans of indexes of a whole flow, each a number or the indexes themselves.
+
+    Each is one call of `at`, and nothing of it outlives the worker.
+    """
+
+    def count(self, task: Task) -> int:
+        (span,) = task.datapoints
+        return len(span) if isinstance(span, np.ndarray) else int(span)
+
+    def results(self, task: Task, inbox: Inbox) -> Iterator[Any]:
+        (span,) = task.datapoints
+        indexes = span if isinstance(span, np.ndarray) else np.arange(task.first, task.first + int(span))
+        return self.node.at([indexes], self.stream)
+
+
+@dataclass
+class WholePasses(_Tasks):
+    """Passes of a flow that cannot be addressed, one at a time, each with `END` after it."""
+
+    def count(self, task: Task) -> int:
+        return 1
+
+    def results(self, task: Task, inbox: Inbox) -> Iterator[Any]:
+        datapoints = self.node.run_pass(task.first, self.stream)
+        while inbox.is_wanted():
+            try:
+                yield next(datapoints)  # no variable: who receives it may reuse its memory
+            except StopIteration:
+                break
+        yield END  # which nobody hears if the pass is wanted no more
+
+
+def _marked(results: Iterator[Any], mark: Mark, note: str) -> Iterator[Any]:
+    """The mark of a task, its results, and what was raised instead of one."""
+    yield mark
+    try:
+        yield from results  # no variable: who receives one may reuse its memory
+    except (Stopped, ConsumerGone):  # a report of a failed item may be what finds out
+        raise
+    except Exception as error:
+        yield Failed(error, note, placed=True)
+
+
+def _leave_out_the_number(error: Exception) -> None:
+    """The outbox counts what it has put, and knows nothing of tasks; the consumer adds which datapoint it was."""
+    notes = error.__notes__
+    text = re.sub(r"^datapoint \d+ of the pass", "what was made", notes[-1])
+    notes[-1] = text.replace("MultiThreadRunner, which sends nothing", "threads, which send nothing")

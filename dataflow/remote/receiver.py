@@ -1,0 +1,183 @@
+"""The source that receives."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+from dataflow.base import DataFlow
+from dataflow.errors import TimeoutError
+from dataflow.life import life_of
+from dataflow.remote.addresses import check_address, check_open
+from dataflow.remote.inbox import Inbox
+from dataflow.remote.keys import RECEIVER, load_keys
+from dataflow.remote.terms import HEARTBEAT, HWM_BYTES, check_heartbeat, check_seconds, make_terms
+from dataflow.seeding import Stream
+from dataflow.sources.source import Source
+
+__all__ = ["RemoteDataZMQ"]
+
+_OWNER: Final = "RemoteDataZMQ"
+
+
+class RemoteDataZMQ(Source):
+    """The datapoints that `send_dataflow_zmq` sends, from other processes or other machines.
+
+    Senders come and go; what arrives is mixed, each sender's datapoints in their order. With `num_senders` a pass ends
+    when that many senders have ended, each with as many datapoints as it says it has sent; a sender that comes
+    before its turn waits for the next pass. Without, a pass never ends. A pass that is broken off goes on
+    with the next loop.
+
+    Every datapoint is handed out at most once. A sender that is lost is an error, never a shorter pass.
+
+    Args:
+        addr1: Where, ``tcp://HOST:PORT`` or ``ipc://PATH``. With port ``*`` the system chooses; see `addresses`.
+        addr2: A second such address.
+        hwm: Datapoints that each sender may have under way. None: 50, or 8 MiB if that is more.
+        bind: Be reached at the address. If false, connect to senders that are bound there.
+        num_senders: How many senders make a pass, at least 1. None: passes never end.
+        hwm_bytes: Bytes that each sender may have under way, at both ends together, in any case; also the largest
+            datapoint.
+        heartbeat: Seconds between signs of life of the connections. How soon a sender counts as lost, is told by that
+            sender: three of its own heartbeats.
+        timeout: Seconds without a datapoint after which to raise; None waits for ever.
+        curve: A directory that ``python -m dataflow keys`` has made, or a key file: the connection is encrypted, and
+            only senders with a key that is listed there are heard.
+        insecure: Bind to an address that other machines can reach without `curve`.
+
+    Raises:
+        SenderLost: A sender was not heard of for three heartbeats, its flow has failed, or datapoints of it are
+            missing.
+        TimeoutError: No datapoint came for `timeout` seconds. The flow stays usable.
+        DataFlowTerminated: The flow was closed, or has failed before.
+        ValueError: An address is none, or can be reached from elsewhere without keys.
+        OSError: The address is in use, when the flow is first iterated or reset.
+
+    Example:
+        >>> import threading
+        >>> df = RemoteDataZMQ("tcp://127.0.0.1:*", num_senders=1)
+        >>> df.reset_state()
+        >>> sender = threading.Thread(target=send_dataflow_zmq, args=(DataFromIterable([[1], [2]]), df.addresses[0]))
+        >>> sender.start()
+        >>> list(df)
+        [[1], [2]]
+        >>> sender.join(); df.close()
+
+    Source:
+        `RemoteDataZMQ` of tensorpack.dataflow.
+    """
+
+    def __init__(
+        self,
+        addr1: str,
+        addr2: str | None = None,
+        hwm: int | None = None,
+        bind: bool = True,
+        *,
+        num_senders: int | None = None,
+        hwm_bytes: int = HWM_BYTES,
+        heartbeat: float = HEARTBEAT,
+        timeout: float | None = None,
+        curve: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+    ) -> None:
+        for addr in (addr1,) if addr2 is None else (addr1, addr2):
+            check_address(_OWNER, addr)
+            if bind:
+                check_open(_OWNER, addr, curve=curve is not None, insecure=insecure)
+        if num_senders is not None and (type(num_senders) is not int or num_senders < 1):
+            raise ValueError(f"{_OWNER}: num_senders is an integer from 1, or None, got {num_senders!r}")
+        make_terms(_OWNER, hwm, hwm_bytes)
+        check_heartbeat(_OWNER, heartbeat)
+        if timeout is not None:
+            check_seconds(_OWNER, "timeout", timeout)
+        self.addr1 = addr1
+        self.addr2 = addr2
+        self.hwm = hwm
+        self.bind = bind
+        self.num_senders = num_senders
+        self.hwm_bytes = hwm_bytes
+        self.heartbeat = heartbeat
+        self.timeout = timeout
+        self.curve = curve
+        self.insecure = insecure
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the flow is bound, with the ports that the system has chosen; empty before it is reset or iterated."""
+        inbox = life_of(self).resource
+        return inbox.addresses if isinstance(inbox, Inbox) else ()
+
+    @property
+    def endless(self) -> bool:
+        return self.num_senders is None
+
+    @property
+    def reproducible(self) -> bool:
+        return False
+
+    @property
+    def continues(self) -> bool:
+        return True
+
+    def reset_state(self) -> None:
+        """Open the socket, unless it is open: senders that are connected stay so."""
+        DataFlow.reset_state(self)
+        self._open()
+
+    def _open(self) -> Inbox:
+        life = life_of(self)
+        with life.lock:
+            inbox = life.resource
+            if isinstance(inbox, Inbox) and inbox.usable:
+                return inbox
+            keys = None if self.curve is None else load_keys(self.curve, RECEIVER)
+            life.own(self, None)  # the old one is closed before the new one takes its address
+            inbox = Inbox(
+                type(self).__name__,
+                [addr for addr in (self.addr1, self.addr2) if addr is not None],
+                bind=self.bind,
+                num_senders=self.num_senders,
+                terms=make_terms(_OWNER, self.hwm, self.hwm_bytes),
+                heartbeat=self.heartbeat,
+                keys=keys,
+            )
+            life.own(self, inbox)
+            return inbox
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        life = life_of(self)
+        inbox = life.resource
+        if not isinstance(inbox, Inbox):
+            inbox = self._open()
+        begin = partial(_received, inbox, self.timeout)
+        return self._kept(life.continued.take(stream, begin, type(self).__name__))
+
+    def _kept(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """A loop keeps its flow: one that nobody holds is collected, and closed by that."""
+        yield from steps
+
+
+def _received(inbox: Inbox, timeout: float | None) -> Iterator[Any]:
+    inbox.begin()
+    since = time.monotonic()
+    while True:
+        chunk = inbox.chunk()
+        if chunk is None:
+            return
+        some = False
+        for dp in chunk:
+            some = True
+            yield dp
+            del dp  # not kept while the next one is awaited
+        now = time.monotonic()
+        if some:
+            since = now
+        elif timeout is not None and now - since >= timeout:
+            raise TimeoutError(
+                f"{_OWNER} received no datapoint for {timeout:g} seconds ({inbox.state()}). See whether the senders "
+                "run and can reach this address, and whether their keys are those of this side; or raise timeout"
+            )

@@ -1,0 +1,228 @@
+"""A socket that sends to whom it means and hears from whom it must, and the gate in front of it.
+
+Both ends use a ROUTER, the only socket that can answer one peer: PUSH would deal datapoints out to whoever connects.
+
+Guarantees:
+
+- With keys, nobody is heard whose public key is not listed: the gate is open before the socket is bound.
+- The gate is a thread of its own, since a handshake must not wait until somebody takes the next datapoint.
+- A forked child neither uses nor closes what it inherited.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import zmq
+from zmq.utils import z85
+
+from dataflow.remote.keys import Keys
+from dataflow.remote.letters import Letter, pack
+
+__all__ = ["Router"]
+
+_DOMAIN: Final = b"dataflow"
+_DOOR: Final = "inproc://zeromq.zap.01"
+_PROBES: Final = 3  # heartbeats without an answer after which ZeroMQ gives a connection up
+_MOST_WAITING: Final = 1000  # messages of one peer that wait here; behind that its bytes wait in its own machine
+_RECONNECT_MAX_MS: Final = 1000
+_EVENTS: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+)
+_NAMES: Final = ("CALLED-1", "CALLED-2")  # of the peers that we connect to
+
+_from_parent: list[Router] = []
+"""Routers that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
+
+
+class Router:
+    """One ROUTER in a context of its own. One thread at a time.
+
+    Args:
+        owner: For messages.
+        addresses: One or two.
+        bind: Whether to be reached there; else to reach.
+        keys: Ours, or None.
+        heartbeat: Seconds.
+        most_bytes: Of one frame that comes.
+        most_unsent: Messages to one peer; 0 for any number.
+        monitored: Whether somebody asks for `events`, all the time: ZeroMQ's own thread waits if nobody reads them.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        addresses: Sequence[str],
+        *,
+        bind: bool,
+        keys: Keys | None,
+        heartbeat: float,
+        most_bytes: int,
+        most_unsent: int,
+        monitored: bool = False,
+    ) -> None:
+        self.pid = os.getpid()
+        self.addresses: tuple[str, ...] = ()  # where we are bound, with the ports that the system has chosen
+        self.peers: tuple[bytes, ...] = ()  # whom we connect to
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._gate: _Gate | None = None
+        try:
+            self.socket = self._context.socket(zmq.ROUTER)
+            self.socket.setsockopt(zmq.LINGER, 0)
+            self.socket.setsockopt(zmq.SNDHWM, most_unsent)
+            self.socket.setsockopt(zmq.RCVHWM, _MOST_WAITING)
+            self.socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
+            self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self.socket.setsockopt(zmq.IPV6, any("[" in address for address in addresses))
+            self.socket.setsockopt(zmq.HEARTBEAT_IVL, max(1, int(heartbeat * 1000)))
+            self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, int(_PROBES * heartbeat * 1000)))
+            if keys is not None:
+                self._secure(owner, keys, bind=bind)
+            self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+            self.monitor = self.socket.get_monitor_socket(_EVENTS) if monitored else None
+            if bind:
+                self.addresses = tuple(self._bound(owner, address) for address in addresses)
+            else:
+                self.peers = tuple(self._connected(*pair) for pair in zip(addresses, _NAMES, strict=False))
+        except BaseException:
+            self.close(0)
+            raise
+
+    def _secure(self, owner: str, keys: Keys, *, bind: bool) -> None:
+        self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
+        if bind:
+            self._gate = _Gate(self._context, keys.peers)
+            self.socket.curve_server = True
+            self.socket.zap_domain = _DOMAIN
+        elif len(keys.peers) == 1:
+            self.socket.curve_serverkey = keys.peers[0]
+        else:
+            raise ValueError(f"{owner}: a key file with {len(keys.peers)} peers does not say whom we connect to")
+
+    def _bound(self, owner: str, address: str) -> str:
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            raise OSError(
+                error.errno,
+                f"{owner} cannot be reached at {address}: {error.strerror}. See what else uses this address "
+                "(another copy of the same flow?), or let the system choose a port: tcp://127.0.0.1:*",
+            ) from None
+        return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def _connected(self, address: str, name: str) -> bytes:
+        self.socket.setsockopt_string(zmq.CONNECT_ROUTING_ID, name)
+        self.socket.connect(address)
+        return name.encode()
+
+    def send(self, peer: bytes, letter: Letter) -> bool:
+        """Send, without waiting; False if `peer` is no longer there."""
+        try:
+            # Frames are passed on as they are; copies of bytes are made: without, pyzmq keeps a thread for ever.
+            parts = [peer, *pack(letter)]
+            for part in parts[:-1]:
+                self._send(part, zmq.SNDMORE | zmq.NOBLOCK)
+            self._send(parts[-1], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
+                return False
+            raise
+        return True
+
+    def _send(self, part: Any, flags: int) -> None:
+        self.socket.send(part, flags, copy=not isinstance(part, zmq.Frame))
+
+    def receive(self) -> tuple[bytes, list[Any]] | None:
+        """The next message that has come, and from whom; None if there is none. Frames are buffers of ZeroMQ's own."""
+        try:
+            peer, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        return peer.bytes, [memoryview(frame.buffer) for frame in frames]
+
+    def wait(self, timeout: float) -> None:
+        """Wait until a message or an event has come, for `timeout` seconds at most."""
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        if self.monitor is not None:
+            poller.register(self.monitor, zmq.POLLIN)
+        poller.poll(math.ceil(timeout * 1000))
+
+    def events(self) -> list[int]:
+        """What has happened to the connections that we make, since this was asked last."""
+        found = []
+        while self.monitor is not None:
+            try:
+                event, _ = self.monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            found.append(int.from_bytes(event[:2], "little"))
+        return found
+
+    def close(self, flush: float) -> None:
+        """Close everything, after what was sent has left, or after `flush` seconds."""
+        if os.getpid() != self.pid:
+            _from_parent.append(self)
+            return
+        if hasattr(self, "socket") and not self.socket.closed:
+            with suppress(zmq.ZMQError):
+                self.socket.disable_monitor()
+            if getattr(self, "monitor", None) is not None:
+                self.monitor.close(linger=0)  # type: ignore[union-attr]
+            self.socket.close(linger=int(flush * 1000))
+        if self._gate is not None:
+            self._gate.close()
+        self._context.term()
+        for address in self.addresses:
+            if address.startswith("ipc://"):  # ZeroMQ leaves the file
+                with suppress(OSError):
+                    os.unlink(address.removeprefix("ipc://"))
+
+
+class _Gate:
+    """Answers, for ZeroMQ, whether the owner of a key may come in (ZAP, RFC 27)."""
+
+    def __init__(self, context: zmq.Context[Any], allowed: Sequence[bytes]) -> None:
+        self._allowed = {z85.decode(key) for key in allowed}
+        self._socket = context.socket(zmq.REP)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(_DOOR)
+        self._context = context
+        self._bell = f"inproc://closing-{id(self)}"
+        self._closing = context.socket(zmq.PAIR)
+        self._closing.bind(self._bell)
+        self._thread = threading.Thread(target=self._serve, name="dataflow-gate", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with self._context.socket(zmq.PAIR) as bell, self._socket:
+            bell.connect(self._bell)
+            poller = zmq.Poller()
+            poller.register(bell, zmq.POLLIN)
+            poller.register(self._socket, zmq.POLLIN)
+            while True:
+                ready = dict(poller.poll())
+                if bell in ready:
+                    return
+                request = self._socket.recv_multipart()
+                self._socket.send_multipart(self._answer(request))
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
+        version, number, domain, _address, _identity, mechanism, *credentials = request
+        known = mechanism == b"CURVE" and domain == _DOMAIN and credentials[0] in self._allowed
+        code, text = (b"200", b"OK") if known else (b"400", b"unknown key")
+        return [version, number, code, text, b"", b""]
+
+    def close(self) -> None:
+        self._closing.send(b"")
+        self._thread.join()
+        self._closing.close(linger=0)

@@ -1,0 +1,142 @@
+"""The function that sends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from dataflow.base import DataFlow, require_flow
+from dataflow.errors import ReceiverLost
+from dataflow.passes import known_length
+from dataflow.remote.addresses import check_address, check_open
+from dataflow.remote.keys import SENDER, load_keys
+from dataflow.remote.letters import Hello
+from dataflow.remote.link import Link
+from dataflow.remote.terms import HEARTBEAT, HWM_BYTES, check_heartbeat, check_seconds, make_terms
+from dataflow.remote.writing import FrameEncoder
+from dataflow.transport.channel import ConsumerGone
+from dataflow.transport.outbox import Outbox, Stopped
+
+__all__ = ["send_dataflow_zmq"]
+
+_LOG = logging.getLogger(__name__)
+_OWNER: Final = "send_dataflow_zmq"
+_FLUSH: Final = 0.5  # seconds
+
+
+def send_dataflow_zmq(
+    df: DataFlow,
+    addr: str,
+    hwm: int | None = None,
+    format: str | None = None,
+    bind: bool = False,
+    *,
+    hwm_bytes: int = HWM_BYTES,
+    heartbeat: float = HEARTBEAT,
+    timeout: float | None = None,
+    curve: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
+    name: str | None = None,
+) -> int:
+    """Send one pass of a flow to a `RemoteDataZMQ`, and its end. Send ``RepeatedData(df, -1)`` to send for ever.
+
+    Arrays, numbers, text, bytes and containers of them arrive as what they are. Nothing is pickled, so nothing else can
+    be sent.
+
+    Args:
+        df: The flow; it is left open.
+        addr: Where, ``tcp://HOST:PORT`` or ``ipc://PATH``.
+        hwm: Datapoints that may be under way. None leaves it to the receiver.
+        format: None. Tensorpack's other formats are not here.
+        bind: Be reached at the address. If false, connect to a receiver that is bound there.
+        hwm_bytes: Bytes that may be under way in any case; the smaller number of both sides holds.
+        heartbeat: Seconds from one sign of life to the next. After three without one, the receiver raises. Raise it if
+            the flow calls native code that keeps the interpreter's lock for as long as that.
+        timeout: Seconds to wait for a receiver, and later for it to take something; None waits for ever.
+        curve: A directory that ``python -m dataflow keys`` has made, or a key file; see `RemoteDataZMQ`.
+        insecure: Bind to an address that other machines can reach without `curve`.
+        name: Who sends, as the receiver counts `num_senders`: calls with one name are passes of one sender, of which
+            each takes part in another pass of the receiver. None stands for the calling thread, which is what you want
+            unless each pass is sent by a process of its own.
+
+    Returns:
+        How many datapoints the receiver has taken: all of them; or fewer, if it was closed before.
+
+    Raises:
+        ReceiverLost: The connection broke, the receiver has failed, or it refuses our key.
+        TimeoutError: No receiver had room, or took anything, for `timeout` seconds.
+        NotStorable: A datapoint cannot be sent without pickling; names the component.
+        ValueError: An address is none, or can be reached from elsewhere without keys.
+
+    Source:
+        `send_dataflow_zmq` of tensorpack.dataflow, which sends for ever.
+    """
+    require_flow(df, _OWNER)
+    check_address(_OWNER, addr)
+    if bind:
+        check_open(_OWNER, addr, curve=curve is not None, insecure=insecure)
+    if format is not None:
+        raise ValueError(f"{_OWNER}: format is None, got {format!r}: there is one format, which RemoteDataZMQ reads")
+    check_heartbeat(_OWNER, heartbeat)
+    if timeout is not None:
+        check_seconds(_OWNER, "timeout", timeout)
+    where = f"{socket.gethostname()} (pid {os.getpid()})"
+    terms = make_terms(_OWNER, hwm, hwm_bytes)
+    keys = None if curve is None else load_keys(curve, SENDER)
+    # The pass begins before a socket is open: workers that the flow starts inherit none, and get to work at once.
+    datapoints = iter(df)
+    link = Link(
+        _OWNER,
+        addr,
+        bind=bind,
+        terms=terms,
+        hello=Hello(where, name or _source(where), float(heartbeat), None if df.endless else known_length(df)),
+        timeout=timeout,
+        keys=keys,
+    )
+    try:
+        return _send(datapoints, link, encrypted=keys is not None)
+    except ReceiverLost as lost:
+        if not lost.closed:
+            raise
+        _LOG.info("%s", lost)
+        return lost.taken
+    finally:
+        link.close(_FLUSH)
+
+
+class _Here(threading.local):
+    token = ""  # tells the threads of a process apart; an ident of Python's may return
+
+
+_here = _Here()
+
+
+def _source(where: str) -> str:
+    """The name of the calling thread, which no other has. A forked child has another process id."""
+    _here.token = _here.token or secrets.token_hex(8)
+    return f"{where} {_here.token}"
+
+
+def _send(datapoints: Iterator[Any], link: Link, *, encrypted: bool) -> int:
+    window, most_bytes = link.wait_welcome()
+    outbox = Outbox(0, link, FrameEncoder(most_bytes, encrypted=encrypted), link.credit.allowance(0, window))
+    try:
+        outbox.put_all(datapoints)
+        link.wait_done()
+    except (Stopped, ConsumerGone):
+        link.raise_lost()
+        raise
+    except Exception as error:
+        with suppress(ConsumerGone):
+            outbox.failed(error, "")
+        raise
+    finally:
+        outbox.close(_FLUSH)
+    return link.taken

@@ -1,0 +1,170 @@
+"""Arrays in shared memory, and the handles by which processes pass them to each other."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dataflow.descriptors import shared_memory_file
+from dataflow.errors import NotPicklable, ShapeMismatch
+from dataflow.shared.layout import fixed_dtype, fixed_shape, store_one
+from dataflow.shared.locks import SharedLock, own_descriptor
+
+__all__ = ["Handle", "SharedMem", "refusing_handles"]
+
+_refused: ContextVar[bool] = ContextVar("handles_refused", default=False)
+
+
+class Handle:
+    """A flat array in shared memory. It may be given to a process of any start method, which then shares the memory.
+
+    Guarantees:
+
+    - The memory lives as long as a handle or an array on it lives in any process; then nothing of it is left.
+    - A process that dies at any moment leaves the others with memory that is still theirs.
+
+    Attributes:
+        dtype: The dtype of its elements.
+        size: How many there are.
+    """
+
+    def __init__(self, fd: int, start: int, dtype: np.dtype[Any], size: int, lock: SharedLock | None = None) -> None:
+        self.dtype = dtype
+        self.size = size
+        self._start = start  # where it begins in the file
+        self._lock = lock
+        self._memory: mmap.mmap | None = None  # None until somebody looks
+        # A plain descriptor: a forked child keeps it, and may hand the memory on.
+        self._fd = own_descriptor(self, fd)
+
+    def get_lock(self) -> SharedLock:
+        """The lock that belongs to it, if it was made with ``lock=True``: for ``with handle.get_lock():``."""
+        if self._lock is None:
+            raise ValueError("this handle has no lock: make it with lock=True")
+        return self._lock
+
+    def get_obj(self) -> Handle:
+        """The handle itself, for code that was written for ``multiprocessing.Array(..., lock=True)``."""
+        return self
+
+    def view(self) -> NDArray[Any]:
+        """The memory as a flat array."""
+        if self._memory is None:
+            self._memory = mmap.mmap(self._fd, max(1, self._start + self.size * self.dtype.itemsize))
+        return np.ndarray((self.size,), self.dtype, self._memory, self._start)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"<handle of {self.size} shared {self.dtype}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _refused.get():
+            raise NotPicklable("a handle of shared memory can be sent while a process is being started only")
+        return _received, (reduction.DupFd(self._fd), self._start, self.dtype, self.size, self._lock)
+
+
+def _received(duplicate: Any, start: int, dtype: np.dtype[Any], size: int, lock: SharedLock | None) -> Handle:
+    return Handle(duplicate.detach(), start, dtype, size, lock)
+
+
+@contextmanager
+def refusing_handles() -> Iterator[None]:
+    """Inside the block, in this thread, what holds a handle cannot be pickled."""
+    token = _refused.set(True)
+    try:
+        yield
+    finally:
+        _refused.reset(token)
+
+
+class SharedMem:
+    """Share numpy arrays between processes.
+
+    Every dtype of a fixed size can be shared: bool, integers, floats, complex numbers, times, texts of a fixed length,
+    structures, in either byte order.
+
+    Example:
+        >>> handle = SharedMem.ndarray2shm(np.arange(6).reshape(2, 3))
+        >>> array = SharedMem.shm2ndarray(handle, (2, 3))
+        >>> array[1, 2] = 50
+        >>> SharedMem.shm2ndarray(handle).tolist()
+        [0, 1, 2, 3, 4, 50]
+        >>> del handle, array  # and the memory with them
+
+    Source:
+        ELEKTRONN and ELEKTRONN2, whose class of this name it replaces.
+    """
+
+    @staticmethod
+    def shm2ndarray(mp_array: Any, shape: Any = None) -> NDArray[Any]:
+        """A live view of shared memory: whoever writes to it, in any process, changes it for all.
+
+        Args:
+            mp_array: A handle, or a ``multiprocessing.Array`` or ``RawArray``.
+            shape: Shape of the array, in C order; flat without it.
+
+        Raises:
+            ShapeMismatch: The handle has another number of elements; holds both.
+            TypeError: `mp_array` is no handle.
+        """
+        if isinstance(mp_array, Handle):
+            flat = mp_array.view()
+        else:
+            raw = mp_array.get_obj() if hasattr(mp_array, "get_obj") else mp_array
+            if not hasattr(raw, "_length_"):
+                raise TypeError(f"a handle or a multiprocessing.Array is expected, got {type(mp_array).__name__}")
+            flat = np.ctypeslib.as_array(raw)
+        if shape is None:
+            return flat
+        try:
+            return flat.reshape(shape)
+        except ValueError as error:
+            raise ShapeMismatch(f"a handle of {flat.size} elements cannot have the shape {shape}") from error
+
+    @staticmethod
+    def ndarray2shm(np_array: Any, lock: bool = False) -> Handle:
+        """A handle of a copy of an array, which may lie in memory in any order. The copy is flat, in C order.
+
+        Args:
+            np_array: The array.
+            lock: Make a lock with it: see `Handle.get_lock`.
+        """
+        array = np.asarray(np_array)
+        return SharedMem.puthandle(array.dtype, array.shape, array, lock)
+
+    @staticmethod
+    def puthandle(dtype: DTypeLike, shape: Any, data: Any = None, lock: bool = False) -> Handle:
+        """A handle of new shared memory.
+
+        Args:
+            dtype: Any dtype of a fixed size.
+            shape: Shape of the array that will lie there.
+            data: What to write into it, of the same shape, or flat in C order; without it, zeros.
+            lock: Make a lock with it: see `Handle.get_lock`.
+
+        Raises:
+            ShapeMismatch: `data` has another shape; holds both.
+            TypeError: The dtype has no fixed size, or `data` would have to change its kind.
+            OverflowError: A value does not fit into the dtype.
+        """
+        dtype, shape = fixed_dtype(dtype), fixed_shape(shape)
+        size = math.prod(shape)
+        file = shared_memory_file("dataflow-array", max(1, size * dtype.itemsize))
+        handle = Handle(os.dup(file.fd), 0, dtype, size, SharedLock() if lock else None)
+        file.close()
+        if data is not None:
+            array = np.asarray(data)
+            view = handle.view() if array.ndim == 1 else handle.view().reshape(shape)
+            store_one(view, data, "data", array)
+        return handle

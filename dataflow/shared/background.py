@@ -1,0 +1,232 @@
+"""Background processes that call one function again and again, and leave its arrays in shared memory."""
+
+from __future__ import annotations
+
+import operator
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.context import BaseContext
+from types import TracebackType
+from typing import Any, ClassVar, Self, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.errors import DataFlowTerminated
+from dataflow.seeding import current_root, fresh_root, root_seed
+from dataflow.shared.arrays import SharedMem
+from dataflow.shared.bench import Bench, Call
+from dataflow.shared.layout import Layout, as_array, components_of, store
+from dataflow.shared.team import context_of
+from dataflow.shared.timing import Profile, Statistics
+
+__all__ = ["BackgroundProc", "seconds"]
+
+
+class BackgroundProc(SharedMem):
+    """Call a function again and again in background processes; `get` has its next result, ready made.
+
+    Every result consists of arrays of the same shapes and dtypes, agreed once. Each process has two places for them in
+    shared memory: it makes one result ahead (two where `get` gives views), and waits, using no CPU, until `get` has
+    taken it.
+
+    In each process `random` and `numpy.random` start from a seed of their own, which follows from `seed`, or from
+    `dataflow.seed`: several processes draw different numbers, and with ``ordered=True`` the same results come in every
+    run. Without either the numbers are new each time.
+
+    ELEKTRONN 1's order of arguments, ``BackgroundProc(dtypes, shapes, target, ...)``, is understood too.
+
+    Args:
+        target: What the processes call: a function or a method. It returns one array, or a list or tuple of arrays.
+            Under fork it is inherited, with all the data that it refers to, and not copied.
+        dtypes: The dtype of each array. Without it the target is called once, here, to see.
+        shapes: The shape of each array; likewise.
+        n_proc: Number of processes. 0 calls the target in `get`, for a debugger.
+        target_args: Arguments of the target, always the same.
+        target_kwargs: Its keyword arguments.
+        profile: Log the times of every result, at level INFO. See also `statistics`.
+        ordered: Take the results of the processes in turn; False takes whichever is ready first.
+        seed: A root seed of its own, instead of the one of `dataflow.seed`.
+        copy: Give out arrays that are the caller's to keep; False gives views of the shared memory, which are valid
+            until the next `get`, and then show the next but one result.
+        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
+
+    Raises:
+        TypeError: `target` is no function, or returns no arrays, or a dtype has no fixed size.
+        ValueError: `dtypes` and `shapes` differ in length, or `n_proc` is negative.
+
+    Example:
+        >>> def get_batch(batch_size):
+        ...     return np.random.random((batch_size, 8, 8)), np.zeros(batch_size, np.int16)
+        >>> with BackgroundProc(get_batch, n_proc=2, target_args=(4,)) as bg:
+        ...     for _ in range(3):
+        ...         data, label = bg.get()
+        >>> data.shape, label.dtype
+        ((4, 8, 8), dtype('int16'))
+
+    Source:
+        ELEKTRONN and ELEKTRONN2, whose class of this name it replaces.
+    """
+
+    owner: ClassVar[str] = "BackgroundProc"
+    """What messages call it."""
+
+    restart: ClassVar[str] = "reset()"
+    """What the user calls to start afresh, for messages."""
+
+    def __init__(
+        self,
+        target: Any,
+        dtypes: Any = None,
+        shapes: Any = None,
+        n_proc: SupportsIndex = 1,
+        target_args: Sequence[Any] = (),
+        target_kwargs: Mapping[str, Any] | None = None,
+        profile: bool = False,
+        *,
+        ordered: bool = True,
+        seed: int | None = None,
+        copy: bool = True,
+        context: BaseContext | str | None = None,
+    ) -> None:
+        if callable(shapes) and not callable(target):
+            target, dtypes, shapes = shapes, target, dtypes  # as in ELEKTRONN 1
+        if not callable(target):
+            raise TypeError(f"{self.owner}: target is a function that returns arrays, got {type(target).__name__}")
+        self.n_proc = operator.index(n_proc)
+        if self.n_proc < 0:
+            raise ValueError(f"{self.owner}: n_proc is 0 (call the target in get) or more, got {n_proc}")
+        self._fixed_root = root_seed(self, seed)
+        self._root = fresh_root()  # where nobody fixes one
+        self._call = Call(target, tuple(target_args), dict(target_kwargs or {}))
+        self._layout = _agreed(self.owner, self._call, dtypes, shapes)
+        self._context = context
+        self._ordered = ordered
+        self._copy = copy
+        self._profile = Profile(self.owner, profile)
+        self._sets = 0  # sets of workers started so far: each draws other numbers
+        self._bench: Bench | None = None  # None after shutdown, and with n_proc=0
+        self._finaliser: weakref.finalize[Any, Any] | None = None  # ends the bench when this object is collected
+        self._is_shut_down = False  # asked only where there is no bench to tell
+        self._start()
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """The dtype of each array of a result."""
+        return list(self._layout.dtypes)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each array of a result."""
+        return list(self._layout.shapes)
+
+    def get(self, timeout: float | None = None) -> tuple[NDArray[Any], ...]:
+        """Wait for the next result: a tuple of arrays.
+
+        Args:
+            timeout: Seconds; None, or False as in ELEKTRONN2, waits as long as the processes are alive.
+
+        Raises:
+            ShapeMismatch: The target returned another number of arrays, or another shape; holds both.
+            OverflowError: A value does not fit into the agreed dtype.
+            WorkerDied: A process was killed, crashed or exited; says which, how, and what to do.
+            WorkerError: The target raised an exception that cannot be pickled. Any other arrives as its own type, with
+                the process's traceback as its cause.
+            TimeoutError: There was no result after `timeout` seconds. It stays usable.
+            DataFlowTerminated: It was shut down, or has failed before. `reset` starts afresh.
+        """
+        limit = seconds(timeout)
+        if self.n_proc == 0 and not self._is_shut_down:
+            return self._in_place()
+        bench = self._bench
+        if bench is None:
+            raise DataFlowTerminated(f"{self.owner} was shut down. Call {self.restart} to start afresh")
+        try:
+            return bench.take(limit)
+        except BaseException:
+            if bench.failed and self._finaliser is not None:
+                # The failure holds the frames that it came through, this object among them; the bench is closed.
+                self._finaliser.detach()
+            raise
+
+    def reset(self) -> None:
+        """Stop the processes, and start new ones. What was made and not taken is lost; the numbers go on."""
+        self.shutdown()
+        self._start()
+
+    def shutdown(self) -> None:
+        """Stop the processes. Idempotent; also happens when nothing refers to this object any more, and at exit."""
+        self._is_shut_down = True
+        bench, self._bench = self._bench, None
+        if self._finaliser is not None:
+            self._finaliser.detach()
+        if bench is not None:
+            bench.close()
+
+    close = shutdown
+
+    def statistics(self) -> Statistics:
+        """Where the time went, so far."""
+        return self._profile.statistics
+
+    def __iter__(self) -> Iterator[tuple[NDArray[Any], ...]]:
+        while True:
+            yield self.get()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _start(self) -> None:
+        if self.n_proc:
+            root = current_root() if self._fixed_root is None else self._fixed_root
+            self._sets += 1
+            self._bench = Bench(
+                self._profile,
+                context_of(self.owner, self._context),
+                self._call,
+                self._layout,
+                self.n_proc,
+                (self._root if root is None else root, self._sets),
+                reseed=root is not None,
+                ordered=self._ordered,
+                copy=self._copy,
+                restart=self.restart,
+            )
+            self._finaliser = weakref.finalize(self, self._bench.close)
+        self._is_shut_down = False
+
+    def _in_place(self) -> tuple[NDArray[Any], ...]:
+        result = tuple(np.empty(shape, dtype) for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
+        began = time.perf_counter()
+        store(result, self._call())
+        made = time.perf_counter() - began
+        self._profile.add("get itself", made, 0.0, made)
+        return result
+
+
+def _agreed(owner: str, call: Callable[[], Any], dtypes: Any, shapes: Any) -> Layout:
+    """The layout that the user gives, completed by a trial call."""
+    if dtypes is None or shapes is None:
+        parts = [as_array(part, position) for position, part in enumerate(components_of(call()))]
+        dtypes = [part.dtype for part in parts] if dtypes is None else dtypes
+        shapes = [part.shape for part in parts] if shapes is None else shapes
+    return Layout.of(owner, dtypes, shapes)
+
+
+def seconds(timeout: float | None) -> float | None:
+    """A time limit; None where there is none.
+
+    Raises:
+        ValueError: It is negative.
+    """
+    if timeout is None or timeout is False:
+        return None
+    if timeout < 0:
+        raise ValueError(f"timeout is a number of seconds from 0, or None, got {timeout}")
+    return timeout

@@ -1,0 +1,174 @@
+"""A queue of arrays that background processes fill, first in, first out."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.context import BaseContext
+from types import TracebackType
+from typing import Any, Self, SupportsIndex
+
+from numpy.typing import NDArray
+
+from dataflow.seeding import current_root, fresh_root, root_seed
+from dataflow.shared.arrays import SharedMem
+from dataflow.shared.background import seconds
+from dataflow.shared.bench import Call
+from dataflow.shared.desk import Desk, Task
+from dataflow.shared.layout import Layout
+from dataflow.shared.team import context_of
+from dataflow.shared.timing import Profile, Statistics
+
+__all__ = ["SharedQ"]
+
+
+class SharedQ(SharedMem):
+    """Start jobs that fill arrays in the background, and take the arrays in the order in which the jobs were started.
+
+    The target is called as ``target(mp_arrays, shapes, *target_args, **target_kwargs)`` in another process. There
+    `SharedMem.shm2ndarray` makes an array of each handle in `mp_arrays`; what is written into it is what `get` gives
+    out. What the target returns is ignored.
+
+    All jobs that were started run at once, each in a process of its own. A process that has done its job is given the
+    next one, if target and arguments can be pickled and are small (62 KiB); else a new one is started. A used process
+    sees the global variables of a module as they were when the process was started: pass as an argument what changes,
+    or say ``reuse=False``.
+
+    In each job `random` and `numpy.random` start from a seed of its own, which follows from `seed`, or from
+    `dataflow.seed`, and from the number of the job. Without either the numbers are new each time.
+
+    Args:
+        n_proc: How many jobs should be under way after each `get`; if there are fewer, a warning is logged.
+        default_target: What `startproc` starts if it is given no target.
+        default_args: Its arguments, if `startproc` is given none.
+        default_kwargs: Its keyword arguments, if `startproc` is given none.
+        profile: Log the times of every result, at level INFO. See also `statistics`.
+        seed: A root seed of its own, instead of the one of `dataflow.seed`.
+        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
+        reuse: Give processes a next job. False starts one process for each job, as ELEKTRONN does.
+
+    Example:
+        >>> def load(mp_arrays, shapes, number):
+        ...     SharedMem.shm2ndarray(mp_arrays[0], shapes[0])[:] = number
+        >>> with SharedQ(n_proc=2) as queue:
+        ...     for number in range(3):
+        ...         queue.startproc([np.float32], [(2, 2)], load, (number,))
+        ...     queue.get()[0].tolist()
+        [[0.0, 0.0], [0.0, 0.0]]
+
+    Source:
+        ELEKTRONN and ELEKTRONN2, whose class of this name it replaces.
+    """
+
+    def __init__(
+        self,
+        n_proc: SupportsIndex = 0,
+        default_target: Callable[..., Any] | None = None,
+        default_args: Sequence[Any] = (),
+        default_kwargs: Mapping[str, Any] | None = None,
+        profile: bool = False,
+        *,
+        seed: int | None = None,
+        context: BaseContext | str | None = None,
+        reuse: bool = True,
+    ) -> None:
+        self.n_proc = operator.index(n_proc)
+        if self.n_proc < 0:
+            raise ValueError(f"SharedQ: n_proc is at least 0, got {n_proc}")
+        self.default_target = default_target
+        self.default_args = tuple(default_args)
+        self.default_kwargs = dict(default_kwargs or {})
+        self._fixed_root = root_seed(self, seed)
+        self._root = fresh_root()  # where nobody fixes one
+        self._context = context
+        self._reuse = reuse
+        self._profile = Profile(type(self).__name__, profile)
+        self._num_jobs = 0  # started so far
+        self._desk, self._finaliser = self._open()
+
+    def startproc(
+        self,
+        dtypes: Sequence[Any],
+        shapes: Sequence[Any],
+        target: Callable[..., Any] | None = None,
+        target_args: Sequence[Any] = (),
+        target_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start a job.
+
+        Args:
+            dtypes: The dtype of each array that it fills.
+            shapes: The shape of each; they are passed to the target as they are.
+            target: What to call; None takes the default.
+            target_args: What follows handles and shapes; empty takes the default.
+            target_kwargs: Keyword arguments; empty takes the default. All of them, ``data`` too, go to the target.
+
+        Raises:
+            TypeError: There is no target, or a dtype has no fixed size.
+            ValueError: `dtypes` and `shapes` differ in length.
+            NotPicklable: The start method is not fork, and the target or an argument cannot be sent.
+        """
+        target = self.default_target if target is None else target
+        if not callable(target):
+            raise TypeError("SharedQ.startproc: give a target, here or as default_target of the queue")
+        kwargs = dict(target_kwargs or self.default_kwargs)
+        call = Call(target, tuple(target_args) or self.default_args, kwargs)
+        task = Task(call, Layout.of("SharedQ.startproc", dtypes, shapes), shapes)
+        root = current_root() if self._fixed_root is None else self._fixed_root
+        self._num_jobs += 1
+        self._desk.start(
+            task,
+            context_of(type(self).__name__, self._context),
+            (self._root if root is None else root, self._num_jobs),
+            reseed=root is not None,
+        )
+
+    def get(self, timeout: float | None = None) -> list[NDArray[Any]]:
+        """Wait for the job that was started first: the list of its arrays, which are the caller's to keep.
+
+        A job that failed has its turn like any other, and is over then; the jobs after it are not concerned.
+
+        Args:
+            timeout: Seconds; None waits as long as the job's process is alive.
+
+        Raises:
+            IndexError: No job is left.
+            WorkerDied: The job's process was killed, crashed or exited; says how, and what to do.
+            WorkerError: The target raised an exception that cannot be pickled. Any other arrives as its own type, with
+                the process's traceback as its cause.
+            TimeoutError: The job was not done after `timeout` seconds. It goes on, and stays the next one.
+            DataFlowTerminated: The queue was shut down meanwhile.
+        """
+        return self._desk.take(seconds(timeout))
+
+    def reset(self) -> None:
+        """Stop all processes and forget all jobs; the queue is empty then, and can be used again."""
+        old = self._desk
+        self._finaliser.detach()
+        self._desk, self._finaliser = self._open()
+        old.close()
+
+    shutdown = close = reset
+
+    def statistics(self) -> Statistics:
+        """Where the time went, so far."""
+        return self._profile.statistics
+
+    def __len__(self) -> int:
+        return len(self._desk)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _open(self) -> tuple[Desk, weakref.finalize[Any, Any]]:
+        desk = Desk(self._profile, self.n_proc, self._reuse)
+        return desk, weakref.finalize(self, desk.close)

@@ -1,0 +1,164 @@
+"""Arrays of fixed shapes and dtypes: where they lie in shared memory, and what may be written into them."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dataflow.errors import ShapeMismatch
+
+__all__ = ["Layout", "components_of", "fixed_dtype", "fixed_shape", "store"]
+
+_ALIGNMENT: Final = 64
+_KINDS_WITH_RANGES: Final = "iu"
+_KINDS_WITH_INFINITIES: Final = "fc"
+_CURE: Final = "return one array, or a list or tuple of arrays"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What several arrays look like, and where each begins in one piece of memory."""
+
+    dtypes: tuple[np.dtype[Any], ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, owner: str, dtypes: Sequence[DTypeLike], shapes: Sequence[Any]) -> Layout:
+        """The layout that a user describes by two lists.
+
+        Raises:
+            ValueError: The lists differ in length; the message holds both.
+            TypeError: A dtype has no fixed size, or something is no list.
+        """
+        for name, value in (("dtypes", dtypes), ("shapes", shapes)):
+            if not isinstance(value, list | tuple):
+                raise TypeError(f"{owner}: {name} is a list with one entry for each array, got {value!r:.100}")
+        if len(dtypes) != len(shapes):
+            raise ValueError(f"{owner}: {len(dtypes)} dtypes for {len(shapes)} shapes; give one of each for each array")
+        return cls(tuple(map(fixed_dtype, dtypes)), tuple(map(fixed_shape, shapes)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all arrays take together; at least one."""
+        return max(1, self.starts()[-1])
+
+    def starts(self) -> list[int]:
+        """Where each array begins, and where the next set of arrays would."""
+        starts = [0]
+        for dtype, shape in zip(self.dtypes, self.shapes, strict=True):
+            nbytes = math.prod(shape) * dtype.itemsize
+            starts.append(starts[-1] + -(-nbytes // _ALIGNMENT) * _ALIGNMENT)
+        return starts
+
+    def views(self, memory: mmap.mmap, start: int = 0) -> list[NDArray[Any]]:
+        """The arrays that lie at `start`, to be read and written in place."""
+        parts = zip(self.dtypes, self.shapes, self.starts(), strict=False)
+        return [np.ndarray(shape, dtype, memory, start + begin) for dtype, shape, begin in parts]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{dtype} {shape}" for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
+
+
+def fixed_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype, if its values take a fixed number of bytes."""
+    found = np.empty(0, dtype).dtype  # numpy makes a text of no length one of length 1
+    if found.hasobject:
+        raise TypeError(f"dtype {found} refers to Python objects, which cannot be shared between processes")
+    return found
+
+
+def fixed_shape(shape: Any) -> tuple[int, ...]:
+    """The shape as a tuple; a single number is the length of a vector."""
+    sizes = tuple(map(operator.index, shape)) if isinstance(shape, Sequence | np.ndarray) else (operator.index(shape),)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"a shape has no negative size, got {sizes}")
+    return sizes
+
+
+def components_of(result: Any) -> tuple[Any, ...]:
+    """The arrays of what a function returned: one, or several in a list or tuple."""
+    if isinstance(result, dict | set):
+        raise TypeError(f"the target returned a {type(result).__name__}; {_CURE}")
+    if isinstance(result, np.ndarray | np.generic | complex | float | int | str | bytes):
+        return (result,)
+    if result is None:
+        raise TypeError(f"the target returned None; {_CURE}")
+    return tuple(result)
+
+
+def as_array(value: Any, position: int) -> NDArray[Any]:
+    """A component as an array, whatever its dtype."""
+    if value is None:
+        raise TypeError(f"component {position} of the result is None; return an array, or leave the component out")
+    return np.asarray(value)
+
+
+def store(views: Sequence[NDArray[Any]], result: Any) -> None:
+    """Write what the target returned into `views`.
+
+    Raises:
+        ShapeMismatch: Another number of arrays, or another shape; holds both.
+        TypeError: A value would have to change its kind, for example a float become an integer.
+        OverflowError: A value does not fit into the dtype.
+    """
+    parts = components_of(result)
+    if len(parts) != len(views):
+        raise ShapeMismatch(
+            f"the target returned {len(parts)} arrays, of shapes {[np.shape(part) for part in parts]}; agreed were "
+            f"{len(views)}, of shapes {[view.shape for view in views]}"
+        )
+    for position, (view, part) in enumerate(zip(views, parts, strict=True)):
+        store_one(view, part, f"component {position}", as_array(part, position))
+
+
+def store_one(view: NDArray[Any], value: Any, name: str, array: NDArray[Any]) -> None:
+    """Write `value`, which `array` is as an array, into `view`; for what it raises see `store`."""
+    if array.shape != view.shape:
+        raise ShapeMismatch(f"{name} has shape {array.shape}; agreed was {view.shape}")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, and the mask would be lost: call filled() first")
+    # A Python int has no sign of its own, as in numpy: 5 fits into uint8, and -1 does not.
+    weak = not isinstance(value, np.ndarray | np.generic) and array.dtype.kind == "i" and view.dtype.kind == "u"
+    if not weak and not np.can_cast(array.dtype, view.dtype, "same_kind"):
+        raise TypeError(
+            f"{name} has dtype {array.dtype}, shape {array.shape}, and cannot become {view.dtype}, shape {view.shape}, "
+            "without changing its kind. Convert it with astype, or agree on another dtype"
+        )
+    # numpy calls days into nanoseconds safe, and they overflow.
+    simple = view.dtype == array.dtype or view.dtype.kind not in "mMV"
+    if simple and np.can_cast(array.dtype, view.dtype, "safe"):
+        np.copyto(view, array)
+    else:
+        _store_checked(view, array, name)
+
+
+def _store_checked(view: NDArray[Any], array: NDArray[Any], name: str) -> None:
+    if view.dtype.kind in _KINDS_WITH_INFINITIES:
+        fits = True
+        try:
+            with np.errstate(over="raise"):
+                np.copyto(view, array, casting="unsafe")
+        except FloatingPointError:
+            fits = False
+    elif view.dtype.kind in _KINDS_WITH_RANGES and array.dtype.kind in _KINDS_WITH_RANGES:
+        limits = np.iinfo(view.dtype)
+        fits = not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
+        np.copyto(view, array, casting="unsafe")
+    else:  # texts, times, structures: nothing may be cut off
+        np.copyto(view, array, casting="unsafe")
+        back = view.astype(array.dtype, casting="unsafe")
+        times = array.dtype.kind in "mM"
+        fits = bool(np.array_equal(back, array, equal_nan=True) if times else np.array_equal(back, array))
+    if not fits:
+        spread = f", from {array.min()} to {array.max()}" if array.dtype.kind in "iufmM" else ""
+        raise OverflowError(
+            f"{name} has values of {array.dtype}, shape {array.shape}{spread}, that do not fit into {view.dtype}, "
+            f"shape {view.shape}"
+        )

@@ -1,0 +1,147 @@
+"""Datapoints that background processes make by calling one function again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import Any, SupportsIndex
+
+from dataflow.life import life_of
+from dataflow.seeding import Stream, derived, root_seed
+from dataflow.shared.background import BackgroundProc, seconds
+from dataflow.sources.source import Source
+
+__all__ = ["BackgroundData"]
+
+
+class BackgroundData(Source):
+    """What `BackgroundProc` gives, as a dataflow that chains with every node: lists of arrays, without an end.
+
+    A pass never ends; `FixedSizeData` above it makes passes of a given length. The processes stay when a loop is left
+    with `break`, and the next pass goes on where it stopped.
+
+    Args:
+        target: What the processes call: it returns one array, or a list or tuple of arrays, always of the same shapes
+            and dtypes.
+        dtypes: The dtype of each array. Without it the target is called once, here, to see.
+        shapes: The shape of each array; likewise.
+        n_proc: Number of processes. 0 calls the target in the consumer, for a debugger.
+        target_args: Arguments of the target, always the same.
+        target_kwargs: Its keyword arguments.
+        ordered: Take the results of the processes in turn; False takes whichever is ready first.
+        seed: A root seed of its own, instead of the one of `dataflow.seed`.
+        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the processes are alive.
+        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
+
+    Raises:
+        WorkerDied: A process was killed, crashed or exited; says which, how, and what to do.
+        TimeoutError: No datapoint came for `timeout` seconds.
+
+    Example:
+        >>> def get_batch():
+        ...     return np.random.random((4, 8, 8)), np.zeros(4, np.int16)
+        >>> with FixedSizeData(BackgroundData(get_batch, n_proc=2), 3) as df:
+        ...     [(data.shape, label.dtype) for data, label in df]
+        [((4, 8, 8), dtype('int16')), ((4, 8, 8), dtype('int16')), ((4, 8, 8), dtype('int16'))]
+    """
+
+    draws = True
+    endless = True
+    continues = True
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        dtypes: Sequence[Any] | None = None,
+        shapes: Sequence[Any] | None = None,
+        n_proc: SupportsIndex = 1,
+        target_args: Sequence[Any] = (),
+        target_kwargs: Mapping[str, Any] | None = None,
+        *,
+        ordered: bool = True,
+        seed: int | None = None,
+        timeout: float | None = None,
+        context: BaseContext | str | None = None,
+    ) -> None:
+        self.target = target
+        self.dtypes = dtypes
+        self.shapes = shapes
+        self.n_proc = n_proc
+        self.target_args = target_args
+        self.target_kwargs = target_kwargs
+        self.ordered = ordered
+        self.own_root = root_seed(self, seed)
+        self.timeout = seconds(timeout)
+        self.context = context
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the order of datapoints is the same in every run: not where it depends on who is ready first."""
+        return self.ordered or self.n_proc in {0, 1}
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return life_of(self).continued.take(stream, partial(self._results, stream), type(self).__name__)
+
+    def reset_state(self) -> None:
+        """Stop the processes, if there are any; the next pass starts new ones."""
+        life = life_of(self)
+        life.continued.drop()
+        life.own(self, None)
+
+    def _results(self, stream: Stream) -> Iterator[Any]:
+        source = self._processes().at(stream, partial(self._open, stream))
+        while True:
+            yield list(source.get(self.timeout))
+
+    def _processes(self) -> _Processes:
+        life = life_of(self)
+        with life.lock:
+            if not isinstance(life.resource, _Processes):
+                life.own(self, _Processes())
+            processes = life.resource
+            assert isinstance(processes, _Processes)
+            return processes
+
+    def _open(self, stream: Stream) -> BackgroundProc:
+        life = life_of(self)
+        words = self.words(stream, life.begun)  # new processes draw other numbers
+        life.begun += 1
+        return _Background(
+            self.target,
+            self.dtypes,
+            self.shapes,
+            self.n_proc,
+            self.target_args,
+            self.target_kwargs,
+            ordered=self.ordered,
+            seed=derived(words),
+            context=self.context,
+        )
+
+
+class _Background(BackgroundProc):
+    """The same, with other words in its messages."""
+
+    owner = "BackgroundData"
+    restart = "reset_state()"
+
+
+class _Processes:
+    """The processes of one flow, for each place in a chain at which it stands."""
+
+    def __init__(self) -> None:
+        self._open: dict[Stream, BackgroundProc] = {}
+
+    def at(self, stream: Stream, begin: Callable[[], BackgroundProc]) -> BackgroundProc:
+        """Those at `stream`, begun by `begin` if there are none."""
+        if stream not in self._open:
+            for old in [old for old in self._open if old.root != stream.root]:  # the user has seeded anew
+                self._open.pop(old).close()
+            self._open[stream] = begin()
+        return self._open[stream]
+
+    def close(self) -> None:
+        """Stop all of them. Idempotent."""
+        while self._open:
+            self._open.popitem()[1].close()

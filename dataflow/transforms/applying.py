@@ -1,0 +1,182 @@
+"""A function applied to one datapoint after another: which of them it raises for, and whether that is borne."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from copy import copy
+from itertools import repeat
+from operator import length_hint
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.datapoint import HOLE, component, replaced
+from dataflow.failures import failure_of
+from dataflow.tolerance import Tolerance
+
+__all__ = ["Applied", "AppliedToComponent", "Asked", "explain", "name_of"]
+
+Place = Callable[[int], tuple[int, int]]
+"""From the number of a datapoint, in the order in which they come, to (pass, position in it)."""
+
+
+def name_of(func: object) -> str:
+    """What a function is called in messages."""
+    return getattr(func, "__qualname__", None) or repr(func)
+
+
+def explain(error: Exception, owner: str, func: object, place: tuple[int, int] | None = None) -> None:
+    """Note on `error` that `func` has raised it, for the datapoint at `place`; to be called before ``raise``.
+
+    Raises:
+        RuntimeError: `error` is a StopIteration: it would look like the end of the pass, and cut it short without a
+            word.
+    """
+    where = "" if place is None else f", for datapoint {place[1]} of pass {place[0]}"
+    error.add_note(f"raised by the function of {owner}: {name_of(func)}{where}")
+    if isinstance(error, StopIteration):
+        raise RuntimeError(f"the function of {owner}, {name_of(func)}, raised StopIteration{where}") from error
+
+
+class Applied:
+    """`func` applied to a shallow copy of each datapoint, in one pass or one answer to indexes.
+
+    Where nothing fails it knows no positions, and costs nothing: the datapoints are paired with an iterator that can
+    say how much is left of it, and that is asked when something fails.
+
+    Args:
+        owner: Name of the node's class, for messages.
+        func: Takes a datapoint and returns one, or None to drop it.
+        place: Says, from the number of a datapoint among those of `over`, which pass and position it has.
+        tolerance: Bears what fails, and raises when the budget is used up; None where nothing is borne.
+        scope: What tells this run from others of the same node, whose passes have the same numbers.
+
+    Example:
+        >>> from dataflow.tolerance import Tolerance
+        >>> from dataflow.transforms.applying import Applied
+        >>> tolerance = Tolerance("MapData", 1)
+        >>> applied = Applied("MapData", lambda dp: [1 / dp[0]], lambda k: (0, k), tolerance)
+        >>> list(applied.over([[1], [0], [2]]))
+        [[1.0], HOLE, [0.5]]
+        >>> tolerance.failures[0].position, tolerance.failures[0].kind
+        (1, 'ZeroDivisionError')
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        func: Callable[[Any], Any],
+        place: Place,
+        tolerance: Tolerance | None = None,
+        scope: Hashable = None,
+    ) -> None:
+        self.owner = owner
+        self.func = func
+        self._place = place
+        self._tolerance = tolerance
+        self._scope = scope
+        self._left: Any = repeat(None, sys.maxsize)
+
+    @property
+    def begun(self) -> int:
+        """How many datapoints it has been given."""
+        return sys.maxsize - length_hint(self._left)
+
+    def over(self, datapoints: Iterable[Any]) -> Iterator[Any]:
+        """For each of `datapoints` what `func` makes of it, or `HOLE`. To be called once."""
+        return map(self.step if self._tolerance is None else self._bear, datapoints, self._left)
+
+    def step(self, dp: Any, _: None) -> Any:
+        """One datapoint, of which the second argument counts the number."""
+        if dp is HOLE:
+            return HOLE
+        try:
+            out = self.func(dp[:] if type(dp) is list else copy(dp))
+        except Exception as error:
+            self.explain(error)
+            raise
+        return HOLE if out is None else out
+
+    def explain(self, error: Exception) -> None:
+        """The function has raised `error` for the present datapoint: to be called before ``raise``."""
+        explain(error, self.owner, self.func, self._place(self.begun - 1))
+
+    def _bear(self, dp: Any, _: None) -> Any:
+        if dp is HOLE:
+            return HOLE
+        tolerance = self._tolerance
+        assert tolerance is not None
+        tolerance.seen += 1
+        try:
+            out = self.step(dp, _)
+        except Exception as error:
+            p, position = self._place(self.begun - 1)
+            failure = failure_of(f"{self.owner}({name_of(self.func)})", position, p, error)
+            tolerance.skip(failure, error, in_pass=(self._scope, p))
+            out = HOLE
+        if tolerance.seen >= tolerance.due:
+            tolerance.look()
+        return out
+
+
+class AppliedToComponent(Applied):
+    """`func` applied to one component of each datapoint, which is handed over as it is.
+
+    Args:
+        owner: As for `Applied`, and so are the others.
+        func: Takes the component and returns a new one, or None to drop the datapoint.
+        place: …
+        tolerance: …
+        scope: …
+        index: Position of the component, or its key in a dict.
+    """
+
+    def __init__(self, *args: Any, index: Any) -> None:
+        super().__init__(*args)
+        self._index = index
+
+    def step(self, dp: Any, _: None) -> Any:
+        if dp is HOLE:
+            return HOLE
+        old = component(dp, self._index)
+        try:
+            new = self.func(old)
+        except Exception as error:
+            self.explain(error)
+            raise
+        return HOLE if new is None else replaced(dp, self._index, new)
+
+
+class Asked:
+    """Blocks of indexes on their way down, remembered until their datapoints were given: to say which one failed.
+
+    Args:
+        blocks: The blocks.
+        length: Datapoints per pass; None where a pass never ends.
+    """
+
+    def __init__(self, blocks: Iterable[NDArray[np.int64]], length: Callable[[], int | None]) -> None:
+        self._blocks = blocks
+        self._length = length
+        self._kept: deque[tuple[int, NDArray[np.int64]]] = deque()
+        self._num_asked = 0
+
+    def noted(self, applied: Applied) -> Iterator[NDArray[np.int64]]:
+        """The blocks; `applied` is given the datapoints."""
+        for block in self._blocks:
+            while self._kept and self._kept[0][0] + len(self._kept[0][1]) <= applied.begun:
+                self._kept.popleft()
+            self._kept.append((self._num_asked, block))
+            self._num_asked += len(block)
+            yield block
+
+    def place(self, k: int) -> tuple[int, int]:
+        """Pass and position of the datapoint that is the k-th, from 0."""
+        for start, block in self._kept:
+            if start <= k < start + len(block):
+                index, length = int(block[k - start]), self._length()
+                return divmod(index, length) if length else (0, index)
+        raise AssertionError("an input has given more datapoints than it was asked for")

@@ -1,0 +1,127 @@
+"""Maps that draw random numbers: the generator belongs to the datapoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from functools import partial
+from itertools import chain, count, tee
+from typing import Any
+
+import numpy as np
+
+from dataflow.base import Blocks, DataFlow
+from dataflow.datapoint import HOLE, present
+from dataflow.failures import Budget
+from dataflow.life import life_of
+from dataflow.passes import known_length
+from dataflow.seeding import Rng, Stream, root_seed
+from dataflow.transforms.applying import Applied, Asked, Place
+from dataflow.transforms.indexing import order_by_index
+from dataflow.transforms.mapping import MapData
+
+__all__ = ["AppliedWithRng", "RandomMapData"]
+
+
+class AppliedWithRng(Applied):
+    """`func`, which takes a generator too, applied to a shallow copy of each datapoint.
+
+    Args:
+        owner: As for `Applied`, and so are those up to `scope`.
+        func: Takes a datapoint and a generator.
+        place: …
+        tolerance: …
+        scope: …
+        rng_at: Gives the generator of an index: `IndexRngs.at`, or `IndexRngs.of` with a pass.
+        indexes: The index of each datapoint.
+    """
+
+    func: Callable[..., Any]
+
+    def __init__(self, *args: Any, rng_at: Callable[[int], Rng], indexes: Iterator[int]) -> None:
+        super().__init__(*args)
+        self._rng_at = rng_at
+        self._indexes = indexes
+        self._index = 0  # of the present datapoint
+
+    def over(self, datapoints: Iterable[Any]) -> Iterator[Any]:
+        return super().over(map(self._turn, datapoints, self._indexes))
+
+    def _turn(self, dp: Any, index: int) -> Any:
+        self._index = index
+        return dp
+
+    def step(self, dp: Any, _: None) -> Any:
+        if dp is HOLE:
+            return HOLE
+        try:
+            # No variable holds the generator: who keeps it would make the next one dearer.
+            out = self.func(dp[:] if type(dp) is list else copy(dp), self._rng_at(self._index))
+        except Exception as error:
+            self.explain(error)
+            raise
+        return HOLE if out is None else out
+
+
+class RandomMapData(MapData):
+    """Apply a function that draws random numbers: ``func(dp, rng)``.
+
+    The numbers of `rng` follow from the seed, the pass and the position of the datapoint, and from nothing else: not
+    from what was drawn for the datapoints before it, nor from the worker that does the work. So a datapoint can be made
+    again, on its own, as it was.
+
+    A generator that the function keeps after its return stays that of its datapoint, and disturbs no other.
+
+    Args:
+        ds: The input.
+        func: Takes a shallow copy of the datapoint and a `numpy.random.Generator`; returns a datapoint, or None to drop
+            it.
+        seed: A root seed for this node, instead of the one of `dataflow.seed`.
+        max_failures: How many datapoints may fail, as for `MapData`.
+
+    Raises:
+        TypeError: `func` cannot be called.
+        TooManyFailures: The budget `max_failures` is used up, if there is one; the last error is the cause.
+
+    Example:
+        >>> def jitter(dp, rng):
+        ...     return [dp[0] + rng.normal()]
+        >>> df = RandomMapData(DataFromList([[0.0], [10.0], [20.0]], shuffle=False), jitter, seed=1)
+        >>> list(df) == [df[0], df[1], df[2]], list(df) == [df[0], df[1], df[2]]
+        (True, False)
+    """
+
+    draws = True
+
+    def __init__(
+        self, ds: DataFlow, func: Callable[..., Any], *, seed: int | None = None, max_failures: Budget | None = None
+    ) -> None:
+        super().__init__(ds, func, max_failures=max_failures)
+        self.own_root = root_seed(self, seed)
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.ds.addressable:
+            return order_by_index(self, p, stream)  # what was dropped below keeps its position
+        if not self.ds.endless:
+            return self._numbered(p, p, stream)
+        return life_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), type(self).__name__)
+
+    def _numbered(self, drawn_as: int, p: int, stream: Stream) -> Iterator[Any]:
+        rng_at = partial(self.index_rngs(stream, None).of, drawn_as)
+        applied = self._applied_with(stream, lambda k: (p, k), rng_at, count())
+        return present(applied.over(self.ds.run_pass(p, stream)))
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        n = None if self.ds.endless else len(self.ds)
+        # Two views of the same blocks, of which neither is ahead of the other by more than one.
+        here, below = tee(blocks)
+        asked = Asked(below, partial(known_length, self.ds))
+        indexes = chain.from_iterable(map(np.ndarray.tolist, here))
+        applied = self._applied_with(stream, asked.place, self.index_rngs(stream, n).at, indexes)
+        return applied.over(self.ds.at(asked.noted(applied), stream))
+
+    def _applied_with(
+        self, stream: Stream, place: Place, rng_at: Callable[[int], Rng], indexes: Iterator[int]
+    ) -> Applied:
+        owner = type(self).__name__
+        return AppliedWithRng(owner, self.func, place, self.tolerance(), stream, rng_at=rng_at, indexes=indexes)

@@ -1,0 +1,59 @@
+"""Some of the datapoints: those that a function chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.errors import LengthUnknown
+from dataflow.seeding import Stream
+from dataflow.transforms.applying import explain
+
+__all__ = ["FilterData"]
+
+
+class FilterData(ProxyDataFlow):
+    """Give only the datapoints for which a function returns something true.
+
+    How many come out of a pass is not known beforehand, so it has no length and cannot be addressed. Where that is
+    wanted, filter the list before `DataFromList`, or return None from the function of `MapData`, which drops a
+    datapoint and keeps the positions of all others.
+
+    Args:
+        ds: The input.
+        predicate: Takes the datapoint itself, no copy.
+
+    Raises:
+        TypeError: `predicate` cannot be called.
+
+    Example:
+        >>> list(FilterData(DataFromList([[k] for k in range(5)], shuffle=False), lambda dp: dp[0] % 2))
+        [[1], [3]]
+    """
+
+    def __init__(self, ds: DataFlow, predicate: Callable[[Any], Any]) -> None:
+        super().__init__(ds)
+        if not callable(predicate):
+            raise TypeError(f"FilterData expects a function, got {type(predicate).__name__}")
+        self.predicate = predicate
+
+    @property
+    def indexed(self) -> bool:
+        return False
+
+    def __len__(self) -> int:
+        raise LengthUnknown("a pass of FilterData has no known length: it depends on each datapoint")
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return DataFlow.at(self, blocks, stream)
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return filter(self._is_wanted, self.ds.run_pass(p, stream))
+
+    def _is_wanted(self, dp: Any) -> Any:
+        try:
+            return self.predicate(dp)
+        except Exception as error:
+            explain(error, "FilterData", self.predicate)
+            raise

@@ -1,0 +1,86 @@
+"""What makes two chains the same chain: types, lengths, plain parameters, and names of functions.
+
+A saved state holds the description of its chain, and compares it with that of the chain which is to resume. Runners are
+not in it: they change where the work is done, not what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from dataflow.base import DataFlow
+from dataflow.passes import known_length
+
+__all__ = ["Description", "described", "difference"]
+
+Description = dict[str, Any]
+"""JSON: ``type`` and ``length`` of a node, its ``parameters`` as text, and the descriptions of its ``inputs``."""
+
+_PLAIN: Final = (bool, int, float, complex, str, bytes, np.dtype, type(None), type(Ellipsis))
+_MOST_ITEMS: Final = 32  # a longer list is data, not a parameter
+_MOST_TEXT: Final = 200
+
+
+def described(df: DataFlow) -> Description:
+    """The description of a chain."""
+    while df.stands_for is not df:
+        df = df.stands_for
+    parameters = {name: _outline(value) for name, value in sorted(df.compared.items()) if not _holds_flows(value)}
+    return {
+        "type": type(df).__name__,
+        "length": known_length(df),
+        "parameters": parameters,
+        "inputs": [described(ds) for ds in df.inputs],
+    }
+
+
+def difference(saved: Description, here: Description) -> str | None:
+    """The first difference, from above, as a part of a sentence; None if there is none."""
+    name = here["type"]
+    if saved.keys() != here.keys():
+        return f"what was saved of {name} is damaged"
+    if saved["type"] != name:
+        return f"there was {saved['type']} where {name} is now"
+    if saved["parameters"] != here["parameters"]:
+        for key in sorted({*saved["parameters"], *here["parameters"]}):
+            old, new = saved["parameters"].get(key, "missing"), here["parameters"].get(key, "missing")
+            if old != new:
+                return f"{name}.{key} was {old} and is {new}"
+    if len(saved["inputs"]) != len(here["inputs"]):
+        return f"{name} had {len(saved['inputs'])} inputs and has {len(here['inputs'])}"
+    below = map(difference, saved["inputs"], here["inputs"])
+    found = next((found for found in below if found is not None), None)
+    if found is None and saved["length"] != here["length"]:
+        return f"a pass of {name} had {saved['length']} datapoints and has {here['length']}"
+    return found
+
+
+def _holds_flows(value: Any) -> bool:
+    if isinstance(value, DataFlow):
+        return True
+    items: Any = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    first = next(iter(items), None)
+    # Pairs of flow and probability count, too.
+    return isinstance(first[0] if isinstance(first, list | tuple) and first else first, DataFlow)
+
+
+def _outline(value: Any) -> str:
+    """A text that is the same in every process that builds the same chain; no address, and no data."""
+    if isinstance(value, np.generic):
+        value = value.item()  # numpy writes its own scalars in one way or another
+    if isinstance(value, _PLAIN):
+        text = repr(value)
+        return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}… of {len(text)}"
+    if isinstance(value, list | tuple) and len(value) <= _MOST_ITEMS:
+        return f"[{', '.join(map(_outline, value))}]"
+    if isinstance(value, Mapping) and len(value) <= _MOST_ITEMS:
+        items = (f"{_outline(key)}: {_outline(item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, partial):
+        return f"partial({_outline(value.func)}, {_outline(value.args)}, {_outline(value.keywords)})"
+    name = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else type(value).__name__

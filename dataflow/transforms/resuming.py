@@ -1,0 +1,210 @@
+"""A flow that can say where it is, and go on from there in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, Final
+
+from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.datapoint import present
+from dataflow.errors import NotReproducible, StateMismatch
+from dataflow.life import life_of
+from dataflow.passes import known_length, root_stream, walk
+from dataflow.seeding import Stream, current_root
+from dataflow.transforms.fingerprints import described, difference
+from dataflow.transforms.indexing import consecutive, onwards
+
+__all__ = ["ResumableData"]
+
+_VERSION: Final = 1
+_KINDS: Final = {"version": int, "root": str, "pass": int, "offset": int, "flow": dict}
+_BLOCK: Final = 256  # indexes asked for at one time where a pass never ends
+_NOTHING: Final = object()
+
+
+class ResumableData(ProxyDataFlow):
+    """Save where a flow is, and go on from there: later, elsewhere, under another runner.
+
+    `state_dict` may be called at any time, between two datapoints too, and says which datapoint comes next. Where the
+    flow can be addressed, going on costs nothing, wherever that is; else the pass is made again up to that point, and
+    thrown away. It stands outermost, since it counts what the loop has received.
+
+    Whoever calls `state_dict` in the middle of a pass goes on in the middle: the first loop after `load_state_dict`
+    gets the rest of that pass. Where a pass is complete, it gets the next one.
+
+    Args:
+        ds: The flow.
+
+    Raises:
+        NotReproducible: The order of `ds` is not defined, because a runner mixes what several workers make, or
+            somebody else fills a queue; or `ds` cannot be addressed and goes on where its last pass stopped. Names the
+            node.
+        Dropped: A map dropped a datapoint below a node that counts, so that positions mean nothing.
+
+    Example:
+        >>> def make_flow():
+        ...     return ResumableData(BatchData(DataFromList([[k] for k in range(100)]), 8))
+        >>> df = make_flow()
+        >>> for step, batch in enumerate(df):
+        ...     if step == 4:
+        ...         state = df.state_dict()
+        ...         break
+        >>> resumed = make_flow()
+        >>> resumed.load_state_dict(state)
+        >>> rest = list(resumed)
+        >>> len(rest), [batch[0].tolist() for batch in rest] == [batch[0].tolist() for batch in df[5:12]]
+        (7, True)
+    """
+
+    def __init__(self, ds: DataFlow) -> None:
+        super().__init__(ds)
+        _require_order(ds)
+        # Now, since attributes of a user's node may change while it runs.
+        self._description = described(ds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the flow is, as JSON: version, root seed, pass and offset of the next datapoint, and the chain.
+
+        If there are several iterations, it is the place of the one begun last.
+        """
+        life = life_of(self)
+        mark = life.bookmark or _Bookmark(life.passes, 0, life.root())
+        p, offset = mark.p, mark.offset
+        n = known_length(self)
+        if n is not None and offset >= n:
+            p, offset = p + 1, 0
+        return {"version": _VERSION, "root": str(mark.root), "pass": p, "offset": offset, "flow": self._description}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was saved: the next loop begins there.
+
+        The root seed of the state becomes that of this flow, unless the program has called `dataflow.seed`.
+
+        Args:
+            state: What `state_dict` returned, also after JSON.
+
+        Raises:
+            StateMismatch: The state is none, or belongs to another chain, to another seed, or to a later version.
+        """
+        _check_form(state)
+        found = difference(state["flow"], self._description)
+        if found is not None:
+            raise StateMismatch(
+                f"the state was saved from another chain: {found}. Build the same chain to resume; runners, and how "
+                "many workers they have, may differ"
+            )
+        root = int(state["root"])
+        if current_root() not in {None, root}:
+            raise StateMismatch(
+                f"the state was saved with the seed {root}, but this program has called "
+                f"dataflow.seed({current_root()}). Leave out the call, or use the same number"
+            )
+        life = life_of(self)
+        life.entropy, life.fixed = root, True
+        life.passes = state["pass"]
+        life.bookmark = _Bookmark(state["pass"], state["offset"], root, loaded=True)
+
+    # -- the node ------------------------------------------------------------------------------------------------------
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        life = life_of(self)
+        if stream != root_stream(self) or p >= life.passes:
+            raise TypeError("ResumableData stands outermost: it counts what the loop receives, so put nothing above it")
+        loaded: _Bookmark | None = life.bookmark
+        mark = _Bookmark(p, 0, stream.root)
+        life.bookmark = mark
+        if loaded is None or not loaded.loaded or loaded.p != p or loaded.root != stream.root or not loaded.offset:
+            return self._counted(mark, stream)
+        mark.offset = loaded.offset
+        return self._rest(mark, stream)
+
+    def _rest(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
+        """What is left of the pass; or the next one if nothing is, as nobody had looked behind the last datapoint."""
+        p = mark.p
+        datapoints = self._counted(mark, stream)
+        first = next(datapoints, _NOTHING)
+        if first is not _NOTHING:
+            yield first
+            del first  # not kept through the pass
+        else:
+            life_of(self).passes = max(life_of(self).passes, p + 2)
+            datapoints = self._counted(mark, stream)
+        yield from datapoints
+
+    def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
+        """The datapoints from the bookmark to the end of its pass; the bookmark goes along."""
+        if not self.ds.addressable:
+            datapoints = islice(self.ds.run_pass(mark.p, stream), mark.offset, None)
+            return chain(map(mark.moved, datapoints), mark.turned())
+        if self.ds.endless:
+            blocks = onwards(mark.offset, _BLOCK)
+        else:
+            n = len(self.ds)
+            blocks = consecutive(mark.p * n + mark.offset, (mark.p + 1) * n)
+        return chain(present(map(mark.moved, self.ds.at(blocks, stream))), mark.turned())
+
+
+class _Bookmark:
+    """Where an iteration is: in pass `p`, before the datapoint at `offset`.
+
+    The offset counts positions where the flow can be addressed, so that what a map has dropped counts too; else
+    datapoints.
+    """
+
+    def __init__(self, p: int, offset: int, root: int, *, loaded: bool = False) -> None:
+        self.p = p
+        self.offset = offset
+        self.root = root
+        self.loaded = loaded  # comes from a state: the pass of this number begins here
+
+    def moved(self, dp: Any) -> Any:
+        """`dp`, which now has been given out."""
+        self.offset += 1
+        return dp
+
+    def turned(self) -> Iterator[Any]:
+        """Nothing; when it is asked for, the pass is complete."""
+        self.p, self.offset = self.p + 1, 0
+        yield from ()
+
+
+def _require_order(ds: DataFlow) -> None:
+    for node in walk(ds, everywhere=True):
+        name = type(node).__name__
+        if not node.reproducible:
+            raise NotReproducible(
+                f"ResumableData: the order in which {name} gives datapoints is not defined, so there is no place to "
+                "resume at. Of a runner with several workers use one, or strict=True; of a queue, make a list"
+            )
+    continuing = None if ds.addressable else _continuing(ds)
+    if continuing is not None:
+        raise NotReproducible(
+            f"ResumableData: a pass of {type(continuing).__name__} goes on where the last one stopped, so it cannot be "
+            "begun anew in another process. Put the datapoints into a list (DataFromList), or use a node that begins "
+            "anew, such as FixedSizeData(…, keep_state=False)"
+        )
+
+
+def _continuing(df: DataFlow) -> DataFlow | None:
+    """The first node whose passes depend on those before; None if there is none."""
+    if df.addressable and not df.endless:
+        return None  # what is below is read by index
+    if df.continues:
+        return df
+    return next((found for ds in df.inputs if (found := _continuing(ds)) is not None), None)
+
+
+def _check_form(state: Mapping[str, Any]) -> None:
+    if not isinstance(state, Mapping) or not isinstance(state.get("version"), int):
+        raise StateMismatch("this is no state of ResumableData: load what state_dict() returned")
+    if state["version"] != _VERSION:
+        raise StateMismatch(
+            f"the state has version {state['version']}, this dataflow reads version {_VERSION}: resume with the "
+            "version that has saved it"
+        )
+    for key, kind in _KINDS.items():
+        if not isinstance(state.get(key), kind):
+            raise StateMismatch(f"the state is damaged: {key!r} is {state.get(key)!r}, and no {kind.__name__}")
+    if not state["root"].isdecimal() or state["pass"] < 0 or state["offset"] < 0:
+        raise StateMismatch("the state is damaged: seed, pass and offset are numbers from 0")

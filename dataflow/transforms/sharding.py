@@ -1,0 +1,152 @@
+"""A share of a flow for each of several processes that run the same program."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, get_args
+
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.errors import NotReproducible
+from dataflow.passes import known_length, walk
+from dataflow.seeding import Stream
+from dataflow.transforms.arguments import require_addressable
+from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
+
+__all__ = ["ShardData"]
+
+_VARIABLES: Final = (  # who sets them: torchrun and its kin, Open MPI, Slurm
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+Tail = Literal["drop", "keep", "repeat"]
+
+
+class ShardData(ProxyDataFlow):
+    """Every `world_size`-th datapoint of each pass, beginning with number `rank`.
+
+    Each process of a training job builds the same chain, with the same seed, and a shard of its own; together the
+    shards of a pass are the pass. What a random node above a shard draws differs between ranks, what one below draws
+    does not: so shuffle below it, and augment above it.
+
+    Args:
+        ds: The input: it can be addressed.
+        rank: Number of this process, from 0. Where neither `rank` nor `world_size` is given, both are read from the
+            environment: RANK and WORLD_SIZE, or those of Open MPI or Slurm.
+        world_size: How many processes there are.
+        tail: What becomes of the rest where the datapoints cannot be divided equally: "drop" leaves it out, "repeat"
+            fills up with datapoints from the beginning of the pass, "keep" makes the first shards longer by one. With
+            the first two, every rank makes the same number of steps.
+
+    Raises:
+        NotAddressable: `ds` is only a sequence of passes; names the node.
+        ValueError: `rank` and `world_size` do not fit together, only one is known, or a shard would have no datapoint.
+        NotReproducible: Nobody has fixed a seed, so that every rank would draw another order.
+        Dropped: A map below dropped a datapoint, and ranks would make different numbers of steps.
+
+    Example:
+        >>> ds = DataFromList([[k] for k in range(7)], shuffle=False)
+        >>> list(ShardData(ds, rank=1, world_size=3)), list(ShardData(ds, rank=0, world_size=3, tail="keep"))
+        ([[1], [4]], [[0], [3], [6]])
+
+    Source:
+        torch.utils.data.distributed.DistributedSampler, whose ``drop_last=False`` is "repeat".
+    """
+
+    def __init__(
+        self, ds: DataFlow, rank: int | None = None, world_size: int | None = None, tail: Tail = "drop"
+    ) -> None:
+        super().__init__(ds)
+        require_addressable(ds, self)
+        if tail not in get_args(Tail):
+            raise ValueError(f'ShardData: tail is "drop", "keep" or "repeat", got {tail!r}')
+        self.rank, self.world_size = _place(rank, world_size, os.environ)
+        self.tail: Tail = tail
+        self.own_rank = self.rank if self.world_size > 1 else None
+        n = None if ds.endless else known_length(ds)
+        if n is not None and n < self.world_size and tail == "drop":
+            raise ValueError(
+                f"ShardData: {n} datapoints of a pass of {type(ds).__name__} cannot be divided among {self.world_size} "
+                'ranks, each would get none. Use fewer ranks, or tail="repeat"'
+            )
+
+    @property
+    def grain(self) -> int:
+        return 1
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        # Every rank makes the same steps, so the state that one has saved is good for all.
+        return {name: value for name, value in super().compared.items() if name != "rank"}
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.ds), self.world_size)
+        if self.tail == "keep":
+            return whole + (self.rank < rest)
+        return whole + (self.tail == "repeat" and rest > 0)
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        self._require_seed(stream)
+        return order_by_index(self, p, stream)
+
+    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        self._require_seed(stream)
+        datapoints = self.ds.at(map(self._below, blocks), stream)
+        return datapoints if self.tail == "keep" else none_dropped(datapoints, self)
+
+    def _below(self, indexes: Indexes) -> Indexes:
+        if self.ds.endless:
+            return indexes * self.world_size + self.rank
+        n = len(self.ds)
+        passes, positions = passes_and_positions(self, indexes, len(self))
+        below: Indexes = passes * n + (positions * self.world_size + self.rank) % max(n, 1)
+        return below
+
+    def _require_seed(self, stream: Stream) -> None:
+        if self.world_size == 1 or not stream.drawn:
+            return
+        for node in walk(self.ds, everywhere=True):
+            if node.draws and node.own_root is None:
+                raise NotReproducible(
+                    f"ShardData: nobody has fixed a seed, so {type(node).__name__} draws other numbers on each of the "
+                    f"{self.world_size} ranks, and their shares would overlap. Call dataflow.seed(n), with the same n "
+                    "on every rank, before the loop"
+                )
+
+
+def _place(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> tuple[int, int]:
+    if rank is None and world_size is None:
+        rank, world_size, source = _from_environment(environment)
+    else:
+        source = "the arguments"
+    if rank is None or world_size is None:
+        raise ValueError(f"ShardData: give both rank and world_size, or neither; got {rank} and {world_size}")
+    if isinstance(rank, bool) or isinstance(world_size, bool):
+        raise TypeError(f"ShardData: rank and world_size are integers, got {rank!r} and {world_size!r}")
+    rank, world_size = operator.index(rank), operator.index(world_size)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"ShardData: rank is from 0 to world_size - 1; {source} say {rank} of {world_size}")
+    return rank, world_size
+
+
+def _from_environment(environment: Mapping[str, str]) -> tuple[int, int, str]:
+    for names in _VARIABLES:
+        found = [name for name in names if name in environment]
+        if len(found) == 1:
+            raise ValueError(
+                f"ShardData: the environment has {found[0]}, but not both of {' and '.join(names)}. Set both, or give "
+                "rank and world_size"
+            )
+        if found:
+            values = [environment[name] for name in names]
+            try:
+                return int(values[0]), int(values[1]), " and ".join(names)
+            except ValueError:
+                raise ValueError(f"ShardData: {' and '.join(names)} are integers, got {values}") from None
+    tried = ", ".join("/".join(names) for names in _VARIABLES)
+    raise ValueError(
+        f"ShardData: there is no rank in the environment ({tried}). Start the program with a launcher that sets them, "
+        "or give rank and world_size: 0 and 1 for a single process"
+    )

@@ -1,0 +1,144 @@
+"""A list whose elements lie as bytes in shared memory, so that N processes that read it hold it once.
+
+Python counts references inside each object: a forked process that only reads a list writes to every page of it, and
+ends with a copy of its own. Bytes are not counted. Guarantees:
+
+- A forked process reads the same memory; one that is spawned gets the descriptor, not the bytes.
+- Elements are copies: what somebody does to one, nobody else sees, not even whoever asks for it again.
+- The memory ends with the last process that has the list; nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import pickle
+import weakref
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.context import get_spawning_popen
+from typing import Any, Final
+
+from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.errors import NotPicklable
+
+__all__ = ["PackedList", "packed_if_small"]
+
+_LOG = logging.getLogger(__name__)
+_PROTOCOL: Final = 5  # keeps the byte order and the memory order of arrays
+_SMALL_BYTES: Final = 1024  # an element on the average: what is larger is mostly data, whose pages nobody writes to
+_ALLOWANCE_BYTES: Final = 1 << 20  # that elements may be larger at the beginning
+_OFFSET_BYTES: Final = 8
+
+
+class PackedList(Sequence[Any]):
+    """A list that cannot be changed, in shared memory.
+
+    Args:
+        elements: Anything that can be pickled; read once.
+        most_bytes_each: Give up as soon as elements have more bytes than this on the average.
+
+    Raises:
+        NotPicklable: An element cannot be pickled; the message holds its index.
+        OverflowError: There are more bytes than `most_bytes_each` allows.
+
+    Example:
+        >>> packed = PackedList([[1, "a"], [2, "b"]])
+        >>> len(packed), packed[1]
+        (2, [2, 'b'])
+    """
+
+    def __init__(self, elements: Iterable[Any], most_bytes_each: int | None = None) -> None:
+        file = shared_memory_file("dataflow-list", 0)
+        try:
+            num, size = _write(file, elements, most_bytes_each)
+            self._open(file, num, size)
+        except BaseException:
+            file.close()
+            raise
+
+    def _open(self, file: Descriptor, num: int, size: int) -> None:
+        self._file = file
+        self._num = num
+        self._size = size  # of all elements, in bytes; the offsets come behind them
+        self._memory = memoryview(mmap.mmap(file.fd, size + (num + 1) * _OFFSET_BYTES)).toreadonly()
+        self._offsets = self._memory[size:].cast("q")
+        weakref.finalize(self, file.close)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
+        return len(self._memory)
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._num:
+            raise IndexError(f"there is no element {index} in a packed list of {self._num}")
+        return pickle.loads(self._memory[self._offsets[index] : self._offsets[index + 1]])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(self._num))
+
+    def __copy__(self) -> PackedList:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> PackedList:
+        return self  # nobody can change it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In a forked process the descriptor is closed: memory that is mapped needs none. Elsewhere, as on another
+        # machine, there is nothing to share.
+        if get_spawning_popen() is not None and self._file.fd >= 0:
+            return _shared, (self._file, self._num, self._size)
+        return _unpacked, (bytes(self._memory), self._num, self._size)
+
+
+def packed_if_small(elements: Sequence[Any]) -> PackedList | None:
+    """The elements, packed; None where that does not pay, or cannot be done: some are large, or cannot be pickled.
+
+    An object that many elements refer to would be packed with each: such elements count as large.
+    """
+    try:
+        return PackedList(elements, _SMALL_BYTES)
+    except (NotPicklable, OverflowError, OSError) as reason:
+        _LOG.info("a list of %d datapoints stays as it is: %s", len(elements), reason)
+        return None
+
+
+def _shared(file: Descriptor, num: int, size: int) -> PackedList:
+    packed = PackedList.__new__(PackedList)
+    packed._open(file, num, size)
+    return packed
+
+
+def _unpacked(data: bytes, num: int, size: int) -> PackedList:
+    file = shared_memory_file("dataflow-list", 0)
+    with open(file.fd, "wb", closefd=False) as out:
+        out.write(data)
+    return _shared(file, num, size)
+
+
+def _write(file: Descriptor, elements: Iterable[Any], most_bytes_each: int | None) -> tuple[int, int]:
+    """Pickle every element into `file`, and the offsets behind them; how many there are, and their bytes."""
+    offsets = array("q", [0])
+    with open(file.fd, "wb", closefd=False, buffering=1 << 20) as out:
+        for k, element in enumerate(elements):
+            try:
+                data = pickle.dumps(element, _PROTOCOL)
+            except Exception as error:
+                raise NotPicklable(
+                    f"the datapoint at index {k}, of type {type(element).__name__}, cannot be pickled, so the list "
+                    f"cannot be packed: {error}. Put what makes it into the list, and make it with MapData; or pass "
+                    "packed=False"
+                ) from error
+            end = offsets[-1] + len(data)
+            if most_bytes_each is not None and end > _ALLOWANCE_BYTES + most_bytes_each * (k + 1):
+                raise OverflowError(f"its first {k + 1} datapoints make {end} bytes")
+            out.write(data)
+            offsets.append(end)
+        padding = -offsets[-1] % _OFFSET_BYTES
+        out.write(bytes(padding))
+        out.write(memoryview(offsets))
+    return len(offsets) - 1, offsets[-1] + padding

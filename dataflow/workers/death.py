@@ -1,0 +1,54 @@
+"""How a worker ended without an exception, in words: what happened to it, and what to do."""
+
+from __future__ import annotations
+
+import signal
+
+__all__ = ["exit_code", "explanation"]
+
+_CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
+
+
+def explanation(
+    exitcode: int | None, *, heard: bool, work: str = "the flow", inline: str = "num_proc=0", less: str = "num_proc"
+) -> tuple[str, str]:
+    """What happened, and the cure.
+
+    Args:
+        exitcode: Exit code of the worker, negative for a signal; None if nobody knows.
+        heard: Whether anything came from it.
+        work: What the user calls the thing that ran in it.
+        inline: The argument that runs it in the consumer.
+        less: What to lower so that less memory is used.
+    """
+    if exitcode is None or exitcode >= 0:
+        code = "" if exitcode is None else f" with exit code {exitcode}"
+        cure = f"something in {work} called sys.exit or os._exit. Raise an exception instead: it reaches the consumer"
+        if not heard:
+            cure = (
+                "it could not start, and what it printed tells more (under spawn and forkserver, the main program must "
+                f'guard its code with if __name__ == "__main__"); or {cure}'
+            )
+        return f"ended{code}", cure
+    try:
+        number = signal.Signals(-exitcode)
+    except ValueError:
+        return f"was killed by signal {-exitcode}", "see dmesg, and what sends this signal on this machine"
+    if number.name in _CRASHES:
+        return (
+            f"was killed by {number.name}",
+            f"a native library crashed in it. Run with {inline} under python -X faulthandler to see where",
+        )
+    if number.name == "SIGKILL":
+        return (
+            "was killed by SIGKILL",
+            f"the kernel may have run out of memory. Lower {less} or the buffer size, or see dmesg",
+        )
+    return f"was killed by {number.name}", "somebody or something on this machine sends it; see dmesg"
+
+
+def exit_code(exit: SystemExit) -> int:
+    """The code that a process would end with."""
+    if exit.code is None:
+        return 0
+    return exit.code & 0xFF if isinstance(exit.code, int) else 1

@@ -1,0 +1,132 @@
+"""How many threads native libraries use in a worker process: BLAS, OpenMP, OpenCV.
+
+Each starts as many as there are cores, in every process; N workers would run N times as many. What is loaded already is
+told by `threadpoolctl`, where that is installed, and through ``cv2.setNumThreads``; what is loaded later reads the
+environment. Nothing is imported for it that the flow does not import itself.
+
+Guarantees:
+
+- Only a process that asked for it is limited, never the main process.
+- A share (`exact` is false) only lowers: who has set fewer threads before, in the program or the environment, has them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dataflow.workers.cores import available_cores
+
+__all__ = ["ThreadLimit", "limit_of", "limit_threads", "limit_threads_again", "share_of_cores"]
+
+_VARIABLES: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLimit:
+    """What a worker process does about the threads of native libraries.
+
+    Attributes:
+        count: Threads of each library.
+        exact: Whether `count` is set also where there are fewer.
+    """
+
+    count: int
+    exact: bool
+
+
+class _Process:
+    """What holds in this process, and in those that are forked from it until they are told otherwise."""
+
+    limit: ThreadLimit | None = None
+    inherited_cv2 = False
+
+
+_here = _Process()
+
+
+def limit_of(count: int, *, exact: bool) -> ThreadLimit:
+    """What worker processes are to do that start now. What they need for it is loaded here, once, for those forked."""
+    with suppress(ImportError):
+        import threadpoolctl  # noqa: F401
+    return ThreadLimit(count, exact)
+
+
+def share_of_cores(num_workers: int) -> int:
+    """Threads for each of `num_workers` processes: the cores that this one may use, divided among them, at least 1."""
+    cores = available_cores() if _here.limit is None else _here.limit.count
+    return max(1, cores // num_workers)
+
+
+def limit_threads(limit: ThreadLimit) -> None:
+    """Limit the threads of native libraries in this process, at its beginning."""
+    _here.limit = limit
+    _here.inherited_cv2 = "cv2" in sys.modules and _is_forked()
+    for name in _VARIABLES:
+        if limit.exact or not 1 <= _number(os.environ.get(name)) <= limit.count:
+            os.environ[name] = str(limit.count)
+    limit_threads_again()
+
+
+def limit_threads_again() -> None:
+    """Limit what was loaded since the last time. It does nothing where nothing is limited."""
+    limit = _here.limit
+    if limit is not None:
+        _limit_pools(limit)
+        _limit_cv2(limit)
+
+
+def _limit_pools(limit: ThreadLimit) -> None:
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return
+    for library in ThreadpoolController().lib_controllers:
+        if _is_other(limit, library.num_threads):
+            library.set_num_threads(limit.count)
+
+
+def _limit_cv2(limit: ThreadLimit) -> None:
+    cv2 = sys.modules.get("cv2")
+    get: Callable[[], int] | None = getattr(cv2, "getNumThreads", None)
+    set_: Callable[[int], Any] | None = getattr(cv2, "setNumThreads", None)
+    if get is None or set_ is None:  # not imported, or only half-way
+        return
+    if _here.inherited_cv2 or limit.count == 1:
+        # No pool at all. The threads of one that was used before the fork are dead here, and whoever asks for another
+        # number, 1 included, waits for ever for them to end.
+        set_(0)
+    elif _is_other(limit, get()):
+        set_(limit.count)
+
+
+def _is_forked() -> bool:
+    """Whether this process began as a copy of another one, with all that was loaded there."""
+    here = multiprocessing.current_process()
+    return "fork" in multiprocessing.get_all_start_methods() and isinstance(
+        here, multiprocessing.get_context("fork").Process
+    )
+
+
+def _is_other(limit: ThreadLimit, count: int) -> bool:
+    return count != limit.count if limit.exact else count > limit.count
+
+
+def _number(text: str | None) -> int:
+    try:
+        return int(text or "")
+    except ValueError:
+        return 0

@@ -1,0 +1,158 @@
+"""npz and HDF5 files: those of others, and what others see in ours."""
+
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from dataflow import FileDamaged, HDF5Data, HDF5Serializer, NumpySerializer, PickleRefused
+from tests.formats.files import HDF5, NPZ, assert_same, flow, images
+from tests.support.contract import check_node
+
+ROWS = {
+    "image": np.arange(60.0).reshape(10, 2, 3),
+    "label": np.arange(10, dtype="i2"),
+    "name": np.array(list("abcdefghij")),
+}
+
+
+def rows():
+    return [{key: column[k] for key, column in ROWS.items()} for k in range(10)]
+
+
+# -- npz ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_npz_file_of_numpy_gives_rows(save, order, tmp_path):
+    path = tmp_path / "file.npz"
+    save(path, **{key: np.asarray(column, order=order) for key, column in ROWS.items()})
+    with NumpySerializer.load(path, shuffle=False) as df:
+        assert_same(list(df), rows())
+        assert_same(df[7], rows()[7])
+        df[3]["image"][...] = 0
+        assert_same(df[3], rows()[3])
+    check_node(lambda: NumpySerializer.load(path), source=True)
+
+
+def test_numpy_reads_a_npz_file_of_ours(tmp_path):
+    path = NPZ.saved(tmp_path, rows())
+    with np.load(path) as file:
+        for key, column in ROWS.items():
+            if key != "name":
+                assert file[key].tolist() == column.tolist()
+
+
+def test_arrays_of_different_lengths_are_no_rows(tmp_path):
+    path = tmp_path / "file.npz"
+    np.savez(path, a=np.arange(3), b=np.arange(4))
+    with NumpySerializer.load(path) as df, pytest.raises(ValueError, match=r"differ in length.*'a': 3, 'b': 4"):
+        len(df)
+    np.savez(path, a=np.array(3))
+    with NumpySerializer.load(path) as df, pytest.raises(ValueError, match="'a' has no rows"):
+        len(df)
+
+
+@pytest.mark.parametrize("regular", [True, False])
+def test_a_npz_file_of_tensorpack_needs_pickle_to_be_allowed(regular, tmp_path):
+    dps = images(8) if regular else [[k, np.arange(k)] for k in range(8)]
+    path = tmp_path / "file.npz"
+    buffer = np.empty((8, 2), object)
+    for k, dp in enumerate(dps):
+        buffer[k, :] = dp
+    np.savez_compressed(path, buffer=buffer)
+    with (
+        NumpySerializer.load(path) as df,
+        pytest.raises(PickleRefused, match="the array 'buffer' holds Python objects"),
+    ):
+        len(df)
+    with NumpySerializer.load(path, shuffle=False, pickle=True) as df:
+        assert_same(list(df), dps)
+
+
+def test_a_foreign_npz_file_is_verified_when_it_is_opened(tmp_path):
+    path = tmp_path / "file.npz"
+    np.savez(path, a=np.arange(1000.0))
+    content = bytearray(path.read_bytes())
+    content[content.index(np.float64(500).tobytes())] ^= 1
+    path.write_bytes(content)
+    with NumpySerializer.load(path) as df, pytest.raises(FileDamaged, match="checksum"):
+        len(df)
+
+
+def test_a_damaged_directory_that_swallows_arrays_is_noticed(tmp_path):
+    path = Path(NPZ.saved(tmp_path, [[1, 2.0]]))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2") + 32] = 70  # the length of the comment of the first entry
+    path.write_bytes(content)
+    with NumpySerializer.load(path) as df, pytest.raises(FileDamaged, match=r"there were 3|no whole archive"):
+        len(df)
+    assert zipfile.is_zipfile(path)
+
+
+# -- HDF5 --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        file["group/image"] = ROWS["image"]
+        file.create_dataset("label", data=ROWS["label"], chunks=(3,), compression="gzip")
+        file["name"] = list("abcdefghij")
+        file["shorter"] = np.arange(4)
+        file["number"] = 5
+    return path
+
+
+def test_a_file_of_h5py_gives_rows(foreign):
+    with HDF5Data(foreign, ["group/image", "label", "name"], False) as df:
+        expected = [[dp["image"], dp["label"], str(dp["name"])] for dp in rows()]
+        assert_same(list(df), expected)
+        assert_same(df[7], expected[7])
+        df[3][0][...] = 0
+        assert_same(df[3], expected[3])
+    check_node(lambda: HDF5Data(foreign, ["group/image", "label"]), source=True)
+
+
+@pytest.mark.parametrize(
+    ("paths", "error", "message"),
+    [
+        (["labels"], KeyError, r"no dataset 'labels'.*\['group/image', 'label', 'name', 'number', 'shorter'\]"),
+        (["group"], KeyError, "no dataset 'group'"),
+        (["label", "shorter"], ValueError, "differ in length.*'label': 10, 'shorter': 4"),
+        (["number"], ValueError, "'number' has no rows"),
+        (None, ValueError, r"data_paths=; there are \['group/image'"),
+    ],
+)
+def test_datasets_that_give_no_rows_are_refused(paths, error, message, foreign):
+    with HDF5Data(foreign, paths) as df, pytest.raises(error, match=message):
+        len(df)
+
+
+def test_one_name_is_no_list_of_names(foreign):
+    with pytest.raises(TypeError, match="got the text 'label'"):
+        HDF5Data(foreign, "label")
+
+
+def test_h5py_reads_a_file_of_ours(tmp_path):
+    path = HDF5.file(tmp_path)
+    HDF5Serializer.save(flow([[dp["image"], int(dp["label"])] for dp in rows()]), path, ["image", "deep/label"])
+    with h5py.File(path) as file:
+        assert file["image"][:].tolist() == ROWS["image"].tolist()
+        assert file["deep/label"][:].tolist() == list(range(10))
+
+
+def test_the_names_of_dicts_may_choose_their_order(tmp_path):
+    path = HDF5.file(tmp_path)
+    HDF5Serializer.save(flow([{"a": 1, "b": 2}]), path, ["b", "a"])
+    with HDF5Serializer.load(path) as df:
+        assert list(df[0].items()) == [("b", 2), ("a", 1)]
+    with HDF5Serializer.load(path, ["a"]) as df:
+        assert df[0] == [1]
+    for names, dp in ((["b"], {"a": 1, "b": 2}), (["x", "y"], [1])):
+        with pytest.raises(ValueError, match=r"keys|2 names for 1"):
+            HDF5Serializer.save(flow([dp]), path, names, overwrite=True)

@@ -1,0 +1,278 @@
+"""A pass kept on disk, and the fingerprint that says of what."""
+
+import functools
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dataflow
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    DiskCacheData,
+    MapData,
+    MapDataComponent,
+    MultiProcessRunnerZMQ,
+    NotStorable,
+    RepeatedData,
+    ShuffleData,
+)
+from dataflow.formats.fingerprints import describe
+from tests.formats.files import TFRECORD, assert_same, flow, images
+from tests.support.contract import check_node, seeded
+
+ROOT = Path(__file__).parents[2]
+
+
+class Counted(DataFlow):
+    """Says in a file how often it was iterated, also in another process."""
+
+    def __init__(self, log, num=6):
+        self.log = str(log)
+        self.num = num
+
+    def reset_state(self):
+        with open(self.log, "a") as file:
+            file.write("reset ")
+
+    def __iter__(self):
+        with open(self.log, "a") as file:
+            file.write("pass ")
+        for k in range(self.num):
+            yield [k, np.full(3, k)]
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "cache"
+
+
+def expected():
+    return [[k, np.full(3, k)] for k in range(6)]
+
+
+def test_the_input_is_read_once_also_by_later_runs(log, path):
+    for _ in range(2):
+        with DiskCacheData(Counted(log), path) as df:
+            for _ in range(2):
+                assert_same(list(df), expected())
+            assert len(df) == 6
+    assert log.read_text() == "reset pass "
+
+
+def test_it_is_addressable_whatever_the_input_is(log, path):
+    with DiskCacheData(Counted(log), path) as df:
+        assert df.addressable
+        assert_same(df[8], expected()[2])
+        with ShuffleData(df) as shuffled, seeded(1):
+            assert sorted(dp[0] for dp in shuffled) == list(range(6))
+
+
+def test_the_node_keeps_the_contract(tmp_path):
+    paths = iter(range(1000))
+    check_node(
+        lambda: DiskCacheData(flow([[np.full(2, k), k] for k in range(8)]), tmp_path / str(next(paths))), source=True
+    )
+
+
+def test_arrays_may_be_changed_without_changing_the_cache(log, path):
+    with DiskCacheData(Counted(log), path) as df:
+        for dp in df:
+            dp[1][...] = 9
+        assert_same(list(df), expected())
+
+
+def test_a_run_that_is_broken_off_leaves_nothing(path):
+    def fail():
+        yield [1]
+        raise RuntimeError("no more")
+
+    with DiskCacheData(DataFromGenerator(fail), path) as df, pytest.raises(RuntimeError, match="no more"):
+        list(df)
+    assert os.listdir(path.parent) == []
+    unstorable = flow([[1], [lambda: 0]])
+    with DiskCacheData(unstorable, path, fingerprint="x") as df, pytest.raises(NotStorable, match="1: component 0"):
+        list(df)
+    assert os.listdir(path.parent) == []
+
+
+def test_another_fingerprint_fills_it_anew_and_says_why(log, path, caplog):
+    with DiskCacheData(Counted(log), path) as df:
+        list(df)
+    with caplog.at_level(logging.WARNING), DiskCacheData(Counted(log, num=3), path) as df:
+        assert len(list(df)) == len(df) == 3
+    assert "because the flow has changed" in caplog.text
+    assert "-  num = 6" in caplog.text and "+  num = 3" in caplog.text
+
+
+def test_a_fingerprint_of_ones_own(log, path):
+    for num, name in ((6, "v1"), (3, "v1"), (3, "v2")):
+        with DiskCacheData(Counted(log, num), path, fingerprint=name) as df:
+            assert len(list(df)) == (6 if name == "v1" else 3)
+            assert df.description == f"fingerprint {name}" and len(df.fingerprint) == 32
+
+
+def test_a_file_that_is_no_cache_is_not_replaced(log, tmp_path):
+    path = TFRECORD.saved(tmp_path, images(4))
+    before = Path(path).read_bytes()
+    with DiskCacheData(Counted(log), path) as df, pytest.raises(FileExistsError, match="no cache"):
+        list(df)
+    assert Path(path).read_bytes() == before
+
+
+def test_a_damaged_cache_is_filled_anew(log, path, caplog):
+    with DiskCacheData(Counted(log), path) as df:
+        list(df)
+    path.write_bytes(path.read_bytes()[:-30])
+    with caplog.at_level(logging.WARNING), DiskCacheData(Counted(log), path) as df:
+        assert_same(list(df), expected())
+    assert "is filled anew" in caplog.text
+    assert log.read_text() == "reset pass " * 2
+
+
+def test_of_several_workers_one_fills_it(log, path):
+    with MultiProcessRunnerZMQ(DiskCacheData(Counted(log), path), 2, timeout=60) as runner:
+        iterator = iter(runner)
+        found = [next(iterator) for _ in range(24)]
+    assert log.read_text() == "reset pass "
+    assert {dp[0] for dp in found} == set(range(6))
+    assert sorted(os.listdir(path.parent)) == ["cache", "cache.index", "log"]
+
+
+def test_workers_below_it_are_started_only_to_fill_it(path):
+    for _ in range(2):
+        with DiskCacheData(MultiProcessRunnerZMQ(flow([[1], [2]]), 1, timeout=60), path, fingerprint="x") as df:
+            assert list(df) == [[1], [2]]
+
+
+@pytest.mark.parametrize("first", ["file.lmdb", Path("file.lmdb")])
+def test_tensorpacks_reader_is_told_from_it(first):
+    with pytest.raises(TypeError, match="it reads no file, as tensorpack's does"):
+        DiskCacheData(first, True)
+
+
+def test_a_pass_without_end_is_refused(path):
+    with pytest.raises(ValueError, match="never ends"):
+        DiskCacheData(RepeatedData(flow([[1]]), -1), path)
+
+
+# -- fingerprints ------------------------------------------------------------------------------------------------------
+
+
+def one(dp):
+    return [dp[0] + 1]
+
+
+def another(dp):
+    return [dp[0] + 2]
+
+
+def adder(k):
+    return lambda dp: [dp[0] + k]
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, dp):
+        return [dp[0] * self.factor]
+
+    def method(self, dp):
+        return dp
+
+
+DIFFERENT = [
+    lambda: flow([[1], [2]]),
+    lambda: flow([[1], [3]]),
+    lambda: DataFromList([[1], [2]], shuffle=True),
+    lambda: DataFromList([[1], [2]], shuffle=True, seed=3),
+    lambda: flow([[np.arange(2)]]),
+    lambda: flow([[np.arange(2, dtype="i4")]]),
+    lambda: flow([list(range(1000))]),
+    lambda: flow([[*range(999), 0]]),
+    lambda: flow([["x" * 500]]),
+    lambda: flow([["x" * 499]]),
+    lambda: flow([[{3, 1, 2}, b"x", 1.5, None]]),
+    lambda: MapData(flow([[1]]), one),
+    lambda: MapData(flow([[1]]), another),
+    lambda: MapData(flow([[1]]), adder(1)),
+    lambda: MapData(flow([[1]]), adder(2)),
+    lambda: MapData(flow([[1]]), functools.partial(one)),
+    lambda: MapData(flow([[1]]), functools.partial(one, k=2)),
+    lambda: MapData(flow([[1]]), Scale(1)),
+    lambda: MapData(flow([[1]]), Scale(2)),
+    lambda: MapData(flow([[1]]), Scale(2).method),
+    lambda: MapData(flow([[1]]), lambda dp: dp if dp[0] in {"a", "b"} else None),
+    lambda: MapData(flow([[1]]), lambda dp: dp if dp[0] in {"a", "c"} else None),
+    lambda: MapDataComponent(flow([[1]]), np.sqrt),
+    lambda: MapDataComponent(flow([[1]]), len),
+    lambda: BatchData(flow([[1], [2]]), 1),
+    lambda: BatchData(flow([[1], [2]]), 2),
+]
+
+
+def test_what_differs_has_another_description_and_what_is_built_alike_has_the_same():
+    descriptions = [describe(make()) for make in DIFFERENT]
+    assert descriptions == [describe(make()) for make in DIFFERENT]
+    assert len(set(descriptions)) == len(descriptions)
+
+
+def test_using_a_flow_does_not_change_its_description(tmp_path):
+    for make in DIFFERENT[:4]:
+        df = make()
+        before = describe(df)
+        list(df)
+        df.reset_state()
+        assert describe(df) == before
+
+
+def test_another_process_finds_the_same_description():
+    program = "from tests.formats.test_disk_cache import *\nprint([describe(make()) for make in DIFFERENT])"
+    outputs = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        outputs.add(done.stdout)
+    assert outputs == {f"{[describe(make()) for make in DIFFERENT]}\n"}
+
+
+def test_a_file_below_counts_by_size_and_time(tmp_path):
+    path = TFRECORD.saved(tmp_path, images(4))
+    before = describe(TFRECORD.load(path))
+    assert before == describe(TFRECORD.load(path))
+    os.utime(path, (1, 1))
+    assert describe(TFRECORD.load(path)) != before
+
+
+def test_what_nobody_can_compare_is_named(path):
+    with pytest.raises(TypeError, match=r"DataFromGenerator.gen holds a generator.*fingerprint="):
+        DiskCacheData(DataFromGenerator(k for k in range(3)), path)
+    with DiskCacheData(DataFromGenerator([k] for k in range(3)), path, fingerprint="x") as df:
+        assert list(df) == [[0], [1], [2]] == list(df)
+
+
+def test_seeding_does_not_change_the_file(path):
+    found = []
+    for seed in (1, 2):
+        dataflow.seed(seed)
+        with DiskCacheData(DataFromList([[k] for k in range(20)]), path) as df:
+            found.append(list(df))
+    dataflow.seed(None)
+    assert found[0] == found[1] != sorted(found[0])

@@ -1,0 +1,294 @@
+"""LMDB files of any origin: keys, values, tensorpack's layout, and one environment for each process."""
+
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import lmdb
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pytest
+
+from dataflow import (
+    DataFlowTerminated,
+    FileDamaged,
+    JoinData,
+    LMDBData,
+    LMDBDataDecoder,
+    LMDBSerializer,
+    MapData,
+    MultiProcessRunnerZMQ,
+    PickleRefused,
+)
+from dataflow.formats import environments
+from tests.formats.files import LMDB, assert_same, flow, images
+from tests.support.contract import check_node, seeded
+
+
+def written(path, pairs, *, subdir=False):
+    """A file that lmdb alone has written."""
+    environment = lmdb.open(str(path), subdir=subdir, map_size=1 << 24, lock=False)
+    with environment.begin(write=True) as transaction:
+        for key, value in pairs:
+            transaction.put(key, value)
+    environment.close()
+    return str(path)
+
+
+def as_tensorpack(path, datapoints, dumps, **options):
+    """The layout of tensorpack 0.11: numbered keys, a list of them under __keys__, all written by one `dumps`."""
+    keys = [f"{k:08}".encode() for k in range(len(datapoints))]
+    pairs = [*zip(keys, map(dumps, datapoints), strict=True), (b"__keys__", dumps(keys))]
+    return written(path, pairs, **options)
+
+
+def pickled(value):
+    return pickle.dumps(value, protocol=-1)
+
+
+def packed(value):
+    return msgpack.packb(value, use_bin_type=True, default=msgpack_numpy.encode)
+
+
+@pytest.mark.parametrize("subdir", [False, True])
+def test_a_file_of_tensorpack_needs_pickle_to_be_allowed(subdir, tmp_path):
+    path = as_tensorpack(tmp_path / "file", images(8), pickled, subdir=subdir)
+    with LMDBSerializer.load(path, shuffle=False, pickle=True) as df:
+        assert len(df) == 8
+        for _ in range(2):
+            assert_same(list(df), images(8))
+    with LMDBSerializer.load(path, shuffle=False) as df:
+        assert len(df) == 8  # the list of keys, a pickle, is not read
+        with pytest.raises(PickleRefused, match="key b'00000000'"):
+            list(df)
+
+
+def test_a_file_of_tensorpacks_msgpack_is_read_as_it_is(tmp_path):
+    path = as_tensorpack(tmp_path / "file", images(8), packed)
+    with LMDBSerializer.load(path, shuffle=False) as df:
+        assert_same(list(df), images(8))
+        for dp in df:
+            dp[1][...] = 0
+
+
+def test_keys_and_values_of_tensorpacks_file_are_read_raw(tmp_path):
+    path = as_tensorpack(tmp_path / "file", images(8), pickled)
+    with LMDBData(path, shuffle=False) as df:
+        assert [key for key, _ in df] == [f"{k:08}".encode() for k in range(8)]
+        assert len(df) == 8
+        assert_same(pickle.loads(df[3][1]), images(8)[3])
+    with seeded(1), LMDBData(path) as df:
+        passes = [[key for key, _ in df] for _ in range(2)]
+        assert sorted(passes[0]) == sorted(passes[1]) and passes[0] != passes[1]
+    with seeded(1), LMDBData(path) as df:
+        assert [[key for key, _ in df] for _ in range(2)] == passes  # the order depends on no history
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (None, [b"a", b"bb", b"c"]),
+        (["c", "a"], [b"c", b"a"]),
+        ([b"bb"], [b"bb"]),
+    ],
+)
+def test_keys_may_be_given_or_are_searched(shuffle, keys, expected, tmp_path):
+    path = written(tmp_path / "file", [(b"bb", b"2"), (b"a", b"1"), (b"c", b"3")])
+    values = {b"a": b"1", b"bb": b"2", b"c": b"3"}
+    with LMDBData(path, shuffle, keys) as df:
+        found = list(df)
+        assert df.keys == keys
+    assert found == [[key, values[key]] for key in expected] or (
+        shuffle and sorted(found) == sorted([key, values[key]] for key in expected)
+    )
+
+
+def test_keys_may_be_a_format(tmp_path):
+    path = written(tmp_path / "file", [(b"%08d" % k, b"%d" % k) for k in range(12)])
+    for shuffle in (True, False):
+        with LMDBData(path, shuffle, keys="{:0>8d}") as df:
+            assert len(df) == 12
+            assert sorted(int(value) for _, value in df) == list(range(12))
+
+
+def test_a_key_that_is_missing_is_named(tmp_path):
+    path = written(tmp_path / "file", [(b"a", b"1")])
+    with LMDBData(path, False, keys=["a", "z"]) as df, pytest.raises(KeyError, match="no key b'z'"):
+        list(df)
+
+
+def test_the_decoder_gets_key_and_value_and_may_drop(tmp_path):
+    path = written(tmp_path / "file", [(b"%d" % k, bytes([k])) for k in range(6)])
+    df = LMDBDataDecoder(LMDBData(path, False), lambda key, value: [int(key), value[0]] if value[0] % 2 else None)
+    with df:
+        assert list(df) == [[1, 1], [3, 3], [5, 5]]
+        assert df.addressable and df[3] == [3, 3]
+
+
+def test_the_nodes_keep_the_contract(tmp_path):
+    path = written(tmp_path / "file", [(b"%d" % k, b"x%d" % k) for k in range(8)])
+    for shuffle in (True, False):
+        check_node(lambda shuffle=shuffle: LMDBData(path, shuffle), source=True)
+        check_node(
+            lambda shuffle=shuffle: LMDBDataDecoder(LMDBData(path, shuffle), lambda *dp: list(dp)),
+            source=True,
+            picklable=False,
+        )
+
+
+def test_a_file_of_ours_that_says_another_number_is_damaged(tmp_path):
+    path = LMDB.saved(tmp_path, [[k] for k in range(5)])
+    with lmdb.open(path, subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
+        transaction.delete(b"00000003")
+    with LMDB.load(path) as df, pytest.raises(FileDamaged, match="there are 4 datapoints, and 5 were written"):
+        len(df)
+    with lmdb.open(path, subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"00000007", bytes(transaction.get(b"00000004")))
+    with (
+        LMDB.load(path, shuffle=False) as df,
+        pytest.raises(FileDamaged, match="key b'00000003': there is no such key"),
+    ):
+        list(df)
+
+
+def test_a_folder_is_a_database_too(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    LMDBSerializer.save(flow([[1], [2]]), folder)
+    assert os.listdir(folder) == ["data.mdb"]
+    with LMDBSerializer.load(folder, shuffle=False) as df:
+        assert list(df) == [[1], [2]]
+    with pytest.raises(FileExistsError):
+        LMDBSerializer.save(flow([[1], [2]]), folder)
+
+
+def test_flows_over_one_file_share_it_and_the_last_one_closes_it(tmp_path):
+    path = LMDB.saved(tmp_path, images(8))
+    first, second = LMDB.load(path, shuffle=False), LMDBData(path, shuffle=False)
+    with JoinData([first, second]) as df:
+        assert [dp[0] for dp in df] == [dp[0] for dp in images(8)]
+    assert first[2][0] == images(8)[2][0]
+    assert second[2][0] == b"00000002"
+    first.close()
+    assert second[3][0] == b"00000003"
+    second.close()
+    lmdb.open(path, subdir=False, lock=False, readonly=True).close()  # nobody has it open
+
+
+def test_a_flow_that_is_collected_closes_its_file(tmp_path):
+    path = LMDB.saved(tmp_path, images(8))
+    len(LMDB.load(path))
+    lmdb.open(path, subdir=False, lock=False, readonly=True).close()
+
+
+def test_closing_in_another_thread_ends_the_reading_with_an_error(tmp_path):
+    path = LMDB.saved(tmp_path, [[k, np.arange(100)] for k in range(2000)])
+    for _ in range(5):
+        df = LMDB.load(path, shuffle=False)
+        chain = MapData(df, lambda dp: dp)
+        iterator = iter(chain)
+        next(iterator)
+        thread = threading.Thread(target=df.close)
+        thread.start()
+        try:
+            for _ in iterator:
+                pass
+        except DataFlowTerminated:
+            pass  # unless all of it had been read before
+        thread.join()
+        df.close()
+
+
+def test_a_forked_process_has_its_own_environment(tmp_path):
+    path = LMDB.saved(tmp_path, images(8))
+    with LMDB.load(path, shuffle=False) as df:
+        iterator = iter(df)
+        next(iterator)
+        runner = MultiProcessRunnerZMQ(df, 1, context="fork", timeout=60)
+        assert_same(list(runner), images(8))
+        assert_same(list(iterator), images(8)[1:])
+        runner.close()
+
+
+def test_pages_are_given_back_while_a_file_is_read(tmp_path, monkeypatch):
+    forgotten = []
+    real = environments._forget_pages
+    monkeypatch.setattr(environments, "_forget_pages", lambda value: forgotten.append(1) or real(value))
+    monkeypatch.setattr(environments, "_LOOK_AFTER", 50_000)
+    monkeypatch.setattr(environments, "_MOST_MAPPED", -1 << 40)
+    path = LMDB.saved(tmp_path, images())
+    for shuffle in (False, True):
+        with LMDB.load(path, shuffle=shuffle) as df:
+            assert sorted(dp[1][0, 0, 0] for dp in df) == sorted(dp[1][0, 0, 0] for dp in images())
+        assert len(forgotten) >= 10
+        forgotten.clear()
+
+
+def test_an_empty_file_is_no_database(tmp_path):
+    Path(tmp_path / "file").touch()
+    with pytest.raises(FileDamaged):
+        len(LMDBData(tmp_path / "file"))
+
+
+def test_the_caffe_reader_is_left_out():
+    import dataflow
+
+    assert not hasattr(dataflow, "CaffeLMDB")
+
+
+# -- large arrays, which are read in place -----------------------------------------------------------------------------
+
+
+def large(num=40, size=40_000):
+    return [[k, np.arange(size, dtype=np.float64) + k, np.full(3, k)] for k in range(num)]
+
+
+@pytest.fixture
+def large_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("dataflow.formats.windows._WINDOW", 1 << 20)  # three datapoints
+    return LMDB.saved(tmp_path, large())
+
+
+def test_what_is_written_to_a_large_array_is_seen_by_nobody_else(large_file):
+    before = Path(large_file).read_bytes()
+    with LMDB.load(large_file, shuffle=False) as df:
+        for _ in range(3):
+            for dp, expected in zip(df, large(), strict=True):
+                assert_same(dp, expected)
+                dp[1][...] = -1
+                dp[2][...] = -1
+        first, second = list(df), list(df)
+        for a, b in zip(first, second, strict=True):
+            a[1][...] = -2
+            assert b[1][0] == b[0]
+        assert_same(df[0:40], large())
+    assert Path(large_file).read_bytes() == before
+
+
+def test_large_arrays_outlive_their_flow_and_their_file(large_file):
+    with LMDB.load(large_file, shuffle=False) as df:
+        kept = list(df)
+    LMDBSerializer.save(flow([[1]]), large_file, overwrite=True)
+    os.unlink(large_file)
+    assert_same(kept, large())
+    assert all(array.flags.writeable and array.flags.aligned for dp in kept for array in dp[1:])
+
+
+@pytest.mark.parametrize("order", [{"shuffle": True}, {"shuffle": True, "block_shuffle": 4}, {"shuffle": False}])
+def test_large_arrays_come_in_any_order(order, large_file):
+    with LMDB.load(large_file, **order) as df:
+        for _ in range(2):
+            assert_same(sorted(df, key=lambda dp: dp[0]), large())
+        with MultiProcessRunnerZMQ(df, 2, timeout=60) as runner:
+            iterator = iter(runner)
+            for dp in (next(iterator) for _ in range(40)):
+                assert_same(dp, large()[dp[0]])
+
+
+def test_a_system_that_does_not_say_where_files_are_mapped_copies(large_file, monkeypatch):
+    monkeypatch.setattr(environments, "file_offset", lambda value: None)
+    with LMDB.load(large_file, shuffle=False) as df:
+        assert_same(list(df), large())

@@ -1,0 +1,261 @@
+"""Records, checksums, and what others have written in their place."""
+
+import os
+import pickle
+import sys
+import threading
+from typing import ClassVar
+
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow import FileDamaged, MissingExtra, NotStorable, PickleRefused
+from dataflow.formats import checksums
+from dataflow.formats.checksums import checksum, crc32c, masked_crc32c, numpy_crc32c
+from dataflow.formats.records import Decoder, Encoder, is_last, is_record, marked_last
+from tests.formats.files import FORMATS, FREE, assert_same, by_name
+
+
+class Hostile:
+    """Unpickling it would do harm."""
+
+    harmed: ClassVar[list[int]] = []
+
+    def __reduce__(self):
+        return Hostile.harmed.append, (1,)
+
+
+@pytest.fixture(autouse=True)
+def no_harm():
+    Hostile.harmed.clear()
+    yield
+    assert Hostile.harmed == []
+
+
+# -- checksums ---------------------------------------------------------------------------------------------------------
+
+VECTORS = [  # RFC 3720, appendix B.4
+    (bytes(32), 0x8A9136AA),
+    (b"\xff" * 32, 0x62A8AB43),
+    (bytes(range(32)), 0x46DD794E),
+    (bytes(range(31, -1, -1)), 0x113FDB5C),
+    (
+        bytes.fromhex("01c00000 00000000 00000000 00000000 14000000 00000400 00000014 00000018")
+        + bytes.fromhex("28000000 00000000 02000000 00000000"),
+        0xD9963A56,
+    ),
+    (b"123456789", 0xE3069283),
+    (b"", 0),
+]
+
+
+@pytest.mark.parametrize("compute", [crc32c, numpy_crc32c])
+@pytest.mark.parametrize(("data", "expected"), VECTORS)
+def test_crc32c_has_the_values_of_the_standard(compute, data, expected):
+    assert compute(data) == expected
+    assert compute(memoryview(bytearray(data))) == expected
+
+
+def bitwise_crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+@given(st.one_of(st.binary(max_size=40), st.integers(500, 1600).map(os.urandom)))
+def test_crc32c_is_that_of_the_definition(data):
+    assert numpy_crc32c(data) == crc32c(data) == bitwise_crc32c(data)
+
+
+def test_crc32c_of_much_is_that_of_the_definition():
+    data = np.random.default_rng(0).bytes(70_001)
+    assert numpy_crc32c(data) == bitwise_crc32c(data)
+
+
+def test_crc32c_works_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    monkeypatch.setattr(checksums, "_native", checksums._native.__wrapped__)
+    assert crc32c(b"123456789") == 0xE3069283
+
+
+def test_a_masked_checksum_is_turned_and_shifted():
+    crc = crc32c(b"123456789")
+    turned = ((crc >> 15) | (crc << 17)) & 0xFFFFFFFF
+    assert masked_crc32c(b"123456789") == (turned + 0xA282EAD8) % 2**32
+
+
+@pytest.mark.parametrize("size", [1, 100, 8191, 8192, 8200, 100_003])
+def test_a_checksum_notices_every_kind_of_small_change(size):
+    data = bytearray(np.random.default_rng(size).bytes(size))
+    expected = checksum(bytes(data))
+    for place in {0, size // 2, size - 1, *range(0, size, 997)}:
+        for bit in (0, 3, 7):
+            data[place] ^= 1 << bit
+            assert checksum(bytes(data)) != expected
+            data[place] ^= 1 << bit
+    assert checksum(bytearray(data)) == checksum(memoryview(data)) == expected
+    assert checksum(data, 7) != expected
+    if size > 10_000:  # pages that have changed places
+        page = bytes(data[:4096])
+        data[:4096], data[4096:8192] = data[4096:8192], page
+        assert checksum(data) != expected
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_known_by_its_first_byte():
+    record = Encoder().encode([1])
+    assert is_record(record) and not is_last(record)
+    last = marked_last(record)
+    assert is_last(last)
+    assert Decoder("x").decode(last, 0) == Decoder("x").decode(record, 0) == [1]
+    assert not is_record(b"") and not is_record(pickle.dumps([1])) and not is_record(msgpack.packb([1]))
+
+
+@pytest.mark.parametrize("compress", [None, "zstd"])
+@pytest.mark.parametrize("dp", [[1, np.arange(5)], {"text": "abc"}, [np.zeros(3000)]], ids=["array", "text", "large"])
+def test_a_record_that_was_cut_or_changed_is_damaged(dp, compress):
+    record = Encoder(compress=compress).encode(dp)
+    decoder = Decoder("file", foreign=False)
+    for size in {*range(min(len(record), 60)), len(record) - 1}:
+        with pytest.raises(FileDamaged, match="record 3"):
+            decoder.decode(record[:size], 3)
+    for bit in range(0, 8 * len(record), max(1, len(record) // 40)):
+        changed = bytearray(record)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FileDamaged) as caught:
+            decoder.decode(bytes(changed), 3, 1000)
+        assert caught.value.path == "file" and caught.value.offset >= 1000
+    with pytest.raises(FileDamaged):
+        decoder.decode(record + b"\0", 3)
+
+
+def test_a_record_of_a_later_version_says_so():
+    record = bytearray(Encoder().encode([1]))
+    record[1] = 9
+    with pytest.raises(FileDamaged, match="version 9; this release reads version 1"):
+        Decoder("file").decode(bytes(record), 0)
+
+
+def test_many_skeletons_are_not_all_remembered():
+    decoder, encode = Decoder("file"), Encoder().encode
+    for k in range(3000):
+        assert_same(decoder.decode(encode([np.arange(2), k]), k), [np.arange(2), k])
+
+
+def test_a_skeleton_that_returns_gives_fresh_containers():
+    decoder, record = Decoder("file"), Encoder().encode([[1], {"a": 2}, np.arange(2)])
+    first, second = decoder.decode(record, 0), decoder.decode(record, 0)
+    assert first[0] is not second[0] and first[1] is not second[1]
+    record = Encoder().encode([1, np.arange(2)])
+    first = decoder.decode(record, 0)
+    first[0] = "changed"
+    assert_same(decoder.decode(record, 0), [1, np.arange(2)])
+
+
+# -- pickles -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FREE, ids=by_name)
+def test_objects_are_pickled_on_request_and_unpickled_on_request(form, tmp_path):
+    dps = [[1, Odd(k), np.array([k, None], object)] for k in range(3)]
+    with pytest.raises(NotStorable, match="pickle=True"):
+        form.saved(tmp_path, dps)
+    path = form.saved(tmp_path, dps, pickle=True)
+    with form.load(path, shuffle=False) as df, pytest.raises(PickleRefused, match="load it with pickle=True"):
+        list(df)
+    with form.load(path, shuffle=False, pickle=True) as df:
+        assert [(dp[0], dp[1].value, dp[2].tolist()) for dp in df] == [(1, k, [k, None]) for k in range(3)]
+    with pytest.raises(NotStorable, match=r"component 1 is of type .*, which cannot be pickled"):
+        form.saved(tmp_path, [[1, threading.Lock()]], pickle=True)
+
+
+class Odd:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_a_hostile_record_is_refused():
+    record = Encoder(pickled=True).encode([1, {"a": (Hostile(),)}])
+    with pytest.raises(PickleRefused, match="file, record 5"):
+        Decoder("file").decode(record, 5)
+
+
+# -- what others have written ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_a_pickle_is_read_on_request_only(protocol):
+    data = pickle.dumps([1, np.arange(3)], protocol)
+    with pytest.raises(PickleRefused, match="this datapoint was pickled"):
+        Decoder("file").decode(data, 0)
+    assert_same(Decoder("file", pickled=True).decode(data, 0), [1, np.arange(3)])
+    with pytest.raises(PickleRefused):
+        Decoder("file").decode(pickle.dumps(Hostile(), protocol), 0)
+    with pytest.raises(FileDamaged, match="a pickle that cannot be read"):
+        Decoder("file", pickled=True).decode(data[:-5], 0)
+
+
+def dumps_as_tensorpack(value):
+    return msgpack.packb(value, use_bin_type=True, default=msgpack_numpy.encode)
+
+
+def test_msgpack_numpy_is_read_and_its_arrays_are_writable():
+    value = {"image": np.arange(6, dtype=">i2").reshape(2, 3), "k": [np.float32(1.5), 3, "ü"], 5: 1 + 2j}
+    found = Decoder("file").decode(dumps_as_tensorpack(value), 0)
+    assert_same(found, value)
+    found["image"][0, 0] = 9
+    rows = np.zeros(2, [("a", "<i4"), ("b", "<f8")])
+    assert_same(Decoder("file").decode(dumps_as_tensorpack([rows]), 0), [rows])
+
+
+def test_msgpack_numpys_pickles_are_refused():
+    data = dumps_as_tensorpack([np.array([1, Hostile()], object)])
+    with pytest.raises(PickleRefused, match="an array of Python objects was pickled"):
+        Decoder("file").decode(data, 0)
+    hidden = msgpack.packb({b"nd": True, b"kind": b"O", b"data": pickle.dumps(Hostile()), b"type": "|O", b"shape": [1]})
+    with pytest.raises(PickleRefused):
+        Decoder("file").decode(hidden, 0)
+    for kind in (b"V", b"", "O", None):
+        forged = msgpack.packb(
+            {b"nd": True, b"kind": kind, b"type": [["a", "|O"]], b"data": bytes(8), b"shape": [1]}, use_bin_type=True
+        )
+        with pytest.raises((FileDamaged, PickleRefused)):
+            Decoder("file").decode(forged, 0)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc0\xc0", b"ab", b"\xd9\xff", b"\x93\x01"])
+def test_what_is_nothing_of_all_this_is_damaged(data):
+    with pytest.raises(FileDamaged, match="neither a record of dataflow, nor msgpack, nor a pickle"):
+        Decoder("file").decode(data, 0)
+
+
+@pytest.mark.parametrize("missing", ["lmdb", "h5py", "zstandard"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, monkeypatch, tmp_path):
+    extra = {"lmdb": "lmdb", "h5py": "hdf5", "zstandard": "zstd"}[missing]
+    monkeypatch.setitem(sys.modules, missing, None)
+    (tmp_path / "file").write_bytes(b"")
+    tried = 0
+    for form in FORMATS:
+        if missing == "zstandard" and form not in FREE:
+            continue
+        if (missing, form.name) in {("lmdb", "h5"), ("h5py", "lmdb")} or (
+            missing != "zstandard" and form.name not in {"lmdb", "h5"}
+        ):
+            continue
+        tried += 1
+        options = {"compress": "zstd"} if missing == "zstandard" else {}
+        with pytest.raises(MissingExtra, match=rf'pip install "dataflow-runners\[{extra}\]"'):
+            form.saved(tmp_path, [[1]], **options)
+        if not options:
+            with pytest.raises(MissingExtra):
+                form.load(tmp_path / "file")
+    assert tried

@@ -1,0 +1,171 @@
+"""Every fault in the function of every parallel map, strict or not: the right error, in time, nothing left behind."""
+
+import itertools
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from dataflow import (
+    DataFlow,
+    DataFlowTerminated,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiThreadMapData,
+    worker_info,
+)
+from dataflow.errors import NotPicklable
+from tests.support.fakes import Forever
+from tests.support.faults import BY_NAME, FAULTS, GOOD, RELEASE, SIZE, Fault, deadline, told
+from tests.support.waits import wait_until
+
+LIMIT = 10.0  # seconds; it is under 2 on a machine that has nothing else to do
+METHODS = ("fork", "forkserver", "spawn")
+
+
+class FaultyFunction:
+    """[k] becomes [k, array]; the fault happens at [GOOD], and, where it is one of all workers, ever after."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, dp: Any) -> Any:
+        fault = BY_NAME[self.name]
+        if not fault.in_reset and (dp[0] == GOOD or (dp[0] > GOOD and fault.timeout < 1)):
+            made = fault.strike()
+            if made is not None:
+                return made
+        return [dp[0], np.full(SIZE, dp[0])]
+
+
+class FaultyStart:
+    """The fault happens when the last worker is prepared."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self) -> None:
+        here = worker_info()
+        if here is not None and here.index == here.count - 1:
+            BY_NAME[self.name].strike()
+
+
+@dataclass(frozen=True)
+class Case:
+    fault: Fault
+    strict: bool
+    method: str  # "thread" for threads
+    num: int
+
+    def make(self) -> DataFlow:
+        name = self.fault.name
+        starts_slowly = self.method in {"forkserver", "spawn"} and self.fault.timeout < 1
+        timeout = 10 * self.fault.timeout if starts_slowly else self.fault.timeout
+        more = {"strict": self.strict, "timeout": timeout, "buffer_size": 20}
+        if self.fault.in_reset:
+            more["worker_init"] = FaultyStart(name)
+        if self.method == "thread":
+            return MultiThreadMapData(Forever(), self.num, FaultyFunction(name), **more)
+        return MultiProcessMapData(Forever(), self.num, FaultyFunction(name), context=self.method, **more)
+
+    def __str__(self) -> str:
+        return f"{self.fault}-{'strict' if self.strict else 'default'}-{self.method}-{self.num}"
+
+
+def cases() -> list[Any]:
+    """The product. Quick are, in threads and under fork, strict maps of two workers and default ones of one."""
+    found = []
+    for fault, strict, method, num in itertools.product(FAULTS, (True, False), (*METHODS, "thread"), (1, 2)):
+        if fault.in_threads if method == "thread" else fault.in_processes:
+            quick = method in {"fork", "thread"} and strict is (num == 2)
+            marks = [] if quick else [pytest.mark.slow, pytest.mark.full]
+            case = Case(fault, strict, method, num)
+            found.append(pytest.param(case, id=str(case), marks=marks))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def released():
+    RELEASE.clear()
+    yield
+    RELEASE.set()
+
+
+def struck(df: DataFlow, fault: Fault) -> tuple[list[Any], BaseException]:
+    """The datapoints that came before the error, and the error."""
+    datapoints: list[Any] = []
+    with pytest.raises(fault.expected) as caught, deadline(LIMIT):
+        datapoints.extend(df)
+    return datapoints, caught.value
+
+
+def check_error(case: Case, error: BaseException) -> None:
+    fault = case.fault
+    assert type(error) is fault.expected
+    text = told(error)
+    for expected in (f" of {case.num}" if fault.timeout > 1 else "worker 0", *fault.texts):
+        assert expected in text or expected.replace("datapoint", "index") in text, f"{expected!r} is not in {text!r}"
+    for name, value in fault.attributes:
+        if case.method != "thread" or name != "exitcode":
+            assert getattr(error, name) == value
+    if fault.cause:
+        cause = "strike" if fault.in_reset else fault.cause
+        assert cause in "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_disaster_ends_in_the_right_error(case):
+    fault = case.fault
+    before = set(psutil.Process().children(recursive=True))
+    df = case.make()
+    datapoints, error = struck(df, fault)
+    check_error(case, error)
+    found = [k for k, _ in datapoints]
+    assert all((array == k).all() for k, array in datapoints)
+    assert len(set(found)) == len(found)
+    if case.strict:
+        assert found == list(range(len(found)))
+    if not fault.in_reset:  # where the other worker goes on
+        assert GOOD not in found
+        assert len(found) == GOOD or not (case.strict and fault.complete)
+
+    if fault.timeout > 1:  # a flow that is only late stays as it is
+        gone = lambda: not set(psutil.Process().children(recursive=True)) - before  # noqa: E731
+        wait_until(gone, 5, "a worker is left")
+        with pytest.raises(DataFlowTerminated, match=rf"failed before, with .*{fault.expected.__name__}") as caught:
+            next(iter(df))
+        assert caught.value.__cause__ is error
+        if case.num == 1 and not fault.in_reset and fault.complete:
+            df.reset_state()  # starts afresh, and so does the fault
+            with deadline(LIMIT):
+                assert next(iter(df))[0] == 0 if case.strict else True
+    RELEASE.set()
+    with deadline(LIMIT):
+        df.close()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", ["exception", "exit-3", "SIGKILL", "_exit"])
+def test_so_does_one_in_a_map_that_also_batches(name, strict):
+    fault = BY_NAME[name]
+    df = MultiProcessMapAndBatchData(Forever(), 2, FaultyFunction(name), 2, strict=strict, timeout=9)
+    datapoints, error = struck(df, fault)
+    check_error(Case(fault, strict, "fork", 2), error)
+    if strict:
+        assert [batch[0].tolist() for batch in datapoints] == [[0, 1], [2, 3]][: len(datapoints)]
+        assert len(datapoints) == 2 or not fault.complete
+    df.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_a_function_that_cannot_be_sent_is_refused(method):
+    import threading
+
+    lock = threading.Lock()
+    df = MultiProcessMapData(Forever(), 2, lambda dp: [dp[0], lock], context=method)
+    with pytest.raises(NotPicklable), deadline(LIMIT):
+        next(iter(df))

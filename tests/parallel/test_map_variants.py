@@ -1,0 +1,139 @@
+"""Maps that also batch, and maps of one component into arrays of one shape."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dataflow import (
+    BatchData,
+    DataFromList,
+    MapData,
+    MapDataComponent,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapAndBatchDataZMQ,
+    MultiProcessMapDataComponentSharedArray,
+    ShapeMismatch,
+)
+from tests.support.contract import check_node, plain
+from tests.support.fakes import Forever, Numbers
+from tests.support.faults import deadline
+
+
+def labelled(n):
+    return DataFromList([[np.full((6, 5), k, np.uint16), k] for k in range(n)], shuffle=False)
+
+
+def same(dp):
+    return dp
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    n=st.integers(0, 40),
+    batch_size=st.integers(1, 7),
+    num=st.integers(0, 3),
+    drop=st.integers(2, 9),
+    remainder=st.booleans(),
+    use_list=st.booleans(),
+    taken=st.integers(0, 5),
+    make=st.sampled_from(
+        [
+            lambda k: [k, np.full(3, k)],
+            lambda k: (k if k % 3 else k + 0.5, np.float32(k)),  # kinds that differ within a batch
+            lambda k: {"name": str(k), "flag": k % 2 == 0, "big": np.full((60, 70), k)},
+            lambda k: {"x": np.full(2, k, np.int8 if k % 7 else np.int16), "none": np.array(k)},
+        ]
+    ),
+)
+def test_a_strict_pass_is_that_of_batched_map_data(n, batch_size, num, drop, remainder, use_list, taken, make):
+    def func(dp):
+        return None if dp[0] % drop == 1 else make(dp[0])
+
+    class Lengthless(Numbers):
+        __len__ = Forever.__len__
+
+    plain_map = BatchData(MapData(Lengthless(n), func), batch_size, remainder, use_list)
+    expected = [plain(dp) for dp in plain_map]
+    with MultiProcessMapAndBatchDataZMQ(
+        Lengthless(n), num, func, batch_size, remainder=remainder, use_list=use_list, strict=True, timeout=30
+    ) as df:
+        assert [plain(dp) for dp in itertools.islice(df, taken)] == expected[:taken]
+        assert [plain(dp) for dp in df] == expected
+
+
+def test_by_default_there_are_as_many_batches_as_the_input_makes():
+    with MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, timeout=30) as df:
+        assert len(df) == 3
+        for _ in range(3):
+            assert [len(batch[0]) for batch in df] == [3, 3, 3]
+    with MultiProcessMapAndBatchData(Forever(), 2, same, 4, timeout=30) as df:
+        found = [k for batch in itertools.islice(df, 10) for k in batch[0].tolist()]
+        assert len(set(found)) == 40
+
+
+def test_the_buffer_holds_ten_batches_unless_told_otherwise():
+    assert MultiProcessMapAndBatchData(Numbers(10), 2, same, 3).ds.buffer_size == 30
+    assert MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, 5).ds.buffer_size == 5
+    with pytest.raises(ValueError, match="buffer_size counts datapoints"):
+        MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, 2)
+
+
+# -- one component -----------------------------------------------------------------------------------------------------
+
+
+def test_arrays_keep_their_labels():
+    """The predecessor paired 313 of 400 arrays with the label of another."""
+
+    def func(image):
+        return image.astype(float) * 2
+
+    with MultiProcessMapDataComponentSharedArray(labelled(400), 3, func, (6, 5), np.float32, timeout=30) as df:
+        for _ in range(2):
+            for array, label in df:
+                assert array.shape == (6, 5) and array.dtype == np.float32
+                assert (array == 2 * label).all()
+
+
+@pytest.mark.parametrize("num", [0, 2])
+def test_a_strict_pass_is_that_of_map_data_component(num):
+    def func(value):
+        return None if value % 5 == 1 else np.full((70, 80), value)
+
+    expected = [plain(dp) for dp in MapDataComponent(labelled(20), func, 1)]
+    with MultiProcessMapDataComponentSharedArray(
+        labelled(20), num, func, (70, 80), int, 1, strict=True, timeout=30
+    ) as df:
+        assert [plain(dp) for dp in df] == expected
+        assert plain(df[0]) == expected[0]
+
+
+def test_another_shape_is_an_error_that_names_both():
+    df = MultiProcessMapDataComponentSharedArray(labelled(5), 1, np.transpose, (6, 5), np.uint8, timeout=30)
+    with pytest.raises(ShapeMismatch, match=r"transpose.*\(5, 6\).*output_shape is \(6, 5\)"), deadline(20):
+        list(df)
+
+
+def test_the_function_is_checked():
+    with pytest.raises(TypeError, match="function"):
+        MultiProcessMapDataComponentSharedArray(labelled(5), 1, None, (6, 5), np.uint8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num", [0, pytest.param(2, marks=pytest.mark.full)])
+def test_they_keep_the_contract_of_all_nodes(num):
+    check_node(
+        lambda ds: MultiProcessMapAndBatchData(ds, num, same, 3, strict=True, timeout=30),
+        exclusive=num > 0,
+        kinds=(list,),
+    )
+    check_node(
+        lambda ds: MultiProcessMapDataComponentSharedArray(ds, num, np.negative, (2,), "f4", strict=True, timeout=30),
+        exclusive=num > 0,
+        kinds=(list,),
+    )

@@ -1,0 +1,109 @@
+"""How long the consumer has waited: pure, and so without a clock; and what it makes of that."""
+
+import time
+
+import pytest
+
+import dataflow
+from dataflow import (
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    MultiProcessMapData,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    RepeatedData,
+)
+from dataflow.parallel.patience import Patience
+from tests.support.faults import deadline
+
+
+def asked_until(patience, end, step=0.05, begin=0.0):
+    now = begin
+    while now <= end:
+        patience.asked(now)
+        now += step
+
+
+def test_silence_for_the_whole_time_is_too_long():
+    patience = Patience()
+    asked_until(patience, 0.9)
+    assert not patience.is_over(1, silent=True)
+    asked_until(patience, 1.1, begin=0.9)
+    assert patience.is_over(1, silent=True)
+    assert not patience.is_over(None, silent=True)
+
+
+def test_a_datapoint_begins_it_anew():
+    patience = Patience()
+    asked_until(patience, 2)
+    patience.satisfied()
+    assert not patience.is_over(1, silent=True)
+    patience.asked(100)
+    assert not patience.is_over(1, silent=True)
+
+
+def test_where_there_is_always_news_what_had_come_is_heard_first():
+    patience = Patience()
+    asked_until(patience, 1.05)
+    assert not patience.is_over(1, silent=False)
+    patience.asked(1.1)
+    assert not patience.is_over(1, silent=False)
+    patience.asked(1.2)
+    assert patience.is_over(1, silent=False)
+
+
+def test_time_in_a_slow_source_or_a_debugger_does_not_count():
+    patience = Patience()
+    for now in (0, 60, 120):
+        patience.asked(now)
+    assert not patience.is_over(1, silent=True)
+
+
+def dropped(dp):
+    return None
+
+
+def failing(dp):
+    raise ValueError("not one")
+
+
+def endless():
+    return RepeatedData(DataFromList([[k] for k in range(50)], shuffle=False), -1)
+
+
+@pytest.mark.parametrize("func", [dropped, failing])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapData])
+def test_results_that_are_dropped_are_nothing_to_wait_for(node, strict, func):
+    with (
+        node(endless(), 2, func, strict=strict, timeout=0.3, max_failures=10**9) as df,
+        deadline(20),
+        pytest.raises(dataflow.TimeoutError, match=r"no datapoint from Multi\w+ for 0.3 seconds"),
+    ):
+        next(iter(df))
+
+
+@pytest.mark.parametrize("func", [dropped, failing])
+@pytest.mark.parametrize("strict", [True, False])
+def test_nor_are_they_from_a_runner(strict, func):
+    with (
+        MultiProcessRunnerZMQ(MapData(endless(), func), 2, strict=strict, timeout=0.3, max_failures=10**9) as df,
+        deadline(20),
+        pytest.raises(dataflow.TimeoutError),
+    ):
+        next(iter(df))
+
+
+def test_a_source_that_takes_longer_is_waited_for():
+    def source():
+        for k in range(4):
+            time.sleep(0.3)
+            yield [k]
+
+    with MultiThreadMapData(DataFromGenerator(source), 2, same, strict=True, timeout=0.2) as df, deadline(20):
+        assert list(df) == [[0], [1], [2], [3]]
+
+
+def same(dp):
+    return dp

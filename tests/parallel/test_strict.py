@@ -1,0 +1,320 @@
+"""Strict runners: exactly the datapoints of each pass, in order, whatever the runner and the number of workers."""
+
+import copy
+import itertools
+import os
+import random
+import signal
+import time
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dataflow
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromList,
+    FakeData,
+    MapData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadRunner,
+    NotAddressable,
+    RandomMapData,
+    RepeatedData,
+    ShuffleData,
+    WorkerDied,
+    worker_info,
+)
+from dataflow.life import life_of
+from tests.support.chains import CHAINS, DROPPING
+from tests.support.contract import check_node, one_pass
+from tests.support.fakes import METHODS, Forever, Numbers
+from tests.support.faults import deadline
+
+KINDS = ("process", "zmq", "thread")
+
+
+def strict(kind, ds, num, *, prefetch=5, **more):
+    """A strict runner of any kind. The timeout is there so that no test can hang."""
+    more = {"strict": True, "timeout": 30, **more}
+    if kind == "process":
+        return MultiProcessRunner(ds, prefetch, num, **more)
+    if kind == "zmq":
+        return MultiProcessRunnerZMQ(ds, num, prefetch, **more)
+    return MultiThreadRunner(lambda: copy.deepcopy(ds), prefetch, num, **more)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def unseeded():
+    yield
+    dataflow.seed(None)
+
+
+def jittered(dp, rng):
+    return [dp[0], float(rng.normal())]
+
+
+def chain(n=40):
+    return RandomMapData(ShuffleData(DataFromList([[k] for k in range(n)])), jittered)
+
+
+# -- by index ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 4])
+def test_passes_are_those_of_the_flow_itself(kind, num):
+    dataflow.seed(2)
+    alone = chain()
+    expected = [list(alone) for _ in range(4)]
+    assert expected[0] != expected[1]
+    with strict(kind, chain(), num) as df:
+        assert len(df) == 40
+        found = [list(df), list(df)]
+        next(iter(df))  # a pass that is broken off is over
+        assert [*found, expected[2], list(df)] == expected
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 50, None])
+def test_whatever_the_bound(kind, prefetch):
+    if prefetch is None and kind != "zmq":
+        pytest.skip("only hwm may be None")
+    with strict(kind, listed(300), 2, prefetch=prefetch) as df:
+        assert list(df) == list(df) == [[k] for k in range(300)]
+
+
+def listed(n):
+    return DataFromList([[k] for k in range(n)], shuffle=False)
+
+
+def test_without_order_each_comes_once(kind):
+    with strict(kind, listed(100), 2, ordered=False) as df:
+        for _ in range(2):
+            assert sorted(df) == [[k] for k in range(100)]
+
+
+def test_what_a_map_drops_is_skipped(kind):
+    with strict(kind, MapData(listed(50), lambda dp: dp if dp[0] % 3 else None), 2) as df:
+        assert list(df) == [[k] for k in range(50) if k % 3]
+        assert df[4] == [4]
+
+
+def test_an_empty_pass_ends_at_once(kind):
+    with strict(kind, FakeData([(2,)], 0), 2) as df:
+        assert list(df) == list(df) == []
+
+
+def test_an_endless_flow_stays_endless_and_in_order(kind):
+    with strict(kind, RepeatedData(listed(3), -1), 2) as df:
+        assert df.endless
+        assert list(itertools.islice(df, 10)) == [[k % 3] for k in range(10)]
+
+
+@pytest.mark.parametrize("num", [0, 1, 2])
+def test_a_loop_over_an_endless_flow_goes_on_where_the_last_one_stopped(kind, num):
+    flows = [RepeatedData(listed(30), -1)] + [RepeatedData(Numbers(30), -1)] * (num < 2)
+    for flow in flows:
+        with strict(kind, flow, num) as df:
+            for begin in range(0, 100, 10):
+                assert list(itertools.islice(df, 10)) == [[k % 30] for k in range(begin, begin + 10)]
+
+
+def test_an_endless_flow_that_nobody_else_holds_is_iterated(kind):
+    taken = list(itertools.islice(strict(kind, RepeatedData(listed(3), -1), 2), 50))
+    assert taken == [[k % 3] for k in range(50)]
+
+
+def test_it_is_addressed_in_the_calling_process(kind):
+    dataflow.seed(1)
+    alone = chain()
+    with strict(kind, chain(), 2) as df:
+        assert df.addressable
+        assert df[30:90] == alone[30:90]
+
+
+def test_every_worker_takes_part(kind):
+    def func(dp):
+        time.sleep(0.002)
+        return [worker_info().index]
+
+    with strict(kind, MapData(listed(100), func), 2) as df:
+        assert {k for (k,) in df} == {0, 1}
+
+
+def test_no_more_is_made_ahead_than_the_bound_allows():
+    made = [0]
+
+    def func(dp):
+        made[0] += 1
+        return dp
+
+    with MultiThreadRunner(lambda: MapData(listed(500), func), 5, 2, strict=True, timeout=30) as df:
+        for given, _ in enumerate(df, 1):
+            assert made[0] <= given + 2 * (2 * 5 + 2)
+
+
+def test_runners_are_batched_and_nested(kind):
+    dataflow.seed(3)
+    expected = [batch[0].tolist() for batch in BatchData(chain(), 7)]
+    with strict("process", BatchData(strict(kind, chain(), 2), 7), 2) as df:
+        assert [batch[0].tolist() for batch in df] == expected
+    dataflow.seed(3)
+    with MultiProcessMapData(strict(kind, chain(), 2), 2, lambda dp: dp, strict=True, timeout=30) as df:
+        assert [dp[0] for dp in df] == [dp[0] for dp in chain()]
+
+
+@pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow] if m == "spawn" else []) for m in METHODS])
+def test_by_every_start_method(method):
+    dataflow.seed(4)
+    expected = list(chain())
+    with strict("zmq", chain(), 2, context=method) as df:
+        assert list(df) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num", [0, pytest.param(2, marks=pytest.mark.full)])
+def test_a_strict_runner_keeps_the_contract_of_all_nodes(kind, num):
+    def make(ds):
+        return strict(kind, ds, num if ds.addressable else min(num, 1))
+
+    check_node(make, exclusive=num > 0, kinds=(list,), picklable=kind != "thread")
+
+
+def test_several_workers_need_a_flow_that_can_be_addressed(kind):
+    with pytest.raises(NotAddressable, match=r"Numbers cannot be addressed.*MultiProcessMapData"):
+        strict(kind, BatchData(Numbers(5), 2), 2)
+
+
+# -- whole passes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 200])
+def test_one_worker_makes_the_passes_of_any_flow(kind, n):
+    with strict(kind, Numbers(n), 1) as df:
+        for few in (0, 1, 7, n):
+            assert list(df) == [[k] for k in range(n)]
+            list(itertools.islice(df, few))
+            assert list(df) == [[k] for k in range(n)]
+
+
+def test_a_pass_that_never_ends_is_broken_off(kind):
+    with strict(kind, Forever(), 1) as df, deadline(20):
+        for _ in range(5):
+            assert list(itertools.islice(df, 30)) == [[k] for k in range(30)]
+
+
+def test_a_failure_in_a_whole_pass_comes_after_what_was_made_before(kind):
+    class Failing(DataFlow):
+        def __iter__(self):
+            yield from ([k] for k in range(20))
+            raise ValueError("twenty")
+
+    found = []
+    with pytest.raises(ValueError, match="twenty"), deadline(20):
+        found.extend(strict(kind, Failing(), 1))
+    assert found == [[k] for k in range(20)]
+
+
+# -- deaths ------------------------------------------------------------------------------------------------------------
+
+
+def workers(df):
+    return [psutil.Process(worker.pid) for worker in life_of(df).resource._crew.workers if not worker.has_ended()]
+
+
+def kill_some(df, expected, num_kills, seed):
+    choose = random.Random(seed)
+    moments = set(choose.sample(range(len(expected) // 10, len(expected) * 9 // 10), num_kills))
+    owed = 0
+    for k, dp in enumerate(df):
+        assert dp == expected[k]
+        owed += k in moments
+        if owed and (alive := workers(df)):  # else all are dead, and not yet replaced
+            choose.choice(alive).kill()
+            owed -= 1
+    assert k == len(expected) - 1
+
+
+@pytest.mark.parametrize("kind", ["process", "zmq"])
+def test_killed_workers_change_nothing(kind):
+    dataflow.seed(6)
+    expected = list(chain(1000))
+    with strict(kind, chain(1000), 2, max_restarts=4) as df, deadline(60):
+        kill_some(df, expected, 4, seed=1)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["process", "zmq"])
+def test_twenty_kills_in_a_pass_of_twenty_thousand_change_nothing(kind):
+    dataflow.seed(6)
+    expected = list(chain(20_000))
+    with strict(kind, chain(20_000), 3, prefetch=50, max_restarts=50) as df, deadline(120):
+        kill_some(df, expected, 20, seed=2)
+
+
+@pytest.mark.parametrize("kind", ["process", "zmq"])
+def test_a_whole_pass_that_was_cut_short_goes_on_where_it_was(kind):
+    with strict(kind, Numbers(1000), 1, max_restarts=3) as df, deadline(60):
+        kill_some(df, [[k] for k in range(1000)], 3, seed=3)
+
+
+@pytest.mark.parametrize("kind", ["process", "zmq"])
+def test_a_death_is_reported_where_none_is_made_good(kind):
+    def func(dp):
+        if dp[0] == 50:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return dp
+
+    found = []
+    with pytest.raises(WorkerDied, match="SIGKILL"), deadline(30):
+        found.extend(strict(kind, MapData(listed(100), func), 2))
+    assert found == [[k] for k in range(len(found))] and len(found) <= 50
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_an_exception_comes_in_its_place(kind, num):
+    def func(dp):
+        if dp[0] == 50:
+            raise KeyError("fifty")
+        return dp
+
+    found = []
+    with pytest.raises(KeyError, match="fifty") as caught, deadline(30):
+        found.extend(strict(kind, MapData(listed(100), func), num))
+    assert found == [[k] for k in range(50)]
+    assert any("datapoint 50 of pass 0" in note for note in caught.value.__notes__)
+
+
+# -- the law -----------------------------------------------------------------------------------------------------------
+
+
+def law(df, kind, num):
+    dataflow.seed(9)
+    alone = copy.deepcopy(df)
+    expected = [one_pass(alone) for _ in range(3)]
+    with strict(kind, df, num) as runner, deadline(60):
+        assert one_pass(runner) == expected[0]
+        next(iter(runner), None)
+        assert one_pass(runner) == expected[2]
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(CHAINS, st.integers(1, 3))
+def test_random_chains_are_the_same_in_every_strict_runner(kind, df, num):
+    law(df, kind, num)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(DROPPING, st.integers(1, 3))
+def test_so_are_random_chains_that_drop(kind, df, num):
+    law(df, kind, num)

@@ -1,0 +1,54 @@
+"""Addresses: what is one, and which may be bound without keys."""
+
+import pytest
+
+from dataflow import RemoteDataZMQ, send_dataflow_zmq
+from dataflow.remote.addresses import check_address, check_open
+from tests.support.senders import numbers
+
+LOOPBACK = ["tcp://127.0.0.1:5", "tcp://127.8.8.8:*", "tcp://localhost:5", "tcp://[::1]:5", "ipc://x"]
+OPEN = [
+    "tcp://0.0.0.0:5",
+    "tcp://*:5",
+    "tcp://[::]:5",
+    "tcp://10.0.0.1:5",
+    "tcp://eth0:*",
+    "tcp://host.example:5",
+    "tcp://127.0.0.1.evil.example:5",
+    "tcp://2130706433:5",
+]
+
+
+@pytest.mark.parametrize("address", LOOPBACK)
+def test_this_machine_alone_may_be_let_in_without_keys(address):
+    check_address("me", address)
+    check_open("me", address, curve=False, insecure=False)
+
+
+@pytest.mark.parametrize("address", OPEN)
+def test_other_machines_are_let_in_with_keys_or_on_purpose_only(address):
+    check_address("me", address)
+    check_open("me", address, curve=True, insecure=False)
+    check_open("me", address, curve=False, insecure=True)
+    with pytest.raises(ValueError, match=r"python -m dataflow keys DIR .*insecure=True"):
+        check_open("me", address, curve=False, insecure=False)
+
+
+@pytest.mark.parametrize("address", OPEN)
+def test_whoever_binds_is_refused_before_a_socket_is_made(address):
+    with pytest.raises(ValueError, match=r"RemoteDataZMQ: .* can be reached from other machines"):
+        RemoteDataZMQ(address)
+    with pytest.raises(ValueError, match=r"RemoteDataZMQ: .* can be reached from other machines"):
+        RemoteDataZMQ("tcp://127.0.0.1:*", address)
+    with pytest.raises(ValueError, match=r"send_dataflow_zmq: .* can be reached from other machines"):
+        send_dataflow_zmq(numbers(1), address, bind=True)
+    RemoteDataZMQ(address, bind=False)  # connects, and lets nobody in
+    RemoteDataZMQ(address, insecure=True)
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:5", "tcp://127.0.0.1", "tcp://:5", "tcp://h:99999", "ipc://", 5])
+def test_what_is_no_address_is_refused_with_an_example(address):
+    with pytest.raises(ValueError, match=r"such as tcp://127\.0\.0\.1:5555"):
+        RemoteDataZMQ(address)
+    with pytest.raises(ValueError, match=r"such as tcp://127\.0\.0\.1:5555"):
+        send_dataflow_zmq(numbers(1), address)

@@ -1,0 +1,95 @@
+"""The command line: keys, send and speed."""
+
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from dataflow import DataFlow, RemoteDataZMQ
+from dataflow.__main__ import main
+from dataflow.remote.named import flow_named
+from tests.support.senders import LOOPBACK, ROOT
+
+FLOWS = """
+from dataflow import DataFromList
+
+flow = DataFromList([[k] for k in range(20)], shuffle=False)
+
+def make():
+    return flow
+
+class Holder:
+    flow = flow
+
+number = 5
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "feeding_of_a_test.py").write_text(textwrap.dedent(FLOWS))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "feeding_of_a_test", raising=False)
+    return "feeding_of_a_test"
+
+
+@pytest.mark.parametrize("name", ["flow", "make", "Holder.flow"])
+def test_a_flow_is_found_by_its_name_or_made_by_a_function(module, name):
+    assert isinstance(flow_named(f"{module}:{name}"), DataFlow)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("flow", "name a flow as MODULE:FLOW"),
+        (":flow", "name a flow as MODULE:FLOW"),
+        ("no_such_module:flow", "there is no module 'no_such_module'"),
+        ("no_such.module:flow", r"there is no module 'no_such\.module'"),
+        ("feeding_of_a_test:water", "there is no 'water' in feeding_of_a_test"),
+        ("feeding_of_a_test:number", "is a int, and no dataflow"),
+    ],
+)
+def test_what_is_no_flow_is_named(module, name, text, capsys):
+    with pytest.raises(ValueError, match=text):
+        flow_named(name)
+    assert main(["speed", name]) == 1
+    assert re.search(text, capsys.readouterr().err)
+
+
+def test_speed_prints_datapoints_per_second(module, capsys):
+    assert main(["speed", f"{module}:make", "--size", "10", "--warmup", "2"]) == 0
+    assert re.fullmatch(rf"{module}:make: [\d.e+]+ datapoints per second\n", capsys.readouterr().out)
+
+
+def test_keys_are_made_and_listed(tmp_path, capsys):
+    assert main(["keys", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "sender.key"), str(tmp_path / "receiver.key")]
+    assert main(["keys", str(tmp_path)]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_an_open_address_is_refused_on_the_command_line(module, capsys):
+    assert main(["send", f"{module}:flow", "tcp://0.0.0.0:*", "--bind"]) == 1
+    assert "can be reached from other machines" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_flow_is_sent_from_the_command_line_with_keys(module, tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "dataflow", "keys", tmp_path / "k"], cwd=ROOT, check=True, capture_output=True
+    )
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, curve=tmp_path / "k", timeout=30) as df:
+        df.reset_state()
+        sender = subprocess.Popen(
+            [sys.executable, "-m", "dataflow", "send", f"{module}:flow", df.addresses[0], "--curve", tmp_path / "k"],
+            cwd=ROOT,
+            env={"PYTHONPATH": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert len(list(df)) == 20
+        out, _ = sender.communicate(timeout=30)
+    assert out.endswith(": 20 datapoints taken\n")
+    assert sender.returncode == 0

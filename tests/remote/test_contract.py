@@ -1,0 +1,41 @@
+"""The receiver keeps the promises of all nodes, as far as those can be kept by what others send."""
+
+import threading
+import weakref
+
+import pytest
+
+from dataflow import DataFlowError, DataFromList, RemoteDataZMQ, send_dataflow_zmq
+from dataflow.life import life_of
+from tests.support.contract import check_node
+from tests.support.senders import LOOPBACK
+
+
+class Fed(RemoteDataZMQ):
+    """A receiver with a sender of its own, in a thread that sends pass after pass until nobody listens."""
+
+    def reset_state(self):
+        super().reset_state()
+        if life_of(self).shown == 0:
+            life_of(self).shown = 1
+            threading.Thread(target=send_for_ever, args=(self.addresses[0], weakref.ref(self)), daemon=True).start()
+
+    def close(self):
+        super().close()
+        life_of(self).shown = 0
+
+
+def send_for_ever(address, receiver):
+    df = DataFromList([[k] for k in range(6)], shuffle=False)
+    try:
+        while receiver() is not None and send_dataflow_zmq(df, address, timeout=2, heartbeat=0.5) == 6:
+            pass
+    except DataFlowError:
+        pass
+
+
+@pytest.mark.slow
+def test_the_receiver_keeps_the_contract():
+    check_node(
+        lambda: Fed(LOOPBACK, num_senders=1, timeout=30, heartbeat=0.5), source=True, stateful=True, addressable=False
+    )

@@ -1,0 +1,147 @@
+"""Key files, and who is heard with them."""
+
+import numpy as np
+import pytest
+import zmq
+
+from dataflow import DataFromIterable, ReceiverLost, RemoteDataZMQ, TimeoutError
+from dataflow.remote.keys import load_keys, make_keys
+from tests.support.senders import LIMIT, LOOPBACK, Sending, Stranger, numbers
+
+pytestmark = pytest.mark.skipif(not zmq.has("curve"), reason="this ZeroMQ was built without CURVE")
+
+
+@pytest.fixture
+def keys(tmp_path):
+    make_keys(tmp_path / "keys")
+    return tmp_path / "keys"
+
+
+def test_keys_are_readable_by_their_owner_only_and_know_each_other(keys):
+    for name in ("sender.key", "receiver.key"):
+        assert (keys / name).stat().st_mode & 0o777 == 0o600
+    assert keys.stat().st_mode & 0o777 == 0o700
+    ours, theirs = load_keys(keys, "sender.key"), load_keys(keys / "receiver.key", "whatever")
+    assert ours.peers == (theirs.public,) and theirs.peers == (ours.public,)
+    assert len({ours.public, ours.secret, theirs.public, theirs.secret}) == 4
+
+
+def test_keys_that_are_there_are_never_overwritten(keys):
+    before = (keys / "sender.key").read_text()
+    (keys / "receiver.key").unlink()
+    with pytest.raises(FileExistsError, match=r"sender\.key is there already"):
+        make_keys(keys)
+    assert (keys / "sender.key").read_text() == before
+    assert not (keys / "receiver.key").exists()
+
+
+def test_a_key_that_others_may_read_is_refused_with_the_cure(keys):
+    (keys / "receiver.key").chmod(0o640)
+    with pytest.raises(PermissionError, match="chmod 600"):
+        RemoteDataZMQ(LOOPBACK, curve=keys).reset_state()
+
+
+def test_a_missing_key_is_reported_with_the_command_that_makes_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match="python -m dataflow keys DIR"):
+        RemoteDataZMQ(LOOPBACK, curve=tmp_path).reset_state()
+
+
+@pytest.mark.parametrize("text", ["", "public: x\n", "secret: " + 40 * "a", "\0\xff", "public: é"])
+def test_what_is_no_key_file_is_refused(text, tmp_path):
+    path = tmp_path / "k"
+    path.write_text(text, "utf-8")
+    path.chmod(0o600)
+    with pytest.raises(ValueError, match="no key file"):
+        load_keys(path, "k")
+
+
+@pytest.mark.parametrize("bind", [True, False])
+def test_datapoints_travel_encrypted(bind, keys, free_address):
+    address = LOOPBACK if bind else free_address
+    with RemoteDataZMQ(address, bind=bind, num_senders=1, curve=keys, timeout=30) as df:
+        df.reset_state()
+        sending = Sending(numbers(100), (*df.addresses, address)[0], bind=not bind, curve=keys)
+        assert [k for (k,) in df] == list(range(100))
+        assert sending.wait_result() == 100
+
+
+def test_large_arrays_travel_encrypted_and_arrive_writable(keys):
+    images = [np.random.default_rng(k).random((500, 500)) for k in range(5)]
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, curve=keys, timeout=30) as df:
+        df.reset_state()
+        sending = Sending(DataFromIterable([[image] for image in images]), df.addresses[0], curve=keys)
+        for (found,), image in zip(list(df), images, strict=True):
+            assert (found == image).all() and found.flags.writeable
+        assert sending.wait_result() == 5
+
+
+def receive_from_friend_and(keys, intrude):
+    """What arrives, and what became of an intruder that came first."""
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, curve=keys, timeout=0.6) as df:
+        df.reset_state()
+        intruder = intrude(df.addresses[0])
+        with pytest.raises(TimeoutError, match="keys are those of this side"):
+            next(iter(df))
+        df.timeout = LIMIT
+        friend = Sending(numbers(10), df.addresses[0], curve=keys)
+        assert [k for (k,) in df] == list(range(10))
+        assert friend.wait_result() == 10
+        return intruder.wait_result()
+
+
+def other_keys(keys, tmp_path, *, knows_receiver):
+    own, _ = make_keys(tmp_path / "others")
+    if knows_receiver:
+        public = load_keys(keys, "receiver.key").public.decode()
+        own.write_text(
+            "".join(line for line in own.read_text().splitlines(keepends=True) if not line.startswith("peer"))
+            + f"peer: {public}\n"
+        )
+    return own
+
+
+@pytest.mark.slow
+def test_an_unknown_sender_key_is_refused_and_told_why(keys, tmp_path):
+    wrong = other_keys(keys, tmp_path, knows_receiver=True)
+    lost = receive_from_friend_and(keys, lambda address: Sending(numbers(5), address, curve=wrong))
+    assert isinstance(lost, ReceiverLost) and "add it to its key file" in str(lost) and not lost.closed
+
+
+@pytest.mark.slow
+def test_a_wrong_receiver_key_ends_with_its_reason_when_the_time_is_over(keys, tmp_path):
+    wrong = other_keys(keys, tmp_path, knows_receiver=False)
+    late = receive_from_friend_and(keys, lambda address: Sending(numbers(5), address, curve=wrong, timeout=2))
+    assert isinstance(late, TimeoutError) and "its key is not the one" in str(late)
+
+
+@pytest.mark.slow
+def test_a_sender_without_a_key_is_not_heard(keys):
+    lost = receive_from_friend_and(keys, lambda address: Sending(numbers(5), address, timeout=1))
+    assert isinstance(lost, ReceiverLost | TimeoutError)
+
+
+@pytest.mark.slow
+def test_a_stranger_without_a_key_cannot_even_knock(keys):
+    class Knocking(Stranger):
+        def wait_result(self):
+            assert not self.socket.poll(0)
+            self.socket.setsockopt(zmq.LINGER, 0)
+            self.close()
+
+    def intrude(address):
+        stranger = Knocking(address)
+        stranger.hello()
+        return stranger
+
+    receive_from_friend_and(keys, intrude)
+
+
+def test_a_second_sender_key_is_let_in_by_one_more_line(keys, tmp_path):
+    other = other_keys(keys, tmp_path, knows_receiver=True)
+    with (keys / "receiver.key").open("a") as file:
+        file.write(f"peer: {load_keys(other, '').public.decode()}\n")
+    with RemoteDataZMQ(LOOPBACK, num_senders=2, curve=keys, timeout=30) as df:
+        df.reset_state()
+        senders = [Sending(numbers(5), df.addresses[0], curve=path) for path in (keys, other)]
+        assert len(list(df)) == 10
+        assert [sending.wait_result() for sending in senders] == [5, 5]

@@ -1,0 +1,89 @@
+"""What is told of a failed item: budgets that make sense, records that travel, and who tells whom."""
+
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dataflow.failures import Failure, Report, Teller, budget_of, failure_of, telling, told
+
+
+def raised(error):
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+@pytest.mark.parametrize(("given", "budget"), [(None, None), (0, 0), (5, 5), (np.int64(5), 5), (0.25, 0.25)])
+def test_a_budget_is_a_number_or_a_fraction(given, budget):
+    assert budget_of("MapData", given) == budget
+    assert type(budget_of("MapData", given)) is type(budget)
+
+
+def test_a_budget_may_be_given_as_any_kind_of_fraction():
+    assert budget_of("MapData", Fraction(1, 4)) == budget_of("MapData", np.float32(0.25)) == 0.25
+
+
+@pytest.mark.parametrize("wrong", [-1, -0.5, 0.0, 1.0, 1.5, float("nan"), float("inf"), np.int64(-3)])
+def test_a_budget_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"MapData: max_failures is an integer from 0, or a fraction .* got"):
+        budget_of("MapData", wrong)
+
+
+@pytest.mark.parametrize("wrong", [True, False, "3", [1], 1j])
+def test_a_budget_that_is_no_number_is_refused(wrong):
+    with pytest.raises(TypeError, match="MapData: max_failures is an integer from 0"):
+        budget_of("MapData", wrong)
+
+
+def test_a_record_says_which_item_failed_and_how_and_travels():
+    failure = failure_of("MapData(decode)", 17, 2, raised(ValueError("no image")))
+    assert str(failure) == "MapData(decode): datapoint 17 of pass 2: ValueError: no image"
+    assert "in raised" in failure.traceback
+    assert pickle.loads(pickle.dumps(failure)) == failure
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise OSError
+
+
+def test_an_error_that_cannot_be_told_is_recorded_by_its_type():
+    failure = failure_of("MapData(f)", 0, 0, raised(Mute()))
+    assert failure.kind.endswith("test_failures.Mute")
+    assert failure.text == "<str() of it raises OSError>"
+
+
+def test_a_record_names_the_workers_from_the_outermost():
+    failure = Failure("MapData(f)", 3, 0, "KeyError", "'a'", "", ((1, 2), (0, 4)))
+    assert str(failure) == "MapData(f): datapoint 3 of pass 0, worker 1 of 2, worker 0 of 4: KeyError: 'a'"
+
+
+def test_only_the_code_of_a_worker_is_told_something():
+    teller = Teller(3, (), lambda report: None)
+    assert told() is None
+    with telling(teller):
+        assert told() is teller
+        with telling(None):
+            assert told() is None
+    assert told() is None
+
+
+def test_a_teller_adds_the_worker_and_leaves_that_of_one_further_in():
+    reports: list[Report] = []
+    teller = Teller(1, ((1, 2),), reports.append)
+    for path in ((), ((1, 2), (3, 4))):
+        teller.skipped(Failure("n", 0, 0, "k", "t", "", path), ValueError(), judged=False)
+    assert [report.failure.path for report in reports] == [((1, 2),), ((1, 2), (3, 4))]
+
+
+def test_items_that_go_through_several_nodes_are_seen_once():
+    reports: list[Report] = []
+    teller = Teller(0.5, (), reports.append)
+    for below, above in ((120, 100), (200, 190)):
+        teller.saw("below", below)
+        teller.saw("above", above)
+        teller.tell()
+    assert [report.seen for report in reports] == [120, 80]

@@ -1,0 +1,379 @@
+import copy
+import itertools
+import json
+import queue
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow import (
+    BatchData,
+    CacheData,
+    ConcatData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    DataFromQueue,
+    Dropped,
+    FilterData,
+    FixedSizeData,
+    JoinData,
+    LocallyShuffleData,
+    MapData,
+    MultiProcessRunnerZMQ,
+    MultiThreadRunner,
+    NotReproducible,
+    PrintData,
+    RandomChooseData,
+    RandomMapData,
+    RepeatedData,
+    ResumableData,
+    RNGDataFlow,
+    ShuffleData,
+    StateMismatch,
+)
+from dataflow.transforms.fingerprints import described
+from tests.support.chains import CHAINS, DROPPING, odd_only
+from tests.support.contract import plain, seeded
+
+
+def numbers(n, **kwargs):
+    return DataFromList([[k] for k in range(n)], **kwargs)
+
+
+def taken(df, num):
+    """The next `num` datapoints of a loop that is then left."""
+    return [plain(dp) for dp in itertools.islice(df, num)]
+
+
+def steps(df, num):
+    """The next `num` datapoints of a program that runs epoch after epoch."""
+    found = []
+    while len(found) < num:
+        before = len(found)
+        found += taken(df, num - len(found))
+        assert len(found) > before, "two empty passes would be a hang"
+    return found
+
+
+def resumed(make, state):
+    """What another process makes of a saved state: the root seed of this one is not its own."""
+    df = ResumableData(make())
+    df.load_state_dict(json.loads(json.dumps(state)))
+    return df
+
+
+def saved_after(make, num):
+    df = ResumableData(make())
+    found = steps(df, num)
+    return found, df.state_dict()
+
+
+def check_every_place(make, num, places=None):
+    with seeded(11):
+        expected = steps(ResumableData(make()), num)
+    for k in range(num) if places is None else places:
+        with seeded(11):
+            found, state = saved_after(make, k)
+        assert found == expected[:k]
+        df = resumed(make, state)
+        middle = (num - k) // 2
+        found += steps(df, middle)
+        found += steps(resumed(make, df.state_dict()), num - len(found))
+        assert found == expected
+
+
+@settings(max_examples=50)
+@given(CHAINS, st.data())
+def test_whatever_the_chain_it_goes_on_where_it_was_saved_and_again(df, data):
+    num = min(3 * len(df), 30)
+    places = data.draw(st.lists(st.integers(0, num - 1), min_size=1, max_size=4, unique=True))
+    check_every_place(lambda: copy.deepcopy(df), num, places)
+
+
+@settings(max_examples=50)
+@given(DROPPING, st.data())
+def test_what_was_dropped_counts_as_a_position(df, data):
+    with seeded(11):
+        lengths = [len(list(df)) for _ in range(4)]
+    num = sum(itertools.takewhile(bool, lengths))
+    if num:
+        places = data.draw(st.lists(st.integers(0, num - 1), min_size=1, max_size=4, unique=True))
+        check_every_place(lambda: copy.deepcopy(df), num, places)
+
+
+class Walk(RNGDataFlow):
+    """A node of a user: without a length, and different in every pass."""
+
+    def __init__(self, ds):
+        self.ds = ds
+        self.num_seen = 0
+
+    def __iter__(self):
+        for dp in self.ds:
+            self.num_seen += 1
+            if self.rng.random() < 0.8:
+                yield [dp[0], float(self.rng.random())]
+
+
+def count():
+    for k in range(7):
+        yield [k]
+
+
+def pair(dp):
+    return [dp[0], dp[0]]
+
+
+CHAINS_TO_REPLAY = {
+    "choose": lambda: RandomChooseData([(numbers(5), 0.3), (numbers(20), 0.7)]),
+    "filter": lambda: FilterData(numbers(9), odd_only),
+    "generator": lambda: BatchData(DataFromGenerator(count), 3, remainder=True),
+    "generator cached": lambda: CacheData(DataFromGenerator(count), shuffle=True),
+    "generator mapped": lambda: RandomMapData(DataFromGenerator(count), lambda dp, rng: [dp[0], rng.random()]),
+    "endless within": lambda: FilterData(FixedSizeData(RepeatedData(numbers(3), -1), 4), odd_only),
+    "restarting": lambda: FixedSizeData(DataFromGenerator(count), 4, keep_state=False),
+    "user": lambda: Walk(ConcatData([numbers(6), MapData(numbers(6), pair)])),
+}
+
+
+@pytest.mark.parametrize("make", CHAINS_TO_REPLAY.values(), ids=CHAINS_TO_REPLAY)
+def test_what_cannot_be_addressed_is_made_again_up_to_the_place(make):
+    check_every_place(make, 16)
+
+
+def test_an_endless_flow_goes_on_too():
+    check_every_place(lambda: RepeatedData(ShuffleData(numbers(4)), -1), 20)
+
+
+def test_the_first_loop_gets_the_rest_of_the_pass_and_the_next_one_a_whole_pass():
+    def make():
+        return numbers(5, shuffle=False)
+
+    _, state = saved_after(make, 3)
+    df = resumed(make, state)
+    assert [list(df), list(df)] == [[[3], [4]], [[k] for k in range(5)]]
+    assert df.state_dict()["pass"] == 2
+
+
+@pytest.mark.parametrize("make", [lambda: numbers(5), lambda: DataFromGenerator(count)], ids=["length", "none"])
+@pytest.mark.parametrize("to_the_end", [False, True])
+def test_a_complete_pass_resumes_at_the_next(make, to_the_end):
+    with seeded(3):
+        expected = ResumableData(make())
+        first, second = (list(expected), list(expected))
+        df = ResumableData(make())
+        iterator = iter(df)
+        for _ in first:
+            next(iterator)
+        if to_the_end:
+            assert list(iterator) == []
+        state = df.state_dict()
+        if to_the_end or df.addressable:
+            assert (state["pass"], state["offset"]) == (1, 0)
+    found = resumed(make, state)
+    assert list(found) == second
+    assert found.state_dict()["pass"] == 2
+
+
+def test_a_state_that_was_loaded_and_not_used_is_saved_as_it_is():
+    _, state = saved_after(lambda: numbers(5), 3)
+    assert resumed(lambda: numbers(5), state).state_dict() == state
+
+
+def test_a_state_of_a_flow_that_was_not_begun_is_its_beginning():
+    with seeded(3):
+        df = ResumableData(numbers(5))
+        state = df.state_dict()
+        expected = list(df)
+    assert list(resumed(lambda: numbers(5), state)) == expected
+
+
+def test_closing_and_resetting_keep_the_place():
+    df = ResumableData(numbers(9))
+    taken(df, 4)
+    state = df.state_dict()
+    df.close()
+    assert df.state_dict() == state
+    df.reset_state()
+    assert df.state_dict() == state
+
+
+def test_the_iteration_begun_last_is_the_one_that_is_saved():
+    df = ResumableData(numbers(5))
+    first, second = iter(df), iter(df)
+    next(second)
+    next(first)
+    next(first)
+    assert (df.state_dict()["pass"], df.state_dict()["offset"]) == (1, 1)
+
+
+def test_loading_goes_back_in_the_same_process_too():
+    with seeded(3):
+        df = ResumableData(numbers(9))
+        taken(df, 4)
+        state = df.state_dict()
+        expected = taken(df, 9)
+        df.load_state_dict({**state, "pass": 1, "offset": 0})
+        assert taken(df, 9) == expected
+
+
+def test_any_index_is_reached_at_once():
+    begin = time.monotonic()
+    df = ResumableData(FixedSizeData(ShuffleData(numbers(1000)), 30_000_000))
+    state = {**df.state_dict(), "pass": 3, "offset": 10_000_000}
+    df.load_state_dict(state)
+    found = next(iter(df))
+    with seeded(int(state["root"])):
+        assert found == FixedSizeData(ShuffleData(numbers(1000)), 30_000_000)[100_000_000]
+    assert time.monotonic() - begin < 5  # milliseconds; it catches whoever counts up to there
+
+
+# -- seeds -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_unseeded_program_takes_over_the_seed():
+    df = ResumableData(numbers(50))
+    iterator = iter(df)
+    next(iterator)
+    state = df.state_dict()
+    assert list(resumed(lambda: numbers(50), state)) == list(iterator)
+
+
+def test_the_same_seed_is_accepted_and_another_one_is_refused():
+    with seeded(5):
+        _, state = saved_after(lambda: numbers(5), 2)
+        resumed(lambda: numbers(5), state)
+    with seeded(6), pytest.raises(StateMismatch, match=r"with the seed 5, .* called dataflow.seed\(6\)"):
+        resumed(lambda: numbers(5), state)
+
+
+def test_a_seed_that_is_set_after_loading_wins():
+    _, state = saved_after(lambda: numbers(20), 2)
+    df = resumed(lambda: numbers(20), state)
+    with seeded(6):
+        assert list(df) == numbers(20)[0:20]
+
+
+# -- whose state it is -------------------------------------------------------------------------------------------------
+
+OTHER_CHAINS = {
+    "there was BatchData where MapData": lambda: MapData(BatchData(numbers(10), 2), pair),
+    "BatchData.batch_size was 2 and is 3": lambda: BatchData(MapData(numbers(10), pair), 3),
+    "DataFromList had 10 datapoints and has 11": lambda: BatchData(MapData(numbers(11), pair), 2),
+    "MapData.func was pair and is count": lambda: BatchData(MapData(numbers(10), count), 2),
+    "DataFromList.shuffle was True and is False": lambda: BatchData(MapData(numbers(10, shuffle=False), pair), 2),
+    "DataFromList.seed was None and is 3": lambda: BatchData(MapData(numbers(10, seed=3), pair), 2),
+    "there was MapData where ConcatData": lambda: BatchData(ConcatData([numbers(10)]), 2),
+}
+
+
+@pytest.mark.parametrize(("message", "make"), OTHER_CHAINS.items(), ids=OTHER_CHAINS)
+def test_a_state_of_another_chain_is_refused_with_the_difference(message, make):
+    _, state = saved_after(lambda: BatchData(MapData(numbers(10), pair), 2), 1)
+    with pytest.raises(StateMismatch, match=message):
+        resumed(make, state)
+
+
+def test_the_number_of_inputs_is_compared():
+    _, state = saved_after(lambda: ConcatData([numbers(3), numbers(3)]), 1)
+    with pytest.raises(StateMismatch, match="ConcatData had 2 inputs and has 3"):
+        resumed(lambda: ConcatData([numbers(3), numbers(3), numbers(3)]), state)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version 2, this dataflow reads version 1"),
+        ({"version": None}, "no state of ResumableData"),
+        ({"root": 5}, "'root' is 5"),
+        ({"root": "x"}, "numbers from 0"),
+        ({"offset": -1}, "numbers from 0"),
+        ({"pass": "1"}, "'pass' is '1'"),
+        ({"flow": None}, "'flow' is None"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(change, message):
+    df = ResumableData(numbers(3))
+    with pytest.raises(StateMismatch, match=message):
+        df.load_state_dict({**df.state_dict(), **change})
+    with pytest.raises(StateMismatch, match="no state"):
+        df.load_state_dict([])
+
+
+def test_a_damaged_description_is_refused():
+    df = ResumableData(numbers(3))
+    with pytest.raises(StateMismatch, match="another chain"):
+        df.load_state_dict({**df.state_dict(), "flow": {}})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MultiProcessRunnerZMQ(numbers(9), 1),
+        lambda: MultiProcessRunnerZMQ(MultiProcessRunnerZMQ(numbers(9), 3), 2),
+        lambda: MultiThreadRunner(lambda: numbers(9), 5, 2),
+        lambda: numbers(9, packed=True),
+    ],
+    ids=["one", "nested", "threads", "packed"],
+)
+def test_runners_and_packing_make_no_other_chain(make):
+    assert described(BatchData(make(), 2)) == described(BatchData(numbers(9), 2))
+
+
+def test_what_a_node_of_a_user_counts_makes_no_other_chain():
+    df = ResumableData(Walk(numbers(20)))
+    taken(df, 5)
+    assert df.ds.num_seen
+    resumed(lambda: Walk(numbers(20)), df.state_dict())
+
+
+# -- what cannot be resumed --------------------------------------------------------------------------------------------
+
+UNDEFINED = {
+    "MultiProcessRunnerZMQ": lambda: BatchData(MultiProcessRunnerZMQ(numbers(9), 2), 3),
+    "MultiThreadRunner": lambda: MultiThreadRunner(lambda: numbers(9), 5, 2),
+    "DataFromQueue": lambda: DataFromQueue(queue.Queue()),
+}
+CONTINUING = {
+    "LocallyShuffleData": lambda: LocallyShuffleData(numbers(9), 3),
+    "FixedSizeData": lambda: BatchData(FixedSizeData(DataFromGenerator(count), 3), 2),
+    "RepeatedData": lambda: JoinData([DataFromGenerator(count), RepeatedData(numbers(3), -1)]),
+    "DataFromGenerator": lambda: DataFromGenerator(count()),
+    "MultiProcessRunnerZMQ": lambda: MultiProcessRunnerZMQ(numbers(9), 1),
+}
+
+
+@pytest.mark.parametrize(("name", "make"), UNDEFINED.items(), ids=UNDEFINED)
+def test_an_order_that_is_not_defined_is_refused(name, make):
+    with pytest.raises(NotReproducible, match=f"the order in which {name} gives .* strict=True"):
+        ResumableData(make())
+
+
+@pytest.mark.parametrize(("name", "make"), CONTINUING.items(), ids=CONTINUING)
+def test_a_flow_that_remembers_earlier_passes_is_refused(name, make):
+    with pytest.raises(NotReproducible, match=f"a pass of {name} goes on where"):
+        ResumableData(make())
+
+
+def test_a_dropped_datapoint_below_a_node_that_counts_is_refused():
+    df = ResumableData(BatchData(MapData(numbers(9, shuffle=False), odd_only), 2))
+    with pytest.raises(Dropped, match="BatchData counts"):
+        list(df)
+
+
+class Twice(DataFlow):
+    def __init__(self, ds):
+        self.ds = ds
+
+    def __iter__(self):
+        yield from self.ds
+
+
+@pytest.mark.parametrize("above", [PrintData, Twice, lambda ds: MapData(ds, pair)], ids=["built in", "user", "map"])
+def test_it_stands_outermost(above):
+    with pytest.raises(TypeError, match="stands outermost"):
+        list(above(ResumableData(numbers(3))))
