@@ -76,6 +76,12 @@ OF_OTHERS = (
         if item.label == ZMQ
     ),
     AtLeast("small", "ours/thread", "tensorpack/thread", 3),
+    AtLeast("small", "ours/map", "tensorpack/map", 8),
+    AtLeast("image", "ours/map", "tensorpack/map", 3),
+    AtLeast("jpeg", "ours/map", "tensorpack/map", 1),
+    AtLeast("jpeg", "ours/map-thread", "tensorpack/map-thread", 0.97, workers=2),
+    AtLeast("image", "ours/zmq-strict", "ours/zmq-indexed", 0.9),
+    AtLeast("small", "ours/zmq-strict", "ours/zmq-indexed", 0.75),
     AtLeast("batch", "ours/background", ZMQ, 0.8),
     AtLeast("batch", "ours/background-copies", "elektronn/events", 1),
     AtLeast("batch", "ours/background", "elektronn/events", 1),

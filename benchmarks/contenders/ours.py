@@ -114,7 +114,9 @@ VARIANTS = {
         runs_source=False,
     ),
     "zmq-indexed": variant(
-        lambda workload, workers: MultiProcessRunnerZMQ(indexed(workload), num_proc=workers), workloads=INDEXED
+        lambda workload, workers: MultiProcessRunnerZMQ(indexed(workload), num_proc=workers),
+        workloads=INDEXED,
+        runs_source=False,
     ),
     "zmq-strict": variant(
         lambda workload, workers: MultiProcessRunnerZMQ(indexed(workload), num_proc=workers, strict=True),
