@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.descriptors import Descriptor, handing_over, pipe
+from dataflow.workers.allocation import keep_freed_memory
 from dataflow.workers.lifeline import hold_on
 from dataflow.workers.place import WorkerInfo, entering
 
@@ -132,6 +133,7 @@ def _main(lifeline: Descriptor, place: WorkerInfo, seed: tuple[int, ...], body: 
     hold_on(lifeline)
     # What was inherited under fork is not garbage: a collection that looks at it would write to its pages, and so copy.
     gc.freeze()
+    keep_freed_memory()
     seed_globals(seed)
     with entering(place):
         body()

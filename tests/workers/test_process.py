@@ -1,9 +1,12 @@
 """A worker that is a process: started by every method, deaf to Ctrl-C, ended with everything it holds."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
+import platform
 import random
+import resource
 import signal
 import sys
 import threading
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 
 from dataflow.descriptors import pipe
+from dataflow.workers.allocation import keep_freed_memory
 from dataflow.workers.place import place_of, worker_info
 from dataflow.workers.process import ProcessWorker
 from tests.support.fakes import METHODS
@@ -61,6 +65,15 @@ def leave():
     sys.exit(7)
 
 
+def page_faults():
+    """Of making and dropping an array of 4 MiB fifty times, when that was done before."""
+    for round in range(100):
+        if round == 50:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.ones(4 << 20, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_body_runs_in_another_process_at_its_place(method):
     assert told(method, place, index=1, count=3) == "((1, 3),)"
@@ -70,6 +83,21 @@ def test_the_body_runs_in_another_process_at_its_place(method):
 def test_what_a_fork_inherits_is_never_looked_at_for_garbage():
     alive = len(gc.get_objects())
     assert int(told("fork", gc.get_freeze_count)) > alive / 2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
+@pytest.mark.parametrize("method", METHODS)
+def test_memory_that_is_needed_again_and_again_stays_mapped(method):
+    assert int(told(method, page_faults)) < 1000  # of 51,200 pages
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
+def test_what_the_user_has_set_for_malloc_holds(monkeypatch):
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    asked = []
+    monkeypatch.setattr(ctypes, "CDLL", asked.append)
+    keep_freed_memory()
+    assert not asked
 
 
 @pytest.mark.parametrize("method", METHODS)
