@@ -14,12 +14,12 @@ kinds = pytest.mark.parametrize("case", FORK, ids=KINDS)
 
 
 def settled(made):
-    """What the workers have made, once none of them makes more."""
+    """What the workers have made, once all have begun and none of them makes more."""
     last = []
 
     def unchanged():
         last.append(list(made))
-        return len(last) > 5 and last[-5:] == [last[-1]] * 5 and any(last[-1])
+        return len(last) > 5 and last[-5:] == [last[-1]] * 5 and all(last[-1])
 
     wait_until(unchanged, 10, lambda: f"still running: {last[-3:]}")
     return last[-1]
