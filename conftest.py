@@ -6,10 +6,12 @@ import pytest
 
 import dataflow
 
-pytest_plugins = ["tests.support.leaks"]
+pytest_plugins = ["tests.support.leaks", "tests.support.faults"]
 
-# A deadline per example would measure how busy the machine is.
-hypothesis.settings.register_profile("dataflow", deadline=None, print_blob=True)
+# A deadline, or a check of how fast examples are made, would measure how busy the machine is.
+hypothesis.settings.register_profile(
+    "dataflow", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("dataflow")
 
 

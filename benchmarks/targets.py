@@ -19,6 +19,7 @@ LIMITS = {
 
 ZMQ = "ours/zmq"
 TENSORPACK = "tensorpack/zmq"
+RAY = "ray_actors/runner"
 BEST_PEER = "best peer in processes"
 READY_MADE = ("small", "mnist", "image", "batch")  # workloads whose first datapoint costs nothing to make
 
@@ -87,6 +88,10 @@ OF_OTHERS = (
     AtLeast("batch", "ours/background", "elektronn/events", 1),
     *(AtLeast(workload, "tcp/ours", "tcp/pickle5", 0.85) for workload in ("small", "image", "batch")),
     *(AtLeast(workload, "tcp/ours-curve", "tcp/ours", 0.3) for workload in ("small", "image", "batch")),
+    *(AtLeast(workload, RAY, "ray_actors/loop", 0.9) for workload in ("small", "image", "batch")),
+    AtLeast("small", RAY, "ray_data/iter-batches", 1.3),
+    AtLeast("image", RAY, "ray_data/iter-batches", 4),
+    AtLeast("batch", RAY, "ray_data/iter-batches", 2.5),
 )
 
 

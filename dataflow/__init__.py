@@ -86,6 +86,12 @@ from dataflow.formats.tfrecord import TFRecordSerializer
 from dataflow.remote.receiver import RemoteDataZMQ
 from dataflow.remote.sending import send_dataflow_zmq
 
+# On a Ray cluster
+from dataflow.distributed.datasets import from_ray_dataset, to_ray_dataset
+from dataflow.distributed.mapping import RayMapData
+from dataflow.distributed.object_store import PlasmaGetData, PlasmaPutData
+from dataflow.distributed.runner import RayRunner
+
 # Old names
 from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
 
@@ -176,6 +182,13 @@ __all__ = [
     # Over the network
     "RemoteDataZMQ",
     "send_dataflow_zmq",
+    # On a Ray cluster
+    "PlasmaGetData",
+    "PlasmaPutData",
+    "RayMapData",
+    "RayRunner",
+    "from_ray_dataset",
+    "to_ray_dataset",
     # Old names
     "MultiProcessPrefetchData",
     "MultiThreadPrefetchData",

@@ -22,6 +22,7 @@ __all__ = [
     "reset_round",
     "root_stream",
     "running_pass",
+    "until_closed",
     "walk",
 ]
 
@@ -136,6 +137,12 @@ def next_pass(df: Node) -> Iterator[Any]:
     datapoints = df.run_pass(p, stream)
     if df.remote_inputs:
         return datapoints  # who has workers must look at every step anyway
+    return until_closed(datapoints, df)
+
+
+def until_closed(datapoints: Iterator[Any], df: Node) -> Iterator[Any]:
+    """The same; once `df` is closed, the next step raises."""
+    life = life_of(df)
     return _until_closed(datapoints, life, life.session, type(df).__name__)
 
 

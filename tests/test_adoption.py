@@ -605,7 +605,7 @@ def test_two_threads_may_iterate_one_user_node_and_get_a_pass_each():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert sorted(passes) == [[p] * 200 for p in range(4)]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TIMEOUT = 120.0  # seconds for the blocks of one page
+TIMEOUT = 300.0  # seconds for the blocks of one page
 
 BLOCK = re.compile(
     r"(?P<unrun><!-- not run -->\s*\n)?"

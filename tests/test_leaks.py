@@ -147,6 +147,6 @@ def test_shared_memory_of_another_program_is_not_held_against_a_test():
 
 def test_waiting_ends_with_the_answer_or_with_the_message():
     answers = iter([0, None, "yes"])
-    assert wait_until(lambda: next(answers), 5, "no answer") == "yes"
-    with pytest.raises(AssertionError, match=r"nobody came \(waited 0\.\d s\)"):
+    assert wait_until(lambda: next(answers), 60, "no answer") == "yes"
+    with pytest.raises(AssertionError, match=r"nobody came \(waited \d+\.\d s\)"):
         wait_until(lambda: False, 0.01, "nobody came")

@@ -11,7 +11,7 @@ from dataflow import seeding
 from dataflow.errors import DataFlowTerminated, NotReentrant
 from dataflow.life import Continued, Life, life_of
 from dataflow.seeding import Stream
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 HERE = Stream(1)
 THERE = Stream(1, ((0, 1),))
@@ -60,7 +60,7 @@ def test_threads_that_meet_go_on_with_one_life(_):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(LIMIT)
     assert len(found) == 4
     assert len(set(map(id, found))) == 1
 
@@ -165,7 +165,7 @@ def test_a_thread_that_was_overtaken_keeps_its_step_and_is_refused_the_next():
 
     def slow():
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(LIMIT)
         yield from "abc"
 
     continued, outcome = Continued(), []
@@ -178,10 +178,10 @@ def test_a_thread_that_was_overtaken_keeps_its_step_and_is_refused_the_next():
 
     thread = threading.Thread(target=iterate)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(LIMIT)
     later = take(continued, begin=slow)  # while the earlier one is in the middle of its step
     go_on.set()
-    thread.join(10)
+    thread.join(LIMIT)
     assert outcome == ["a", NotReentrant]
     assert list(later) == ["b", "c"]
 
@@ -204,8 +204,8 @@ def test_every_datapoint_goes_to_exactly_one_taker():
     threads = [threading.Thread(target=iterate) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(taken) > 2000, 10, "the takers got nowhere")
+    wait_until(lambda: len(taken) > 2000, LIMIT, "the takers got nowhere")
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(LIMIT)
     assert sorted(taken) == list(range(len(taken)))

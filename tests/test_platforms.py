@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+from tests.support.waits import LIMIT
+
 POORER = """
     # What Windows does not have.
     import mmap, os, random, select, signal, sys, threading
@@ -24,7 +26,7 @@ POORER = """
 
 def run_poorer(code):
     text = textwrap.dedent(POORER) + textwrap.dedent(code)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

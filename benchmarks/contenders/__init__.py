@@ -32,7 +32,7 @@ QUICK = (
     "elektronn",
     "tcp",
 )
-ALL = (*QUICK, "torch_loader", "ray_data")
+ALL = (*QUICK, "torch_loader", "ray_data", "ray_actors")
 
 COMMON = ("numpy>=1.26", "opencv-python-headless>=4.8")
 

@@ -35,35 +35,42 @@ def make_rows(block: dict[str, Any], workload: Workload) -> dict[str, Any]:
 
 
 @contextmanager
-def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
+def local_cluster(num_cpus: int) -> Iterator[Any]:
+    """The package ray, connected to a cluster of this process alone."""
     import ray
-    import ray.data
 
     ray.init(
         address="local",
         _node_ip_address="127.0.0.1",
         _temp_dir=tempfile.gettempdir(),
-        num_cpus=num_workers,
+        num_cpus=num_cpus,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
         object_store_memory=STORE_BYTES,
     )
+    yield ray
+    ray.shutdown()
+
+
+@contextmanager
+def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
+    with local_cluster(num_workers) as ray:
+        yield stream_of(ray, workload)
+
+
+def stream_of(ray: Any, workload: Workload) -> Iterator[Any]:
     ray.data.DataContext.get_current().enable_progress_bars = False
     rows_per_block = {"small": 200_000, "mnist": 20_000}.get(workload.name) or max(1, BLOCK_BYTES // workload.max_bytes)
     blocks = ray.data.range(1000 * rows_per_block, override_num_blocks=1000).map_batches(
         partial(make_rows, workload=workload), batch_size=workload.chunk, batch_format="numpy"
     )
 
-    def datapoints():
-        for block in blocks.iter_batches(batch_size=workload.chunk, batch_format="numpy", prefetch_batches=2):
-            first, second = block["a"], block["b"]
-            if workload.name == "small":
-                first = first.tolist()
-            yield from map(list, zip(first, second if second.ndim > 1 else second.tolist(), strict=True))
-
-    yield datapoints()
-    ray.shutdown()
+    for block in blocks.iter_batches(batch_size=workload.chunk, batch_format="numpy", prefetch_batches=2):
+        first, second = block["a"], block["b"]
+        if workload.name == "small":
+            first = first.tolist()
+        yield from map(list, zip(first, second if second.ndim > 1 else second.tolist(), strict=True))
 
 
 WORKLOADS = ("small", "mnist", "image", "batch", "collate", "jpeg")  # a block has columns: nothing ragged

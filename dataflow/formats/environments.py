@@ -8,13 +8,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import sys
 import threading
 from typing import Any, Final
 
-from dataflow.descriptors import Descriptor
-from dataflow.errors import MissingExtra
+from dataflow.extras import optional
 from dataflow.formats.damage import file_damaged
+from dataflow.formats.positional import PositionalFile
 from dataflow.formats.windows import Windows, address_of, file_offset
 
 __all__ = ["AT_RANDOM", "Environment", "lmdb_package"]
@@ -33,11 +32,7 @@ def lmdb_package() -> Any:
     Raises:
         MissingExtra: It is not installed.
     """
-    try:
-        import lmdb
-    except ImportError as error:
-        raise MissingExtra('LMDB files need the package lmdb: pip install "dataflow-runners[lmdb]"') from error
-    return lmdb
+    return optional("lmdb", "lmdb", "LMDB files need")
 
 
 class _Open:
@@ -93,7 +88,7 @@ class Environment:
         self.lock = threading.RLock()
         """Held while something that lies in the file is looked at: `close` must not unmap it meanwhile."""
         self._opened = _current.here()
-        self._file = Descriptor(os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
+        self._file = PositionalFile(self.path)
         try:
             self._share()
         except BaseException:
@@ -101,16 +96,14 @@ class Environment:
             raise
 
     def _share(self) -> None:
-        status = os.fstat(self._file.fd)
-        self._size = status.st_size
-        self._key = status.st_dev, status.st_ino
+        self._key = self._file.inode
         self._base: tuple[int, int] | None = None  # where the file is mapped, and which place of it
         self._read = 0  # bytes since it was looked how much is mapped
         self._least = _mapped()  # bytes of files that are mapped without this one
         with self._opened.lock:
             shared = self._opened.environments.get(self._key)
             if shared is None:
-                shared = self._opened.environments[self._key] = self._open(status.st_size)
+                shared = self._opened.environments[self._key] = self._open(self._file.size)
             shared.users += 1
         self._shared: _Shared | None = shared
 
@@ -159,16 +152,21 @@ class Environment:
             _forget_pages(value)
             self._least = _mapped()
 
-    def windows(self) -> Windows | None:
-        """The pieces of a new reading; None where values have no known place in the file."""
-        return Windows(self._file, self._size) if sys.platform.startswith("linux") else None
-
-    def in_place(self, value: Any, windows: Windows) -> Any:
-        """The bytes of a value of the view, where they may stay and be written to; None if they have to be copied."""
+    def place_of(self, value: Any) -> int:
+        """Where in the file a value of the view begins; 0 if the system does not say."""
         if self._base is None:
-            self._base = file_offset(value) or (0, -1)
+            self._base = file_offset(value) or (0, 0)
         begin, place = self._base
-        return None if place < 0 else windows.piece(address_of(value) - begin + place, len(value))
+        return address_of(value) - begin + place if begin else 0
+
+    def copied(self, place: int, size: int) -> Any:
+        """The bytes at a place of the file, in memory of their own."""
+        with self.lock:
+            return self._file.read(place, size)
+
+    def windows(self) -> Windows:
+        """The pieces of a new reading."""
+        return Windows(self._file, self.lock)
 
     def close(self) -> None:
         """Close it, unless others use the file. Idempotent."""

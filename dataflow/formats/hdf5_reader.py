@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.errors import DataFlowTerminated, MissingExtra
+from dataflow.errors import DataFlowTerminated
+from dataflow.extras import optional
 from dataflow.formats.columns import ENDS, Column, Table
 from dataflow.formats.damage import file_damaged
 from dataflow.formats.dtypes import dtype_name, dtype_of
@@ -30,11 +31,7 @@ def h5py_package() -> Any:
     Raises:
         MissingExtra: It is not installed.
     """
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingExtra('HDF5 files need the package h5py: pip install "dataflow-runners[hdf5]"') from error
-    return h5py
+    return optional("h5py", "hdf5", "HDF5 files need")
 
 
 class HDF5Reader:

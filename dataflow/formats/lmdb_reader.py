@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -16,6 +17,8 @@ from dataflow.formats.damage import file_damaged
 from dataflow.formats.environments import AT_RANDOM, Environment
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.records import Decoder, is_record
+from dataflow.formats.unpacking import in_place
+from dataflow.formats.windows import Places, Windows
 
 __all__ = ["MARK", "VERSION", "DatapointReader", "KeyReader", "numbered"]
 
@@ -29,9 +32,10 @@ VERSION: Final = 1
 _LISTED = b"__keys__"  # where tensorpack keeps a list of all keys
 _NUM_ORDERED = 10**8  # numbers below it are in the order of their keys
 _RUN = 256  # neighbours that are read in one go
-_LARGE = 1 << 16  # bytes of a value, from which on mapping it costs less than copying it
-_BATCH = 1 << 15  # bytes of neighbours that are given out together
+_BATCH = 1 << 16  # bytes of neighbours that are given out together
 _MOST_AT_ONCE = 32
+
+Make = Callable[[int, bytes, Any], Any]  # of number, key and value
 
 
 def numbered(k: int) -> bytes:
@@ -142,15 +146,18 @@ class KeyReader:
         self.file.close()
 
     def read(self, positions: Positions) -> Iterator[Any]:
-        make, make_in_place = self.maker(), self.maker(in_place=True)
+        make = self.maker()
         for first, end in runs(positions, _RUN):
-            if self._sorted and end > first + 1:
-                yield from self._run(make_in_place, first, end)
-            else:
-                for k in range(first, end):
-                    yield self._one(make, k)
+            yield from self.found(make, first, end)
 
-    def _one(self, make: Any, k: int) -> Any:
+    def found(self, make: Make, first: int, end: int) -> Iterator[Any]:
+        """The datapoints of a run of positions, from what LMDB finds."""
+        if self._sorted and end > first + 1:
+            return self._run(make, first, end)
+        return (self.one(make, k) for k in range(first, end))
+
+    def one(self, make: Make, k: int) -> Any:
+        """One datapoint, from what LMDB finds."""
         key = self._keys[k]
         with self.file.lock:
             value = self._asked(lambda: self._transaction().get(key))
@@ -160,7 +167,7 @@ class KeyReader:
             self.file.note_read(value, len(value) + AT_RANDOM)
         return dp
 
-    def _run(self, make: Any, first: int, end: int) -> Iterator[Any]:
+    def _run(self, make: Make, first: int, end: int) -> Iterator[Any]:
         file = self.file
         with file.lock:
             pairs = self._asked(lambda: _from(self._transaction().cursor(), self._keys[first]))
@@ -209,11 +216,8 @@ class KeyReader:
     def _unreadable(self, error: Exception) -> FileDamaged:
         return file_damaged(self.file.path, "", f"LMDB cannot read it ({error})")
 
-    def maker(self, *, in_place: bool = False) -> Callable[[int, bytes, Any], Any]:
-        """What makes datapoints of number, key and value; the value itself must not be kept.
-
-        `in_place` says that values come in the order of the file, mostly.
-        """
+    def maker(self) -> Make:
+        """What makes datapoints of number, key and value; the value itself must not be kept."""
         return lambda k, key, value: [bytes(key), bytes(value)]
 
 
@@ -225,6 +229,8 @@ def _from(cursor: Any, key: bytes) -> Iterator[tuple[Any, Any]]:
 class DatapointReader(KeyReader):
     """An open file, from which datapoints are read. Each is verified when it is read for the first time.
 
+    Where a large one lies is remembered: LMDB would touch all of its pages to find it again.
+
     Args:
         path: The file.
         pickled: Unpickle what was pickled.
@@ -234,6 +240,8 @@ class DatapointReader(KeyReader):
         super().__init__(path, None)
         self._pickled = pickled
         self._verified = bytearray(len(self))
+        self._places = Places(len(self))  # of values that were verified
+        self._tools: list[tuple[Decoder, Windows]] = []  # of readings that have ended
         if not self.is_ours and len(self):
             try:
                 self._check_foreign()
@@ -249,21 +257,42 @@ class DatapointReader(KeyReader):
                 if value is not None and is_record(value):
                     raise file_damaged(self.file.path, "", "there are records of dataflow, and the mark is missing")
 
-    def maker(self, *, in_place: bool = False) -> Callable[[int, bytes, Any], Any]:
-        file, windows = self.file, self.file.windows() if in_place else None
+    def close(self) -> None:
+        super().close()
+        self._tools.clear()
+
+    def read(self, positions: Positions) -> Iterator[Any]:
+        tools = decoder, windows = self._taken_tools()
+        make, decode = self._maker(decoder), partial(decoder.decode, verify=False, own=in_place)
+        try:
+            for first, end in runs(positions, _RUN):
+                places = self._places.known(first, end)
+                if not places:
+                    yield from self.found(make, first, end)
+                record = windows.piece if end > first + 1 else self.file.copied
+                for k, (begin, size) in enumerate(places, first):
+                    yield decode(record(begin, size), k) if begin else self.one(make, k)
+        finally:
+            self._tools.append(tools)
+
+    def _taken_tools(self) -> tuple[Decoder, Windows]:
+        """Those of a reading that has ended, or else new ones; no two readings have the same at once."""
+        with suppress(IndexError):
+            return self._tools.pop()
         name: Callable[[int], str] = lambda k: repr(self._keys[k])  # noqa: E731
-        decode = Decoder(file.path, "key", pickled=self._pickled, foreign=not self.is_ours, name=name).decode
-        verified = self._verified
+        decoder = Decoder(self.file.path, "key", pickled=self._pickled, foreign=not self.is_ours, name=name)
+        return decoder, self.file.windows()
+
+    def _maker(self, decoder: Decoder) -> Make:
+        verified, again, decode = self._verified, decoder.again, decoder.decode
 
         def make(k: int, key: bytes, value: Any) -> Any:
-            mine = None
-            if windows is not None and len(value) >= _LARGE:
-                mine = file.in_place(value, windows)
-            if mine is not None:
-                dp = decode(mine, k, verify=not verified[k], owned=True)
-            else:
-                dp = decode(value, k, verify=not verified[k])
-            verified[k] = 1
+            if not verified[k]:
+                dp = decode(value, k)
+                verified[k] = 1
+                self._places.note(k, len(value), partial(self.file.place_of, value))
+            elif (dp := again(value)) is None:
+                dp = decode(value, k, verify=False)
             return dp
 
         return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from typing import Any
@@ -18,8 +19,8 @@ __all__ = ["PositionalFile"]
 class PositionalFile:
     """An open file.
 
-    What is read is copied from the system's cache into fresh memory: nothing is mapped, so memory stays flat, and a
-    file that is cut off while it is open gives an error instead of a SIGBUS.
+    What is read is copied from the system's cache into fresh memory: memory stays flat, and a file that is cut off
+    while it is open gives an error. What is mapped is not copied, and such a file may give a SIGBUS.
 
     Args:
         path: The file.
@@ -33,6 +34,8 @@ class PositionalFile:
         self.size = status.st_size
         self.identity = [status.st_size, status.st_mtime_ns]
         """What changes when the file does: its size in bytes, and its time in nanoseconds."""
+        self.inode = status.st_dev, status.st_ino
+        """What stays when its name does not."""
 
     def read(self, offset: int, size: int, place: str = "") -> Any:
         """`size` bytes from `offset` on, in memory of their own: an array uint8 (size,).
@@ -48,14 +51,21 @@ class PositionalFile:
         """Fill a writable buffer with the bytes from `offset` on. Raises as `read` does."""
         view, done = memoryview(buffer).cast("B"), 0
         while done < len(view):
-            fd = self._file.fd
-            if fd < 0:
-                raise DataFlowTerminated(f"{self.path} was closed while it was being read")
-            count = self._read_at(fd, view[done:], offset + done)
+            count = self._read_at(self._fd(), view[done:], offset + done)
             if not count:
                 missing = len(view) - done
                 raise file_damaged(self.path, place, f"the file ends, {missing} bytes too early,", offset + done)
             done += count
+
+    def mapped(self, offset: int, size: int) -> mmap.mmap:
+        """A private mapping: it can be written to, which only whoever has it sees."""
+        return mmap.mmap(self._fd(), size, access=mmap.ACCESS_COPY, offset=offset)
+
+    def _fd(self) -> int:
+        fd = self._file.fd
+        if fd < 0:
+            raise DataFlowTerminated(f"{self.path} was closed while it was being read")
+        return fd
 
     def _read_at(self, fd: int, view: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):

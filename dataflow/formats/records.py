@@ -14,7 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from dataflow.errors import MissingExtra, PickleRefused
+from dataflow.errors import PickleRefused
+from dataflow.extras import optional
 from dataflow.formats.checksums import checksum
 from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.foreign import unpack_foreign
@@ -128,10 +129,22 @@ class Decoder:
         self._unit = unit
         self._pickled = pickled
         self._foreign = foreign
-        self._unpack = Unpacker(pickled=pickled).unpack
+        unpacker = Unpacker(_SIZE, pickled=pickled)
+        self._unpack = unpacker.unpack
+        self.again = unpacker.again
+        """The datapoint of a record that was verified before, if it is made like the last ones; None if not.
+
+        Takes the bytes of a record of ours, and `own`, as `decode` does.
+        """
 
     def decode(
-        self, data: Any, place: object, offset: int | None = None, *, verify: bool = True, owned: bool = False
+        self,
+        data: Any,
+        place: object,
+        offset: int | None = None,
+        *,
+        verify: bool = True,
+        own: Callable[[Any], Any] = bytearray,
     ) -> Any:
         """The datapoint of one record.
 
@@ -140,23 +153,23 @@ class Decoder:
             place: Which one it is, for messages.
             offset: Where in the file it begins, if that is known.
             verify: Compare the checksum. Records are verified when a process reads them for the first time.
-            owned: Nobody else has `data`, and it can be written to: arrays may stay in it.
+            own: Gives `data` in memory in which arrays may stay: it can be written to, and nobody else has it.
 
         Raises:
             FileDamaged: It was cut off, or has changed. Says at which offset.
             PickleRefused: It is or holds a pickle, and pickles are not read.
         """
-        if not verify and len(data) >= _SIZE and data[0] == _MAGIC:
-            try:
-                return self._reread(data, owned)
-            except Exception:  # it was whole when it was verified, and is no more: what follows says what it is now
-                verify = True
         try:
-            if len(data) and data[0] == _MAGIC:
-                return self._own(data, verify, owned)
-            if not self._foreign:
-                raise Damaged("bytes that do not begin like a record")
-            return unpack_foreign(data, pickled=self._pickled)
+            if not is_record(data):
+                if not self._foreign:
+                    raise Damaged("bytes that do not begin like a record")
+                return unpack_foreign(data, pickled=self._pickled)
+            try:
+                return self._own(data, verify, own)
+            except Damaged:
+                if verify:
+                    raise
+                return self._own(data, True, own)  # it was whole when it was verified: this says what it is now
         except PickleRefused as error:
             raise PickleRefused(
                 f"{self._path}, {self._unit} {self._name(place)}: {error}, and unpickling can run any code. If you "
@@ -166,41 +179,25 @@ class Decoder:
             at = None if offset is None else offset + error.offset
             raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason, at) from error.__cause__
 
-    def _reread(self, data: Any, owned: bool) -> Any:
-        _, _, flags, skeleton, _, _, _ = _unpack_header(data)
-        if flags & _ZSTD:
-            return self._own(data, False, owned)
-        end = _SIZE + skeleton
-        kept = data if owned or end >= len(data) else bytearray(data)
-        return self._unpack(bytes(data[_SIZE:end]), kept, end + -end % ALIGNMENT)
-
-    def _own(self, data: Any, verify: bool, owned: bool) -> Any:
+    def _own(self, data: Any, verify: bool, own: Callable[[Any], Any]) -> Any:
         size = len(data)
         if size < _SIZE:
             raise Damaged(f"only {size} bytes of a record", size)
         _, version, flags, skeleton, total, body_size, summed = _unpack_header(data)
-        end = _SIZE + skeleton
         if verify:
             if total > size:
                 raise Damaged(f"only {size} of {total} bytes of a record", size)
             if version != _VERSION:
                 raise Damaged(f"a record of version {version}; this release reads version {_VERSION}", 1)
-        # One copy for all arrays of a datapoint; verified there, where it is in the caches. Without arrays, none.
-        if flags & _ZSTD or owned or end >= size:
-            view = memoryview(data)
-        else:
-            data = bytearray(data)
-            view = memoryview(data)
+        if not flags & _ZSTD and _SIZE + skeleton < size:
+            data = own(data)  # one copy for all arrays; verified there, where it is in the caches
+        view = memoryview(data)
         if verify and (checksum(view[_SIZE:], checksum(view[:_CHECKED])) != summed or total != size):
             raise Damaged("the checksum of a record does not match its content")
         if flags & _ZSTD:
             data = bytearray(_SIZE) + _decompressed(view[_SIZE:], body_size)
-            view = memoryview(data)
-        return self._unpacked(bytes(view[_SIZE:end]), data, end)
-
-    def _unpacked(self, skeleton: bytes, buffer: Any, end: int) -> Any:
         try:
-            return self._unpack(skeleton, buffer, end + -end % ALIGNMENT)
+            return self._unpack(data, skeleton)
         except PickleRefused:
             raise
         except Exception as error:  # the checksum is right: it was written by something else
@@ -221,10 +218,4 @@ def _decompressed(body: memoryview, size: int) -> bytes:
 
 
 def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise MissingExtra(
-            'records compressed with zstd need the package zstandard: pip install "dataflow-runners[zstd]"'
-        ) from error
-    return zstandard
+    return optional("zstandard", "zstd", "records compressed with zstd need")

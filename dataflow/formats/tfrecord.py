@@ -22,6 +22,7 @@ from dataflow.formats.offsets import FOOTER, HEADER, load_offsets, verify_record
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import Decoder, Encoder, is_last, is_record, marked_last
 from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.formats.unpacking import in_place
 from dataflow.transforms.repeating import FixedSizeData
 
 __all__ = ["RecordReader", "TFRecordData", "TFRecordSerializer", "writing"]
@@ -115,7 +116,7 @@ class RecordReader:
         begin, end = self._offsets[k + self._skip : k + self._skip + 2].tolist()
         inner = begin + HEADER.size
         data = self._file.read(inner, end - FOOTER.size - inner, f"record {k}")
-        return self._decoded(decoder, k, data, inner, owned=True)
+        return self._decoded(decoder, k, data, inner, in_place)
 
     def _several(self, decoder: Decoder, first: int, end: int) -> Iterator[Any]:
         offsets = self._offsets[first + self._skip : end + self._skip + 1].tolist()
@@ -124,15 +125,15 @@ class RecordReader:
         begin = base + HEADER.size
         for k, after in enumerate(offsets[1:], start=first):
             record = data[begin - base : after - base - FOOTER.size]
-            yield self._decoded(decoder, k, record, begin, owned=False)
+            yield self._decoded(decoder, k, record, begin, bytearray)
             begin = after + HEADER.size
 
-    def _decoded(self, decoder: Decoder, k: int, record: Any, offset: int, *, owned: bool) -> Any:
+    def _decoded(self, decoder: Decoder, k: int, record: Any, offset: int, own: Callable[[Any], Any]) -> Any:
         verify = k < 0 or not self._verified[k]
         if verify and (self._raw or not is_record(record)):
             footer = self._file.read(offset + len(record), FOOTER.size, f"record {k}")
             verify_record(self._file.path, f"record {k}", memoryview(record), memoryview(footer), offset)
-        dp = [bytes(record)] if self._raw else decoder.decode(record, k, offset, verify=verify, owned=owned)
+        dp = [bytes(record)] if self._raw else decoder.decode(record, k, offset, verify=verify, own=own)
         if k >= 0:
             self._verified[k] = 1
         return dp

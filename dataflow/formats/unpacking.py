@@ -26,7 +26,7 @@ from dataflow.errors import PickleRefused
 from dataflow.formats.dtypes import MOST_NAME, dtype_of
 from dataflow.formats.packing import ALIGNMENT, MOST_LEVELS, MOST_SIZELESS, PLAIN, Code
 
-__all__ = ["CodeReader", "Layout", "Unpacker"]
+__all__ = ["CodeReader", "Layout", "Unpacker", "in_place"]
 
 _ON_THE_STACK: Final = 6  # levels
 _WALKED_FROM: Final = 0 if msgpack.version < (1, 2, 4) else 2  # the level
@@ -198,8 +198,13 @@ def _scalar(name: Any, value: Any) -> Any:
     return _ndarray((), dtype, bytearray(value))[()] if value else np.zeros((), dtype)[()]
 
 
-_Place = tuple[int, Layout, tuple[int, ...], np.dtype[Any], Literal["C", "F"], int]
-_Form = tuple[list[Any], list[_Place]]  # a datapoint without its arrays; those, by component
+_Place = tuple[int, tuple[int, ...], np.dtype[Any], int, Literal["C", "F"]]  # component, shape, dtype, offset, order
+_Form = tuple[list[Any], list[_Place]]  # a datapoint without its arrays; those
+
+
+def in_place(record: Any) -> Any:
+    """Memory in which the arrays of a record may stay: itself, where it can be written to, and nobody else has it."""
+    return record
 
 
 class Unpacker:
@@ -209,57 +214,80 @@ class Unpacker:
     their datapoints is copied, and only the arrays are made anew.
 
     Args:
+        begin: Where in a record its skeleton begins. The arrays begin at the next multiple of `ALIGNMENT`.
         pickled: Unpickle what was pickled.
     """
 
-    def __init__(self, *, pickled: bool = False) -> None:
+    def __init__(self, begin: int, *, pickled: bool = False) -> None:
         self._codes = CodeReader(self._array, pickled=pickled)
+        self._begin = begin
+        self._end = begin  # of the skeleton of the last record, if that may return
         self._buffer: Any = b""
         self._next = 0  # where the next array begins
         self._forms: dict[bytes, _Form] = {}
 
-    def unpack(self, skeleton: Any, buffer: Any, begin: int) -> Any:
-        """A datapoint; its arrays lie in `buffer`, from `begin` on, and keep it alive.
+    def again(self, record: Any, own: Callable[[Any], Any] = bytearray) -> Any:
+        """The datapoint of a record, if its skeleton is known and as long as the last one; else None.
+
+        Args:
+            record: The bytes of skeleton and arrays, at their places.
+            own: Gives them in memory in which arrays may stay. It is called where there are any.
+        """
+        form = self._forms.get(bytes(record[self._begin : self._end]))  # no skeleton begins with another one
+        if form is None:
+            return None
+        kept, arrays = form
+        dp = kept.copy()
+        if arrays:
+            buffer = own(record)
+            for k, shape, dtype, offset, order in arrays:
+                dp[k] = _ndarray(shape, dtype, buffer, offset, None, order)
+        return dp
+
+    def unpack(self, record: Any, size: int) -> Any:
+        """A datapoint.
+
+        Args:
+            record: The bytes of skeleton and arrays, at their places, in memory in which arrays may stay.
+            size: Bytes of the skeleton.
 
         Raises:
             PickleRefused: It holds a pickle.
             Exception: These are no bytes that `pack` made. It may be of any type.
         """
-        form = self._forms.get(skeleton) if len(skeleton) <= _SHORT else None
-        if form is not None:
-            kept, arrays = form
-            dp = kept.copy()
-            for k, layout, shape, dtype, order, stride in arrays:
-                if stride:
-                    dp[k] = _ndarray(shape, dtype, buffer, begin, None, order)
-                    begin += stride
-                else:
-                    dp[k] = layout.empty()
+        self._end = end = self._begin + size
+        if size > _SHORT:
+            self._end = self._begin  # where no skeleton has been found
+        elif (dp := self.again(record, in_place)) is not None:
             return dp
-        self._buffer, self._next = buffer, begin
+        skeleton = bytes(record[self._begin : end])
+        self._next = first = end + -end % ALIGNMENT
+        self._buffer = record
         try:
             dp = self._codes.read(skeleton)
         finally:
             self._buffer = b""
-        if len(skeleton) <= _SHORT and len(self._forms) < _MOST_FORMS:
-            self._remember(bytes(skeleton), dp)
+        if size <= _SHORT and len(self._forms) < _MOST_FORMS:
+            self._remember(skeleton, dp, first)
         return dp
 
-    def _remember(self, skeleton: bytes, dp: Any) -> None:
-        if type(dp) is list and all(type(value) in _UNCHANGING or type(value) is np.ndarray for value in dp):
-            places = [k for k, value in enumerate(dp) if type(value) is np.ndarray]
-            shell = msgpack.unpackb(skeleton, unicode_errors="surrogatepass")
-            if any(shell[k].code != Code.ARRAY for k in places):  # an array of objects, which was pickled
+    def _remember(self, skeleton: bytes, dp: Any, offset: int) -> None:
+        if type(dp) is not list or not all(type(value) in _UNCHANGING or type(value) is _ndarray for value in dp):
+            return
+        kept: list[Any] = []
+        places: list[_Place] = []
+        codes = msgpack.unpackb(skeleton, unicode_errors="surrogatepass")
+        for k, (value, code) in enumerate(zip(dp, codes, strict=True)):
+            if type(value) is not _ndarray:
+                kept.append(value)
+                continue
+            layout = self._codes.layout(code.data) if code.code == Code.ARRAY else None
+            if layout is None or not layout.nbytes:  # it holds objects, which were pickled, or nothing
                 return
-            kept = [None if type(value) is np.ndarray else value for value in dp]
-            layouts = [self._codes.layout(shell[k].data) for k in places]
-            self._forms[skeleton] = (
-                kept,
-                [
-                    (k, layout, layout.shape, layout.dtype, layout.order, layout.stride)
-                    for k, layout in zip(places, layouts, strict=True)
-                ],
-            )
+            kept.append(None)
+            places.append((k, layout.shape, layout.dtype, offset, layout.order))
+            offset += layout.stride
+        self._forms[skeleton] = kept, places
 
     def _array(self, layout: Layout) -> Any:
         if not layout.nbytes:

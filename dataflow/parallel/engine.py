@@ -29,7 +29,7 @@ from typing import Any, Final, NoReturn
 from dataflow.errors import WorkerDied
 from dataflow.life import terminated
 from dataflow.parallel.ledger import Ledger
-from dataflow.parallel.obituary import died, failed_before, forked, late, superseded, unreadable
+from dataflow.parallel.obituary import failed_before, forked, late, superseded, unreadable
 from dataflow.parallel.patience import Patience
 from dataflow.parallel.plan import Plan
 from dataflow.parallel.restarting import Restarts
@@ -287,7 +287,7 @@ class Engine:
     def _death(self, worker: int, exitcode: int | None) -> WorkerDied:
         plan, pid = self._plan, self._crew.workers[worker].pid
         received = self._ledger.received[worker] if self._ledger.connected(worker) else None
-        return died(plan.owner, worker, len(plan.services), pid, exitcode, received)
+        return plan.died(plan.owner, worker, len(plan.services), pid, exitcode, received)
 
     def _fail(self, error: BaseException) -> NoReturn:
         self._failure = error

@@ -14,21 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow
-from dataflow.life import Life, life_of
-from dataflow.parallel.addressing import Addressed, is_consecutive
+from dataflow.life import life_of
+from dataflow.parallel.addressing import is_consecutive
 from dataflow.parallel.desk import Desk
 from dataflow.parallel.dispatch import Dispatch
 from dataflow.parallel.feeding import Feeding
+from dataflow.parallel.looping import Looped, until_over
 from dataflow.parallel.plan import Plan
 from dataflow.parallel.staffing import Placed
 from dataflow.parallel.tasking import Apply, Handed
-from dataflow.parallel.terms import initialise, steps_told, tolerance_of
+from dataflow.parallel.terms import tolerance_of
 from dataflow.passes import known_length
 from dataflow.seeding import IndexRngs, Stream
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.mapping import MapData
-from dataflow.transforms.repeating import passes_on
 from dataflow.transport.trays import Tray
 
 __all__ = ["ParallelMap"]
@@ -51,7 +51,7 @@ class _Drawn(RandomMapData):
         return self._rngs
 
 
-class ParallelMap(Addressed, MapData):
+class ParallelMap(Looped, MapData):
     """What all parallel maps share: without workers it is a `MapData`."""
 
     def __init__(
@@ -130,14 +130,6 @@ class ParallelMap(Addressed, MapData):
     # -- the node ------------------------------------------------------------------------------------------------------
 
     @property
-    def indexed(self) -> bool:
-        return self.strict
-
-    @property
-    def endless(self) -> bool:
-        return self.ds.endless if self.strict else known_length(self) is None
-
-    @property
     def continues(self) -> bool:
         return not self.strict
 
@@ -159,36 +151,14 @@ class ParallelMap(Addressed, MapData):
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: what is told of failures, and drawn, depends on the index
         ticket = engine.begin_pass(int(block[0]), holes=True)
-        return _strict_chunks(engine, ticket, self.ds.at([block], stream), self.timeout, life_of(self), self)
+        steps = engine.steps(ticket, self.ds.at([block], stream), self.timeout)
+        return until_over(steps, engine, ticket, life_of(self), self)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        if self.strict and self.ds.endless:
-            # Its one pass has no end: as without workers, a loop goes on where the last one stopped.
-            begin = partial(self._strict_pass, 0, stream)
-            return self._alive(life_of(self).continued.take(stream, begin, type(self).__name__))
-        if self.strict:
-            return self._strict_pass(p, stream)
-        length = known_length(self)
-        if length is None:
-            self._warn_endless()
-        if length == 0:
-            return iter(())
-        life, owner = life_of(self), type(self).__name__
-        over = self.ds if self.num_workers else self.worked(self.ds)
-        begin = partial(passes_on, over, stream, life.begun)
-        if not self.num_workers and self.max_failures is not None:
-            begin = partial(steps_told, begin, self)
-        source = life.continued.take(stream, begin, owner)
-        life.begun += 1
-        length = self.results_per_pass()
-        return self._default_pass(stream, source, length) if self.num_workers else islice(source, length)
-
-    def _strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             if not self.with_rng:
                 return MapData.run_pass(self, p, stream)
-            begin = partial(self.worked(self.ds).run_pass, p, stream)
-            return begin() if self.max_failures is None else steps_told(begin, self)
+            return self.told_here(partial(self.worked(self.ds).run_pass, p, stream))()
         engine: Feeding = self.engine_at(stream)
         tolerance_of(self).begin_pass()
         first = p * self._stride
@@ -199,19 +169,20 @@ class ParallelMap(Addressed, MapData):
             # What was dropped below keeps its position, and so do the random numbers of those after it.
             blocks = onwards(first, _BLOCK) if self.ds.endless else consecutive(first, first + len(self.ds))
             source = self.ds.at(blocks, stream)
+        steps = engine.steps(ticket, source, self.timeout)
         held = None if self.ds.endless else self
-        return chain.from_iterable(_strict_chunks(engine, ticket, source, self.timeout, life_of(self), held))
+        return chain.from_iterable(until_over(steps, engine, ticket, life_of(self), held))
 
-    def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
-        """The same; and whoever iterates it holds this node, as what goes on from loop to loop must not."""
-        yield from datapoints
-
-    def _default_pass(self, stream: Stream, source: Iterator[Any], length: int | None) -> Iterator[Any]:
+    def mixed_pass(self, stream: Stream) -> Iterator[Any]:
+        source = self.passes_here(self.ds if self.num_workers else self.worked(self.ds), stream)
+        length = self.results_per_pass()
+        if self.num_workers == 0:
+            return islice(source, length)
         engine: Feeding = self.engine_at(stream)
         tolerance_of(self).begin_pass()
-        return chain.from_iterable(self._default_chunks(engine, engine.go_on(), source, length))
+        return chain.from_iterable(self._mixed_chunks(engine, engine.go_on(), source, length))
 
-    def _default_chunks(
+    def _mixed_chunks(
         self, engine: Feeding, ticket: object, source: Iterator[Any], length: int | None
     ) -> Iterator[Iterator[Any]]:
         left = sys.maxsize if length is None else length
@@ -223,44 +194,6 @@ class ParallelMap(Addressed, MapData):
                 if not left:
                     return
         finally:
-            self._settle(engine)
+            if engine.failed:
+                life_of(self).settle()
         _LOG.warning("%s has ended: a pass of its input was empty", type(self).__name__)
-
-    def _settle(self, engine: Feeding) -> None:
-        if engine.failed:
-            life_of(self).settle()
-
-    def reset_state(self) -> None:
-        """Stop the workers, if there are any, and start new ones; reset the input, here."""
-        if self.num_workers:
-            stream = life_of(self).stream
-            assert stream is not None, "reset_state was wrapped: it finds its place"
-            self.start(stream)  # before the input has threads, or files that a child would inherit
-            DataFlow.reset_state(self)
-        else:
-            self.begin_terms()
-            if self.worker_init is not None:
-                initialise(self.worker_init)
-            MapData.reset_state(self)
-
-    def _warn_endless(self) -> None:
-        if not life_of(self).warned:
-            life_of(self).warned = True
-            _LOG.info(
-                "%s over %s, which has no length: its passes never end. Pass strict=True for passes that end with "
-                "those of the input, or leave the loop with break",
-                type(self).__name__,
-                type(self.ds).__name__,
-            )
-
-
-def _strict_chunks(
-    engine: Feeding, ticket: object, source: Iterator[Any], timeout: float | None, life: Life, held: object
-) -> Iterator[Iterator[Any]]:
-    """The chunks of a pass; `held` lives as long as somebody iterates them."""
-    try:
-        yield from engine.steps(ticket, source, timeout)
-    finally:
-        if engine.failed:
-            life.settle()
-        engine.abandon(ticket)

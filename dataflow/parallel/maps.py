@@ -17,7 +17,6 @@ from dataflow.transport.codec import ArrayCodec, Codec, ObjectCodec
 from dataflow.transport.credit import Credit
 from dataflow.transport.queues import ThreadChannel
 from dataflow.transport.shared_tray import SharedTray
-from dataflow.transport.sockets import SocketChannel
 from dataflow.transport.trays import ThreadTray, Tray
 from dataflow.workers.crew import Worker
 from dataflow.workers.thread import ThreadWorker
@@ -183,9 +182,6 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
 
     def make_tray(self) -> Tray:
         return SharedTray(_given_bytes(self.memory()))
-
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
-        return SocketChannel(self.num_workers), self.make_codec(), Credit(self.num_workers, shared=True)
 
 
 MultiProcessMapData = MultiProcessMapDataZMQ

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from dataflow.datapoint import present
 from dataflow.parallel.tasks import Failed, Mark
 from dataflow.transport.trays import Slot, Tray
 
 __all__ = ["Orders"]
-
-_SHORT: Final = 1e-3  # seconds; tasks that are done faster may be longer: their way there and back would count
-_LONG: Final = 4e-3
 
 
 @dataclass(slots=True)
@@ -51,6 +48,9 @@ class Orders:
         most_per_task: How many datapoints a task may have.
         ordered: Whether results are handed out in the order in which they were asked for.
     """
+
+    short_task = 1e-3  # seconds; tasks that are done faster may be longer: their way there and back would count
+    long_task = 4e-3
 
     def __init__(self, tray: Tray, num_workers: int, most_per_task: int, *, ordered: bool) -> None:
         self.tray = tray
@@ -172,10 +172,10 @@ class Orders:
 
     def _adapt(self, pace: float) -> None:
         took = pace * self.per_task
-        if 0 < took < _SHORT:
+        if 0 < took < self.short_task:
             self.per_task = max(self.per_task, min(2 * self.per_task, self._most_per_task))
-        elif took > _LONG:
-            self.per_task = max(self.least_per_task, min(int(_LONG / pace), self.per_task))
+        elif took > self.long_task:
+            self.per_task = max(self.least_per_task, min(int(self.long_task / pace), self.per_task))
 
     # -- workers that end ----------------------------------------------------------------------------------------------
 

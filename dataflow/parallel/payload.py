@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from dataflow.base import DataFlow
 from dataflow.parallel.terms import Prepared
@@ -16,6 +16,8 @@ __all__ = ["Payload"]
 class Payload(AnyPayload):
     """A job with a flow in it, or anything else that holds flows; a complaint names the node that cannot be sent."""
 
+    otherwise: ClassVar[str] = ', or start workers by fork (context=multiprocessing.get_context("fork"))'
+
     def complaint(self, value: Any, error: Exception) -> str:
         if isinstance(value, Prepared):
             try:
@@ -23,7 +25,7 @@ class Payload(AnyPayload):
             except Exception as reason:
                 return (
                     f"worker_init ({value.worker_init!r:.200}) cannot be sent to a worker process: {reason}. Make what "
-                    'it needs inside it, or start workers by fork (context=multiprocessing.get_context("fork"))'
+                    f"it needs inside it{self.otherwise}"
                 )
             value = value.job
         for node in _nodes(value):
@@ -35,8 +37,7 @@ class Payload(AnyPayload):
                 except Exception as reason:
                     return (
                         f"{type(node).__name__}.{name} (a {type(attribute).__name__}) cannot be sent to a worker "
-                        f"process: {reason}. Make it in reset_state, which runs inside the worker, or start workers by "
-                        'fork (context=multiprocessing.get_context("fork"))'
+                        f"process: {reason}. Make it in reset_state, which runs inside the worker{self.otherwise}"
                     )
         return f"the flow cannot be sent to a worker process: {error}"
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from dataflow.errors import WorkerDied
 from dataflow.parallel.desk import Desk, Mixture
+from dataflow.parallel.obituary import died
 from dataflow.parallel.serving import Service
 from dataflow.tolerance import Tolerance
 from dataflow.transport.channel import Channel
@@ -31,6 +33,7 @@ class Plan:
         desk: Where datapoints wait to be handed out.
         max_restarts: How many workers that died are replaced.
         tolerance: Bears the failures of single items that workers report, and judges them.
+        died: Makes the error for a worker that ended without an exception.
     """
 
     owner: str
@@ -42,6 +45,7 @@ class Plan:
     desk: Desk = field(default_factory=Mixture)
     max_restarts: int = 0
     tolerance: Tolerance = field(default_factory=lambda: Tolerance("", None))
+    died: Callable[[str, int, int, int | None, int | None, int | None], WorkerDied] = died
 
     def close(self) -> None:
         """Let go of all that the consumer holds. Idempotent."""

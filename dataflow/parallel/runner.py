@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow
 from dataflow.errors import NotAddressable
-from dataflow.life import Life, life_of, terminated
-from dataflow.parallel.addressing import Addressed, is_consecutive
+from dataflow.life import life_of
+from dataflow.parallel.addressing import is_consecutive
 from dataflow.parallel.desk import Desk
 from dataflow.parallel.engine import Engine
 from dataflow.parallel.jobs import Produce
+from dataflow.parallel.looping import Looped, until_over
 from dataflow.parallel.passing import Passing
 from dataflow.parallel.plan import Plan
 from dataflow.parallel.spans import OnePass, Spans
 from dataflow.parallel.staffing import UNBOUNDED, Placed, Processes, queued_bytes
 from dataflow.parallel.tasking import Address, WholePasses
-from dataflow.parallel.terms import initialise, steps_told, tolerance_of
-from dataflow.passes import known_length, open_flow
+from dataflow.parallel.terms import tolerance_of
+from dataflow.passes import known_length, open_flow, until_closed
 from dataflow.seeding import Stream
-from dataflow.transforms.repeating import passes_on
 from dataflow.transport.credit import Window
 from dataflow.transport.shared_tray import SharedTray
 from dataflow.transport.trays import ThreadTray, Tray
@@ -44,7 +44,7 @@ _STEP_SECONDS: Final = 0.2
 _LONGEST_STEP: Final = 128
 
 
-class Runner(Addressed):
+class Runner(Looped):
     """What all runners share: N workers, each of which repeats its whole flow for ever."""
 
     remote_inputs = True
@@ -52,9 +52,6 @@ class Runner(Addressed):
     def __init__(self, ds: DataFlow, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
         super().__init__(ds)
         self.set_staff(num_workers, window, timeout)
-
-    strict: bool = False
-    ordered: bool = False  # whether the order is that of a pass
 
     def set_strict(self, strict: bool, ordered: bool) -> None:
         """Check and keep what the user gave; to be called last.
@@ -115,16 +112,8 @@ class Runner(Addressed):
     # -- the node ------------------------------------------------------------------------------------------------------
 
     @property
-    def indexed(self) -> bool:
-        return self.strict
-
-    @property
     def joins(self) -> bool:
         return self.num_workers > 1 and not self.strict
-
-    @property
-    def endless(self) -> bool:
-        return self.ds.endless if self.strict else known_length(self) is None
 
     @property
     def reproducible(self) -> bool:
@@ -143,36 +132,23 @@ class Runner(Addressed):
         picked = None if is_consecutive(block) else block
         first = int(block[0]) if picked is None else 0
         ticket = engine.begin_pass(first, len(block), picked, holes=True)
-        return _strict_chunks(engine, ticket, self.timeout, life_of(self), self)
+        return self._chunks_of(engine, ticket, self)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        if self.strict and self.endless:
-            # Its one pass has no end: as without workers, a loop goes on where the last one stopped.
-            begin = partial(self._strict_pass, 0, stream)
-            return self._alive(life_of(self).continued.take(stream, begin, type(self).__name__))
-        if self.strict:
-            return self._strict_pass(p, stream)
+    def _chunks_of(self, engine: Passing, ticket: object, held: object) -> Iterator[Iterator[Any]]:
+        chunks = iter(partial(engine.chunk, ticket, self.timeout), None)
+        return until_over(chunks, engine, ticket, life_of(self), held)
+
+    def mixed_pass(self, stream: Stream) -> Iterator[Any]:
         length = known_length(self)
-        if length is None:
-            self._warn_endless()
-        if length == 0:
-            return iter(())
-        life, owner = life_of(self), type(self).__name__
         if self.num_workers == 0:
-            begin = partial(passes_on, self.ds, stream, life.begun)
-            if self.max_failures is not None:
-                begin = partial(steps_told, begin, self)
-            life.begun += 1
-            return islice(life.continued.take(stream, begin, owner), length)
+            return islice(self.passes_here(self.ds, stream), length)
         engine = self.engine_at(stream)
-        life.begun += 1
+        life_of(self).begun += 1
         return chain.from_iterable(self._chunks(engine, engine.claim(), length))
 
-    def _strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
-            begin = partial(self.ds.run_pass, p, stream)
-            datapoints = begin() if self.max_failures is None else steps_told(begin, self)
-            return _until_closed(datapoints, life_of(self), life_of(self).session, type(self).__name__)
+            return until_closed(self.told_here(partial(self.ds.run_pass, p, stream))(), self)
         engine: Passing = self.engine_at(stream)
         tolerance_of(self).begin_pass()
         if not self.by_index:
@@ -182,24 +158,7 @@ class Runner(Addressed):
         else:
             length = len(self.ds)
             ticket = engine.begin_pass(p * length, length)
-        held = None if self.ds.endless else self
-        return chain.from_iterable(_strict_chunks(engine, ticket, self.timeout, life_of(self), held))
-
-    def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
-        """The same; and whoever iterates it holds this node, as what goes on from loop to loop must not."""
-        yield from datapoints
-
-    def reset_state(self) -> None:
-        """Stop the workers, if there are any, and start new ones. The flow is reset inside each."""
-        if self.num_workers == 0:
-            self.begin_terms()
-            if self.worker_init is not None:
-                initialise(self.worker_init)
-            super().reset_state()
-        else:
-            stream = life_of(self).stream
-            assert stream is not None, "reset_state was wrapped: it finds its place"
-            self.start(stream)
+        return chain.from_iterable(self._chunks_of(engine, ticket, None if self.ds.endless else self))
 
     def _chunks(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Iterator[Any]]:
         left = sys.maxsize if length is None else length
@@ -223,38 +182,6 @@ class Runner(Addressed):
                 step = max(1, int(here * _STEP_SECONDS / took))
             elif here == step:
                 step = min(2 * step, _LONGEST_STEP)
-
-    def _warn_endless(self) -> None:
-        if not life_of(self).warned:
-            life_of(self).warned = True
-            _LOG.info(
-                "%s over %s, which has no length: its passes never end. Leave the loop with break, or give it a length "
-                "with FixedSizeData",
-                type(self).__name__,
-                type(self.ds).__name__,
-            )
-
-
-def _until_closed(datapoints: Iterator[Any], life: Life, session: object, name: str) -> Iterator[Any]:
-    try:
-        while life.session is session:
-            yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
-    except StopIteration:
-        return
-    raise terminated(name)
-
-
-def _strict_chunks(
-    engine: Passing, ticket: object, timeout: float | None, life: Life, held: object
-) -> Iterator[Iterator[Any]]:
-    """The chunks of a pass; `held` lives as long as somebody iterates them."""
-    try:
-        while (chunk := engine.chunk(ticket, timeout)) is not None:
-            yield chunk
-    finally:
-        if engine.failed:
-            life.settle()
-        engine.abandon(ticket)
 
 
 class ProcessRunner(Processes, Runner):

@@ -16,7 +16,6 @@ from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec, ObjectCodec
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.queues import PipeChannel, ThreadChannel
-from dataflow.transport.sockets import SocketChannel
 from dataflow.workers.crew import Worker
 from dataflow.workers.thread import ThreadWorker
 
@@ -108,9 +107,6 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         self.set_restarts(max_restarts)
         self.set_terms(max_failures, worker_init, thread_limit)
 
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
-        return SocketChannel(self.num_workers), self.make_codec(), Credit(self.num_workers, shared=True)
-
 
 class MultiProcessRunner(ProcessRunner):
     """Run a flow in `num_proc` processes, each of which has a pipe to the consumer.
@@ -139,6 +135,8 @@ class MultiProcessRunner(ProcessRunner):
         [[0], [1], [2], [3]]
     """
 
+    channel_kind = PipeChannel
+
     def __init__(
         self,
         ds: DataFlow,
@@ -159,9 +157,6 @@ class MultiProcessRunner(ProcessRunner):
         self.set_strict(strict, ordered)
         self.set_restarts(max_restarts)
         self.set_terms(max_failures, worker_init, thread_limit)
-
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
-        return PipeChannel(self.num_workers), self.make_codec(), Credit(self.num_workers, shared=True)
 
 
 class MultiThreadRunner(Runner):

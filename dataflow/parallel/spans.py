@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ __all__ = ["OnePass", "Spans"]
 
 _LEAST_AHEAD: Final = 50  # datapoints for each worker, where nobody says how many
 _TASKS_AHEAD: Final = 3  # or so many tasks, if that is more
-_MOST_PER_TASK: Final = 1024
 
 
 class Spans(Orders):
@@ -32,8 +31,10 @@ class Spans(Orders):
         ordered: Whether datapoints are handed out in the order of their indexes.
     """
 
+    most_per_task: ClassVar[int] = 1024
+
     def __init__(self, tray: Tray, num_workers: int, ahead: int | None, *, grain: int, ordered: bool) -> None:
-        most = _MOST_PER_TASK if ahead is None else max(1, ahead // 2)
+        most = self.most_per_task if ahead is None else max(1, ahead // 2)
         super().__init__(tray, num_workers, most, ordered=ordered)
         self._num_workers = num_workers
         self._ahead = ahead
@@ -53,7 +54,7 @@ class Spans(Orders):
 
     def refill(self) -> None:
         self.tray.pump()
-        ahead = self._ahead or max(_LEAST_AHEAD, _TASKS_AHEAD * self.per_task)
+        ahead = self.ahead()
         while not self.read_all:
             room = ahead * self._num_workers - self.under_way
             wanted = min(self._whole(self.per_task), self._stop - self.index)
@@ -67,6 +68,10 @@ class Spans(Orders):
                 self.tray.drop()
                 return
             self.under_way += count
+
+    def ahead(self) -> int:
+        """How many datapoints may be under way for each worker."""
+        return self._ahead or max(_LEAST_AHEAD, _TASKS_AHEAD * self.per_task)
 
     def _whole(self, count: int) -> int:
         """`count`, or a little more, so that the next span begins with a whole grain."""

@@ -24,6 +24,9 @@ from dataflow.seeding import Stream, current_root
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import ArrayCodec, Codec
 from dataflow.transport.credit import Credit, Window
+from dataflow.transport.lanes import with_lanes
+from dataflow.transport.queues import PipeChannel
+from dataflow.transport.sockets import SocketChannel
 from dataflow.transport.trays import Tray
 from dataflow.workers.crew import Worker
 from dataflow.workers.place import place_of
@@ -171,6 +174,7 @@ class Processes(Staffed):
     """The choices of whatever has processes for workers, with `context` and `max_bytes`."""
 
     own_process = True
+    channel_kind: ClassVar[type[SocketChannel | PipeChannel]] = SocketChannel
     context: BaseContext | str | None
     max_bytes: int | None
 
@@ -183,6 +187,10 @@ class Processes(Staffed):
 
     def memory(self) -> int:
         return max(_LEAST_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes
+
+    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+        n = self.num_workers
+        return with_lanes(self.channel_kind(n), n), self.make_codec(), Credit(n, shared=True)
 
     def make_codec(self) -> ArrayCodec:
         """Arrays in shared memory, the rest in messages: both together stay within `max_bytes`."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.transport.vigil import Vigil
 
 __all__ = ["Allowance", "Credit", "Room", "Window"]
 
@@ -117,6 +118,7 @@ class Allowance:
         self._all_words = words
         self._words = words[start : start + _WORDS]
         self._window = window
+        self._vigil = Vigil()
         # All are 0, unless this worker replaces another: then it goes on where that one was heard.
         self._made = words[start + _COUNT]
         self._made_bytes = words[start + _BYTES]
@@ -147,14 +149,22 @@ class Allowance:
 
     def wait_for_room(self) -> Room | None:
         """Wait until something may be made, and say how much; None if the worker is to stop."""
-        nap = _NAP
         while not self.stopped:
             room = self._room()
             if room is not None:
                 return room
+            self._vigil.wait(self._may_go_on, self._nap)
+        return None
+
+    def _may_go_on(self) -> bool:
+        return self.stopped or self._room() is not None
+
+    def _nap(self) -> bool:
+        nap = _NAP
+        while not self._may_go_on():
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-        return None
+        return True
 
     def wait_for_hearing(self, most: int) -> bool:
         """Wait until fewer than `most` reports are unheard, and count one more; False if the worker is to stop."""

@@ -31,7 +31,7 @@ class DraftCounts:
         self._seen = counts
         return counts == self._lowest.get(kind)
 
-    def calibrate(self, run: Callable[[Iterator[Any]], Any], draft: Draft) -> None:
+    def calibrate(self, run: Callable[[Iterator[Any]], Any], draft: Draft, give_back: Callable[[], None]) -> None:
         """Learn what is lowest.
 
         Args:
@@ -39,12 +39,14 @@ class DraftCounts:
                 the generator keeps in a variable. Where the second does not show one reference more in the datapoint
                 and none elsewhere, this Python counts otherwise, and drafts are always copied.
             draft: Makes one.
+            give_back: Frees what was encoded: other workers may have left little memory.
         """
         for kind in (list, tuple, dict):
             counts = []
             for keep in (False, True):
                 self._seen = ()  # and so it stays where there is no room for a draft
                 run(_sample(kind, draft, keep=keep))
+                give_back()
                 counts.append(self._seen)
             lowest, kept = counts
             if lowest and kept == (lowest[0] + 1, *lowest[1:]):

@@ -293,5 +293,4 @@ class ArrayEncoder:
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
         """Learn which reference counts a draft has that nobody else can reach, on the very path that encodes."""
-        self._drafts.calibrate(run, self._arena.draft)
-        self._arena.give_back_all()
+        self._drafts.calibrate(run, self._arena.draft, self._arena.give_back_all)

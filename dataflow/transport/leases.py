@@ -51,14 +51,13 @@ class ArenaReader:
         # Leases may die when the interpreter has already emptied the modules.
         self._madvise = partial(memory.madvise, GIVE_BACK)
 
-    def lease(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
-        """The array in `block`. The block is free again when the last view of it has died."""
-        return self.leases([(block.status, block.start)], shape, dtype, order)[0]
-
     def leases(
         self, blocks: Iterable[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
     ) -> list[NDArray[Any]]:
-        """The arrays in blocks, given as status byte and start, that are all alike."""
+        """The arrays in blocks, given as status byte and start, that are all alike.
+
+        A block is free again when the last view of its array has died.
+        """
         arrays: list[NDArray[Any]] = []
         memory, leases, free = self._memory, self._leases, self._free
         for status, start in blocks:

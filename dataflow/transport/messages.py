@@ -1,4 +1,4 @@
-"""What workers tell the consumer: six kinds of message, with a header that is checked before anything is unpickled."""
+"""What workers tell the consumer: seven kinds of message. A header is checked before anything is unpickled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 __all__ = ["TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "unpack"]
 
 TOKEN_BYTES: Final = 16
-_HEADER: Final = struct.Struct(f"<{TOKEN_BYTES}sBIIQI")  # token, kind, worker, count, nbytes, number of frames
+_HEADER: Final = struct.Struct(f"<{TOKEN_BYTES}sBIIQQI")  # token, kind, worker, count, nbytes, number, how many frames
 _LENGTH: Final = struct.Struct("<Q")  # bytes of a frame
 
 
@@ -25,6 +25,7 @@ class Kind(enum.IntEnum):
     ERROR = 4  # an exception, as data; the worker's last message
     LEFT = 5  # the worker's code called sys.exit, told as an exception; `count` is the exit code; its last message
     REPORT = 6  # an item that was skipped because its function raised, or how many were seen
+    WAKE = 7  # something has come another way: for the channel alone
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Message:
     count: int = 0  # datapoints, or an exit code
     nbytes: int = 0  # what the sender counted against its window
     body: Any = ()  # a list of frames of bytes; or, between threads, a tuple of objects
+    number: int = 0  # how many this worker has sent before, where that matters
 
     @property
     def queued(self) -> int:
@@ -51,7 +53,7 @@ def new_token() -> bytes:
 def pack(token: bytes, message: Message) -> list[Any]:
     """A message as buffers, one after the other: a header, with the lengths of what follows; and its body."""
     body = [memoryview(frame).cast("B") for frame in message.body]
-    head = _HEADER.pack(token, message.kind, message.worker, message.count, message.nbytes, len(body))
+    head = _HEADER.pack(token, message.kind, message.worker, message.count, message.nbytes, message.number, len(body))
     return [head + b"".join([_LENGTH.pack(len(frame)) for frame in body]), *body]
 
 
@@ -60,7 +62,7 @@ def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message 
     view = memoryview(data)
     if len(view) < _HEADER.size or not hmac.compare_digest(view[:TOKEN_BYTES], token):
         return None
-    _, kind, worker, count, nbytes, num_frames = _HEADER.unpack_from(view)
+    _, kind, worker, count, nbytes, number, num_frames = _HEADER.unpack_from(view)
     start = _HEADER.size + num_frames * _LENGTH.size
     # Who knows the token is one of ours, and sends nothing but what `pack` makes, if not always all of it.
     if worker >= num_workers or start > len(view):
@@ -69,4 +71,4 @@ def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message 
     for (length,) in _LENGTH.iter_unpack(view[_HEADER.size : start]):
         frames.append(view[start : start + length])
         start += length
-    return Message(Kind(kind), worker, count, nbytes, frames) if start == len(view) else None
+    return Message(Kind(kind), worker, count, nbytes, frames, number) if start == len(view) else None

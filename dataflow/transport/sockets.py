@@ -22,6 +22,7 @@ from typing import Final
 import zmq
 
 from dataflow.descriptors import Descriptor
+from dataflow.scratch import fresh_directory
 from dataflow.transport.messages import Message, new_token, pack, unpack
 
 __all__ = ["SocketChannel"]
@@ -65,8 +66,8 @@ def _remove(directory: str) -> None:
 
 def _private_directory() -> str:
     """A fresh directory of mode 0700 whose path leaves room for a socket's name."""
-    for parent in (None, "/tmp"):  # mkdtemp makes a fresh directory of our own
-        directory = tempfile.mkdtemp(prefix="dataflow-", dir=parent)
+    for parent in (None, "/tmp"):
+        directory = fresh_directory(parent)
         if len(os.fsencode(directory)) + len("/" + _NAME) <= zmq.IPC_PATH_MAX_LEN:
             return directory
         os.rmdir(directory)

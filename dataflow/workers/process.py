@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.descriptors import Descriptor, handing_over, pipe
+from dataflow.scratch import adopt_prefix, new_prefix, remove_left
 from dataflow.workers.allocation import keep_freed_memory
 from dataflow.workers.lifeline import hold_on
 from dataflow.workers.place import WorkerInfo, entering
@@ -52,8 +53,11 @@ class ProcessWorker:
     ) -> None:
         self.place = place
         self._held, self._lifeline = pipe()
+        self._prefix = new_prefix()
         self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-            target=_main, args=(self._held, place, tuple(seed), body), name=f"dataflow-worker-{place.index}"
+            target=_main,
+            args=(self._held, self._prefix, place, tuple(seed), body),
+            name=f"dataflow-worker-{place.index}",
         )
         # Daemonic processes may have no children; runners nest. The lifeline does what the flag would do.
         self._process.daemon = False
@@ -102,10 +106,13 @@ class ProcessWorker:
         return self.join(_KILL_TIMEOUT)
 
     def release(self) -> None:
-        """Give back what the operating system keeps of it."""
+        """Give back what the operating system keeps of it. One that is alive ends by that, and needs a second call."""
+        exitcode = self.exitcode()  # asked before: the lifeline kills at once
         self._lifeline.close()
-        if self.exitcode() is not None:
+        if exitcode is not None:
             self._process.close()
+        if exitcode:
+            remove_left(self._prefix)
 
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
@@ -125,7 +132,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown)
 
 
-def _main(lifeline: Descriptor, place: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:
+def _main(
+    lifeline: Descriptor, prefix: str, place: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]
+) -> None:
     signal.set_wakeup_fd(-1)  # under fork, what the main program has set up for its own signals is still in place
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
@@ -135,6 +144,7 @@ def _main(lifeline: Descriptor, place: WorkerInfo, seed: tuple[int, ...], body: 
     gc.freeze()
     keep_freed_memory()
     seed_globals(seed)
+    adopt_prefix(prefix)
     with entering(place):
         body()
 

@@ -21,7 +21,7 @@ from dataflow.formats.packing import Code
 from dataflow.formats.records import Decoder
 from dataflow.remote.reading import FrameReader
 
-TIMEOUT = 100.0
+TIMEOUT = 300.0
 STACK_BYTES = 512 << 10
 MUCH_BYTES = 256 << 20  # of addresses, whether they are touched or not
 MOST_BYTES = 8 << 30  # what the program may take before the system refuses it

@@ -1,7 +1,9 @@
 """LMDB files of any origin: keys, values, tensorpack's layout, and one environment for each process."""
 
+import mmap
 import os
 import pickle
+import sys
 import threading
 from pathlib import Path
 
@@ -270,11 +272,12 @@ def test_what_is_written_to_a_large_array_is_seen_by_nobody_else(large_file):
 
 def test_large_arrays_outlive_their_flow_and_their_file(large_file):
     with LMDB.load(large_file, shuffle=False) as df:
-        kept = list(df)
+        copied, kept = list(df), list(df)
     LMDBSerializer.save(flow([[1]]), large_file, overwrite=True)
     os.unlink(large_file)
-    assert_same(kept, large())
-    assert all(array.flags.writeable and array.flags.aligned for dp in kept for array in dp[1:])
+    for dps in (copied, kept):
+        assert_same(dps, large())
+        assert all(array.flags.writeable and array.flags.aligned for dp in dps for array in dp[1:])
 
 
 @pytest.mark.parametrize("order", [{"shuffle": True}, {"shuffle": True, "block_shuffle": 4}, {"shuffle": False}])
@@ -288,7 +291,58 @@ def test_large_arrays_come_in_any_order(order, large_file):
                 assert_same(dp, large()[dp[0]])
 
 
+def test_two_readings_at_once_share_no_memory(large_file):
+    with LMDB.load(large_file, shuffle=False) as df:
+        list(df)
+        for one, other, expected in zip(df, df, large(), strict=True):
+            assert_same([one, other], [expected, expected])
+            one[1][...] = -1
+            assert_same(other, expected)
+
+
+def is_mapped(array):
+    """Whether an array lies in a piece of a file."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, mmap.mmap)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says where values lie")
+def test_large_arrays_that_were_verified_are_read_where_they_lie(large_file):
+    with LMDB.load(large_file, shuffle=False) as df:
+        assert not any(is_mapped(dp[1]) for dp in df)
+        assert all(is_mapped(dp[1]) for dp in df)
+    with LMDB.load(LMDB.saved(Path(large_file).parent, large(4, 100)), shuffle=False) as df:
+        for _ in range(2):
+            assert not any(is_mapped(dp[1]) for dp in df)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/pagemap"), reason="the system does not say what was written")
+def test_where_a_consumer_writes_what_follows_is_copied(large_file):
+    with LMDB.load(large_file, shuffle=False) as df:
+        list(df)
+        passes = []
+        for _ in range(2):
+            passes.append([])
+            for dp, expected in zip(df, large(), strict=True):
+                assert_same(dp, expected)
+                passes[-1].append(is_mapped(dp[1]))
+                dp[1][...] = -1
+        assert passes[0][0] and not passes[0][-1]
+        assert not any(passes[1])
+
+
+def test_no_piece_is_mapped_of_a_file_that_was_closed(large_file):
+    file = environments.Environment(large_file)
+    windows = file.windows()
+    file.close()
+    for read in (windows.piece, file.copied):
+        with pytest.raises(DataFlowTerminated, match="was closed while it was being read"):
+            read(4096, 100)
+
+
 def test_a_system_that_does_not_say_where_files_are_mapped_copies(large_file, monkeypatch):
     monkeypatch.setattr(environments, "file_offset", lambda value: None)
     with LMDB.load(large_file, shuffle=False) as df:
-        assert_same(list(df), large())
+        for _ in range(2):
+            assert_same(list(df), large())

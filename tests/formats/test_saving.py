@@ -140,10 +140,12 @@ def is_whole(form, path):
         return sum(int(dp[1][7] == dp[0]) for dp in df) == 4000 or pytest.fail("a file that is not whole")
 
 
-def kill_while_saving(form, path, seconds):
+def kill_while_saving(form, path, seconds, *, again):
+    """Kill a program while it saves its first file, or, with `again`, after that."""
     program = subprocess.Popen([sys.executable, "-c", SAVER, form.name, path], cwd=ROOT, stdout=subprocess.PIPE)
     with program:
         assert program.stdout.readline() == b"under way\n"
+        assert not again or program.stdout.readline() == b"saved\n"
         time.sleep(seconds)
         program.send_signal(signal.SIGKILL)
         program.wait()
@@ -156,7 +158,7 @@ def test_a_killed_program_leaves_the_old_file_or_the_new_one(form, num, tmp_path
     path = form.saved(tmp_path, OLD)
     new = 0
     for k in range(num):
-        kill_while_saving(form, path, random.Random(k).uniform(0, 0.4))
+        kill_while_saving(form, path, random.Random(k).uniform(0, 0.4), again=k % 2 == 1)
         new += is_whole(form, path)
         form.saved(tmp_path, OLD)
         assert left_in(tmp_path) == [os.path.basename(path)]  # what the killed one left is gone

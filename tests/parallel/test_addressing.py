@@ -5,8 +5,7 @@ import os
 import random
 import signal
 import threading
-import time
-from itertools import islice
+from itertools import chain, islice, repeat
 
 import psutil
 import pytest
@@ -29,18 +28,18 @@ from dataflow import (
     ResumableData,
     ShuffleData,
 )
-from dataflow.life import life_of
 from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import one_pass, plain, seeded
 from tests.support.fakes import METHODS
-from tests.support.faults import deadline
+from tests.support.faults import deadline, processes_of
+from tests.support.waits import LIMIT
 
 
 def strict(kind, ds, num, **more):
     """The same datapoints from anywhere. The timeout is there so that no test can hang."""
     if num == 0:
         return ds
-    more = {"strict": True, "timeout": 30, **more}
+    more = {"strict": True, "timeout": LIMIT, **more}
     if kind == "process":
         return MultiProcessRunner(ds, 5, num, **more)
     if kind == "zmq":
@@ -79,13 +78,12 @@ def jittered(dp, rng):
     return [dp[0], float(rng.normal())]
 
 
-def chain(n=40):
+def shuffled(n=40):
     return RandomMapData(ShuffleData(listed(n)), jittered)
 
 
 def made_in(dp):
-    time.sleep(0.001)
-    return [dp[0], (os.getpid(), threading.get_native_id())]
+    return [dp[0], here()]
 
 
 def here():
@@ -99,35 +97,44 @@ ABOVE = {
     "resume": ResumableData,
     "batch": lambda ds: ResumableData(BatchData(ds, 10, use_list=True)),
     "shuffle": ShuffleData,
-    "run": lambda ds: MultiThreadRunner(lambda: ds, 20, 1, strict=True, timeout=30),
+    "run": lambda ds: MultiThreadRunner(lambda: ds, 20, 1, strict=True, timeout=LIMIT),
 }
+
+
+def makers(df, num):
+    """Who makes the datapoints: iterated, pass after pass, until `num` were seen, and for some time after that."""
+    datapoints = chain.from_iterable(repeat(df))
+    found, left = set(), 60
+    with deadline(LIMIT):
+        while len(found) < num or left:
+            left -= len(found) >= num
+            dp = next(datapoints)
+            found.update(dp[1] if isinstance(dp[1], list) else [dp[1]])
+    return found
 
 
 @pytest.mark.parametrize("above", ABOVE)
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_the_workers_do_it_for_whoever_stands_above(runner, above):
-    ds = MapData(listed(60), made_in)
-    with deadline(30), ABOVE[above](strict(runner, ds, 2)) as df:
-        found = list(df)
-    makers = {maker for dp in found for maker in (dp[1] if above == "batch" else [dp[1]])}
-    assert here() not in makers
-    assert len(makers) == 2
+    with ABOVE[above](strict(runner, MapData(listed(60), made_in), 2)) as df:
+        found = makers(df, 2)
+    assert here() not in found
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize("node", [MultiProcessMapData, MultiThreadMapData])
 @pytest.mark.parametrize("above", ["resume", "batch", "run"])
 def test_so_do_those_of_a_map(node, above):
-    mapped = node(listed(60), 2, made_in, strict=True, timeout=30)
-    with deadline(30), ABOVE[above](mapped) as df:
-        makers = {maker for dp in df for maker in (dp[1] if above == "batch" else [dp[1]])}
-    assert here() not in makers
-    assert len(makers) == 2
+    with ABOVE[above](node(listed(60), 2, made_in, strict=True, timeout=LIMIT)) as df:
+        found = makers(df, 2)
+    assert here() not in found
+    assert len(found) == 2
 
 
 def test_in_a_strict_nest_the_inner_workers_do_it():
-    ds = MapData(listed(100), lambda dp: [made_in(dp), dataflow.worker_info().path])
-    with deadline(30), strict("nest", ds, 2) as df:
-        assert {path for _, path in df} == {((j, 2), (k, 2)) for j in range(2) for k in range(2)}
+    ds = MapData(listed(60), lambda dp: [dp[0], dataflow.worker_info().path])
+    with strict("nest", ds, 2) as df:
+        assert makers(df, 4) == {((j, 2), (k, 2)) for j in range(2) for k in range(2)}
 
 
 def test_what_the_user_picks_is_made_in_the_calling_process(kind):
@@ -137,8 +144,8 @@ def test_what_the_user_picks_is_made_in_the_calling_process(kind):
 
 def test_nobody_who_iterates_is_disturbed(kind):
     dataflow.seed(1)
-    expected = list(chain(200))
-    with strict(kind, chain(200), 2) as df, deadline(30):
+    expected = list(shuffled(200))
+    with strict(kind, shuffled(200), 2) as df, deadline(LIMIT):
         iterator = iter(df)
         found = list(islice(iterator, 20))
         assert list(ResumableData(df)) == expected  # in the midst of the other
@@ -147,16 +154,16 @@ def test_nobody_who_iterates_is_disturbed(kind):
 
 def test_of_one_node_in_two_places_each_gets_its_own(kind):
     dataflow.seed(1)
-    alone = chain()
+    alone = shuffled()
     expected = list(ResumableData(JoinData((alone, alone))))
-    with strict(kind, chain(), 2) as df, deadline(30):
+    with strict(kind, shuffled(), 2) as df, deadline(LIMIT):
         found = list(ResumableData(JoinData((df, df))))
     assert found == expected
 
 
 def test_what_was_dropped_keeps_its_position(kind):
     ds = MapData(listed(600), lambda dp: dp if dp[0] % 7 else None)
-    with strict(kind, ds, 2) as runner, deadline(30):
+    with strict(kind, ds, 2) as runner, deadline(LIMIT):
         df = ResumableData(runner)
         assert list(islice(df, 300)) == [[k] for k in range(600) if k % 7][:300]
         state = df.state_dict()
@@ -175,13 +182,13 @@ def test_a_failure_comes_in_its_place(kind):
         return dp
 
     found = []
-    with pytest.raises(KeyError, match="three hundred"), deadline(30):
+    with pytest.raises(KeyError, match="three hundred"), deadline(LIMIT):
         found.extend(ResumableData(strict(kind, MapData(listed(600), func), 2)))
     assert found == [[k] for k in range(300)]
 
 
 def test_a_map_that_batches_is_addressed_too():
-    with MultiProcessMapAndBatchData(listed(40), 2, same, 4, strict=True, timeout=30) as df, deadline(30):
+    with MultiProcessMapAndBatchData(listed(40), 2, same, 4, strict=True, timeout=LIMIT) as df, deadline(LIMIT):
         assert [batch[0].tolist() for batch in ResumableData(df)] == [list(range(k, k + 4)) for k in range(0, 40, 4)]
 
 
@@ -189,7 +196,7 @@ def test_a_map_that_batches_is_addressed_too():
 
 
 def kill_one_of_a_nest(df, choose):
-    outer = [psutil.Process(w.pid) for w in life_of(df).resource._crew.workers if not w.has_ended()]
+    outer = processes_of(df)
     inner = [child for process in outer for child in process.children()]
     victims = choose.choice([some for some in (outer, inner) if some] or [[]])
     if not victims:
@@ -201,11 +208,11 @@ def kill_one_of_a_nest(df, choose):
 
 def killed_in_a_nest(n, num_kills, seed):
     dataflow.seed(6)
-    expected = list(chain(n))
+    expected = list(shuffled(n))
     choose = random.Random(seed)
     moments = set(choose.sample(range(n // 10, n * 9 // 10), num_kills))
     owed = 0
-    with deadline(120), strict("nest", chain(n), 2, max_restarts=50) as df:
+    with deadline(2 * LIMIT), strict("nest", shuffled(n), 2, max_restarts=50) as df:
         for k, dp in enumerate(df):
             assert dp == expected[k]
             owed += k in moments
@@ -240,7 +247,7 @@ def moved(ds, breaks, total):
     found, state = [], None
     for (kind, num), few, method in breaks:
         more = {} if kind == "thread" or num == 0 else {"context": method}
-        with deadline(60), strict(kind, copy.deepcopy(ds), num, **more) as runner:
+        with deadline(LIMIT), strict(kind, copy.deepcopy(ds), num, **more) as runner:
             df = ResumableData(runner)
             if state is not None:
                 df.load_state_dict(state)
@@ -289,7 +296,7 @@ def test_and_between_all_start_methods(ds, breaks, methods):
 @pytest.mark.parametrize("kind", [*RUNNERS, "nest"])
 def test_at_every_place_of_a_pass(kind):
     dataflow.seed(3)
-    alone = chain(20)
+    alone = shuffled(20)
     expected = [plain(dp) for _ in range(2) for dp in alone]
     for k in range(21):
-        assert moved(chain(20), [(("process", 2), k, None), ((kind, 2), None, None)], 40) == expected
+        assert moved(shuffled(20), [(("process", 2), k, None), ((kind, 2), None, None)], 40) == expected

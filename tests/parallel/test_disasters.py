@@ -3,6 +3,7 @@
 import itertools
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
@@ -10,11 +11,25 @@ import pytest
 
 from dataflow import DataFlow, DataFlowTerminated, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
 from dataflow.errors import NotPicklable
-from tests.support.faults import FAULTS, GOOD, RELEASE, Fault, Faulty, Holder, check_unbroken, deadline, told
-from tests.support.waits import wait_until
+from tests.support.fakes import METHODS
+from tests.support.faults import (
+    BY_NAME,
+    FAULTS,
+    GOOD,
+    RELEASE,
+    Fault,
+    Faulty,
+    Holder,
+    WhenAllAreStopped,
+    check_unbroken,
+    deadline,
+    processes_of,
+    struck,
+    told,
+)
+from tests.support.waits import LIMIT, wait_until
 
-LIMIT = 10.0  # seconds; it is under 2 on a machine that has nothing else to do
-METHODS = ("fork", "forkserver", "spawn")
+pytestmark = pytest.mark.usefixtures("released")
 
 
 def zmq(df: DataFlow, num: int, **more: Any) -> DataFlow:
@@ -25,15 +40,18 @@ def process(df: DataFlow, num: int, **more: Any) -> DataFlow:
     return MultiProcessRunner(df, 10, num, **more)
 
 
-def zmq_in_zmq(df: DataFlow, num: int, **more: Any) -> DataFlow:
-    return zmq(zmq(df, num, **more), 1, context=more.get("context"))
+PLACES = {"zmq": (zmq,), "process": (process,), "zmq-in-zmq": (zmq, zmq), "zmq-in-process": (zmq, process)}
 
 
-def zmq_in_process(df: DataFlow, num: int, **more: Any) -> DataFlow:
-    return process(zmq(df, num, **more), 1, context=more.get("context"))
-
-
-PLACES = {"zmq": zmq, "process": process, "zmq-in-zmq": zmq_in_zmq, "zmq-in-process": zmq_in_process}
+def placed(place: str, df: DataFlow, num: int, method: str, fault: Fault | None = None) -> DataFlow:
+    """`df` in `num` workers, around which there may be one more."""
+    innermost, *around = PLACES[place]
+    df = innermost(df, num, timeout=fault and fault.timeout, context=method)
+    if fault is not None and fault.is_lateness:
+        df = WhenAllAreStopped(df)
+    for outer in around:
+        df = outer(df, 1, context=method)
+    return df
 
 
 @dataclass(frozen=True)
@@ -44,15 +62,10 @@ class Case:
     num: int
 
     def make(self) -> DataFlow:
-        flow = Faulty(self.fault.name, self.num - 1, alone=self.fault.timeout < 1)
+        flow = partial(Faulty, self.fault.name, self.num - 1, alone=self.fault.is_lateness)
         if self.place == "thread":
-            return MultiThreadRunner(
-                lambda: Faulty(self.fault.name, self.num - 1, alone=self.fault.timeout < 1),
-                10,
-                self.num,
-                timeout=self.fault.timeout,
-            )
-        return PLACES[self.place](flow, self.num, timeout=self.fault.timeout, context=self.method)
+            return MultiThreadRunner(flow, 10, self.num, timeout=self.fault.timeout)
+        return placed(self.place, flow(), self.num, self.method, self.fault)
 
     def __str__(self) -> str:
         return f"{self.fault}-{self.place}-{self.method}-{self.num}"
@@ -70,7 +83,7 @@ def cases() -> list[Any]:
             marks.append(pytest.mark.slow)
             if (fault, method, place, num) not in quick:
                 marks.append(pytest.mark.full)
-        elif fault.timeout < 1:
+        elif fault.is_lateness:
             marks.append(pytest.mark.slow)
         case = Case(fault, place, method, num)
         found.append(pytest.param(case, id=str(case), marks=marks))
@@ -81,32 +94,17 @@ def cases() -> list[Any]:
     return found
 
 
-def struck(runner: DataFlow, fault: Fault) -> tuple[list[Any], BaseException]:
-    """The datapoints that came before the error, and the error."""
-    datapoints: list[Any] = []
-    with pytest.raises(fault.expected) as caught, deadline(LIMIT):
-        datapoints.extend(runner)  # which keeps what comes before an exception
-    return datapoints, caught.value
-
-
 def check_error(case: Case, error: BaseException) -> None:
     fault = case.fault
     assert type(error) is fault.expected
     text = told(error)
-    for expected in (f"worker {case.num - 1} of {case.num}" if fault.timeout > 1 else "worker 0", *fault.texts):
+    for expected in (f"worker {case.num - 1} of {case.num}" if not fault.is_lateness else "worker 0", *fault.texts):
         assert expected in text or expected.replace(" of ", ": ") in text, f"{expected!r} is not in {text!r}"
     for name, value in fault.attributes:
         if case.place != "thread" or name != "exitcode":
             assert getattr(error, name) == value
     if fault.cause:
         assert fault.cause in "".join(traceback.format_exception(error))
-
-
-@pytest.fixture(autouse=True)
-def released():
-    RELEASE.clear()
-    yield
-    RELEASE.set()
 
 
 @pytest.mark.parametrize("case", cases())
@@ -118,16 +116,16 @@ def test_a_disaster_ends_in_the_right_error(case):
     check_error(case, error)
     count = check_unbroken(datapoints).get(case.num - 1, 0)
     expected = 0 if fault.in_reset else GOOD
-    assert count == expected if fault.complete and fault.timeout > 1 else count <= expected
+    assert count == expected if fault.complete and not fault.is_lateness else count <= expected
 
-    if fault.timeout > 1:  # a flow that is only late stays as it is
+    if not fault.is_lateness:  # a flow that is only late stays as it is
         gone = lambda: not set(psutil.Process().children(recursive=True)) - before  # noqa: E731
-        wait_until(gone, 5, "a worker is left")
+        wait_until(gone, LIMIT, "a worker is left")
         with pytest.raises(DataFlowTerminated, match=rf"failed before, with .*{fault.expected.__name__}") as caught:
             next(iter(runner))
         assert caught.value.__cause__ is error
 
-    if case.method != "spawn" and case.num == 1 and fault.timeout > 1:
+    if case.method != "spawn" and case.num == 1 and not fault.is_lateness:
         runner.reset_state()  # starts afresh, and so does the fault
         if fault.in_reset or not fault.complete:
             struck(runner, fault)
@@ -142,7 +140,7 @@ def test_a_disaster_ends_in_the_right_error(case):
 @pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow]) for m in METHODS[1:]])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_flow_that_cannot_be_sent_is_refused_by_node_and_attribute(place, method):
-    runner = PLACES[place](Holder(), 2, context=method)
+    runner = placed(place, Holder(), 2, method)
     with pytest.raises(NotPicklable, match=r"Holder\.handle .*reset_state"), deadline(LIMIT):
         next(iter(runner))
 
@@ -169,15 +167,13 @@ BEFORE = ("exception", "exit-3", "one-way-datapoint")
 @pytest.mark.parametrize("name", BEFORE)
 @pytest.mark.parametrize("place", ["zmq", "process"])
 def test_what_was_sent_before_a_failure_arrives_however_slow_the_consumer_is(place, name):
-    fault = next(fault for fault in FAULTS if fault.name == name)
-    before = set(psutil.Process().children(recursive=True))
+    fault = BY_NAME[name]
     runner = MultiProcessRunnerZMQ(Faulty(name), 1, 100) if place == "zmq" else MultiProcessRunner(Faulty(name), 100, 1)
     datapoints = []
     with pytest.raises(fault.expected), deadline(LIMIT):  # noqa: PT012
         for dp in runner:
             if not datapoints and name != "one-way-datapoint":
-                (worker,) = set(psutil.Process().children(recursive=True)) - before
-                wait_until(lambda: worker.status() == psutil.STATUS_ZOMBIE, 5, "the worker does not end")  # noqa: B023
+                wait_until(lambda: not processes_of(runner), LIMIT, "the worker does not end")
             datapoints.append(dp)
     assert check_unbroken(datapoints) == {0: GOOD}
 
@@ -186,7 +182,7 @@ def test_what_was_sent_before_a_failure_arrives_however_slow_the_consumer_is(pla
 @pytest.mark.parametrize("name", ["exception", "exit-3", "SIGKILL"])
 @pytest.mark.parametrize("place", ["zmq", "process"])
 def test_a_hundred_megabytes_that_are_still_queued_arrive_before_the_failure(place, name):
-    fault = next(fault for fault in FAULTS if fault.name == name)
+    fault = BY_NAME[name]
     flow = Faulty(name, good=200, size=1 << 16)
     runner = MultiProcessRunnerZMQ(flow, 1, 200) if place == "zmq" else MultiProcessRunner(flow, 200, 1)
     datapoints = []

@@ -10,12 +10,13 @@ import pytest
 import dataflow
 from dataflow import BatchData, DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
 from dataflow.transport.blocks import divided
+from tests.support.waits import LIMIT
 
 MIB = 1 << 20
 RUNNERS = {
-    "process": lambda ds: MultiProcessRunner(ds, 20, 2, timeout=60),
-    "zmq": lambda ds: MultiProcessRunnerZMQ(ds, 2, timeout=60),
-    "thread": lambda ds: MultiThreadRunner(type(ds), 20, 2, timeout=60),
+    "process": lambda ds: MultiProcessRunner(ds, 20, 2, timeout=LIMIT),
+    "zmq": lambda ds: MultiProcessRunnerZMQ(ds, 2, timeout=LIMIT),
+    "thread": lambda ds: MultiThreadRunner(type(ds), 20, 2, timeout=LIMIT),
 }
 
 
@@ -77,7 +78,7 @@ class Watched(MultiProcessRunnerZMQ):
 @pytest.mark.slow
 def test_sixty_four_workers_share_one_limit_and_none_of_them_copies():
     most = in_place = 0
-    with Watched(BatchData(Rows(), 16), 64, max_bytes=256 * MIB, timeout=60) as df:
+    with Watched(BatchData(Rows(), 16), 64, max_bytes=256 * MIB, timeout=LIMIT) as df:
         for k, (batch,) in enumerate(df):
             assert batch.shape == (16, MIB // 4)
             # An array in a block views its base; one that came in the message owns its memory.

@@ -11,7 +11,7 @@ from dataflow.transport.codec import ObjectCodec
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.messages import Kind, Message
 from tests.support.fakes import FakeChannel, FakeReceiver, FakeWorker
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 
 class Stage:
@@ -34,7 +34,7 @@ class Stage:
             worker.code = 0 if worker.code is None else worker.code
         self.engine.close()
 
-    def take(self, ticket, timeout=0.3):
+    def take(self, ticket, timeout=LIMIT):
         chunk = self.engine.chunk(ticket, timeout)
         return None if chunk is None else list(chunk)
 
@@ -60,7 +60,7 @@ def test_chunks_come_in_the_order_of_their_messages():
 def test_what_was_left_of_a_chunk_is_given_out_next():
     with Stage(data(1, 2, 3), data(4)) as stage:
         ticket = stage.engine.claim()
-        assert next(stage.engine.chunk(ticket, 1)) == 1
+        assert next(stage.engine.chunk(ticket, LIMIT)) == 1
         assert stage.take(ticket) == [2, 3]
         assert stage.take(ticket) == [4]
 
@@ -68,12 +68,12 @@ def test_what_was_left_of_a_chunk_is_given_out_next():
 def test_a_later_iteration_takes_the_rest_of_the_chunk_away_from_the_earlier():
     with Stage(data(1, 2, 3)) as stage:
         first = stage.engine.claim()
-        chunk = stage.engine.chunk(first, 1)
+        chunk = stage.engine.chunk(first, LIMIT)
         assert next(chunk) == 1
         second = stage.engine.claim()
         assert list(chunk) == []
         with pytest.raises(NotReentrant):
-            stage.engine.chunk(first, 1)
+            stage.engine.chunk(first, LIMIT)
         assert stage.take(second) == [2, 3]
 
 
@@ -90,7 +90,7 @@ def test_what_comes_while_another_takes_over_goes_to_the_later():
 
         stage.receiver.during = take_over
         with pytest.raises(NotReentrant):
-            stage.engine.chunk(first, 1)
+            stage.engine.chunk(first, LIMIT)
         assert stage.take(tickets[0]) == [1, 2]
 
 
@@ -102,15 +102,15 @@ def test_whoever_waits_makes_way_for_another_thread():
 
         def earlier():
             try:
-                stage.engine.chunk(first, 30)
+                stage.engine.chunk(first, LIMIT)
             except NotReentrant as found:
                 errors.append(found)
 
         thread = threading.Thread(target=earlier, daemon=True)
         thread.start()
-        assert waiting.wait(5)
+        assert waiting.wait(LIMIT)
         stage.engine.claim()
-        thread.join(5)
+        thread.join(LIMIT)
         assert errors
 
 
@@ -118,11 +118,11 @@ def test_whoever_waits_makes_way_for_a_close():
     with Stage() as stage:
         ticket, waiting = stage.engine.claim(), threading.Event()
         stage.receiver.during = waiting.set
-        closer = threading.Thread(target=lambda: waiting.wait(5) and stage.engine.close(), daemon=True)
+        closer = threading.Thread(target=lambda: waiting.wait(LIMIT) and stage.engine.close(), daemon=True)
         closer.start()
         with pytest.raises(DataFlowTerminated):
-            stage.engine.chunk(ticket, 30)
-        closer.join(5)
+            stage.engine.chunk(ticket, LIMIT)
+        closer.join(LIMIT)
 
 
 def test_closing_twice_and_from_several_threads_ends_each_worker_once():
@@ -131,7 +131,7 @@ def test_closing_twice_and_from_several_threads_ends_each_worker_once():
         for closer in closers:
             closer.start()
         for closer in closers:
-            closer.join(5)
+            closer.join(LIMIT)
     assert [worker.story.count("release") for worker in stage.workers] == [1, 1]
     assert stage.receiver.closed
 
@@ -158,9 +158,9 @@ def test_what_arrives_late_from_a_dead_worker_is_given_out_before_its_death():
                 stage.receiver.inbox += [data(7), error()]
 
         stage.receiver.during = late
-        assert stage.take(ticket, 5) == [7]
+        assert stage.take(ticket) == [7]
         with pytest.raises(ValueError, match=r"broken"):
-            stage.take(ticket, 5)
+            stage.take(ticket)
 
 
 def test_a_death_is_seen_while_others_deliver():
@@ -212,7 +212,7 @@ def test_a_worker_that_has_ended_well_does_not_end_the_others():
         ticket = stage.engine.claim()
         stage.workers[0].code = 0
         with pytest.raises(TimeoutError):
-            stage.take(ticket)
+            stage.take(ticket, 0.05)
         stage.receiver.inbox.append(data(5, worker=1))
         assert stage.take(ticket) == [5]
 
@@ -237,9 +237,9 @@ def test_credit_is_given_as_a_chunk_is_begun():
     with Stage(data(1, 2, 3)) as stage:
         allowance = stage.credit.allowance(0, Window(3))
         allowance.spend(3, 0)
-        give_up = threading.Timer(5, stage.credit.stop)
+        give_up = threading.Timer(LIMIT, stage.credit.stop)
         give_up.start()
-        stage.engine.chunk(stage.engine.claim(), 1)
+        stage.engine.chunk(stage.engine.claim(), LIMIT)
         assert allowance.wait_for_room() is not None
         give_up.cancel()
         give_up.join()
@@ -291,12 +291,12 @@ def test_an_interrupt_while_it_looks_in_the_middle_of_a_chunk_ends_the_run_too()
     receiver = Loses([data(1, 2, 3)])
     with Stage(receiver=receiver, num=2) as stage:
         ticket = stage.engine.claim()
-        assert next(stage.engine.chunk(ticket, 1)) == 1
+        assert next(stage.engine.chunk(ticket, LIMIT)) == 1
         stage.workers[1].code = -9
         receiver.inbox.append(data(4))
         receiver.losing = True
         with pytest.raises(KeyboardInterrupt):
-            wait_until(lambda: stage.engine.chunk(ticket, 1) is None, 5, "nobody looks")
+            wait_until(lambda: stage.engine.chunk(ticket, LIMIT) is None, LIMIT, "nobody looks")
         with pytest.raises(DataFlowTerminated, match="KeyboardInterrupt"):
             stage.engine.claim()
 
@@ -346,7 +346,7 @@ def test_a_forked_process_neither_takes_nor_closes(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: -1)
             with pytest.raises(DataFlowTerminated, match=r"forked"):
-                stage.engine.chunk(ticket, 1)
+                stage.engine.chunk(ticket, LIMIT)
             stage.engine.close()
         assert stage.workers[0].story == []
         assert stage.take(ticket) == [1]
@@ -368,7 +368,7 @@ def test_takeovers_of_many_threads_neither_lose_nor_double():
                 try:
                     ticket = stage.engine.claim()
                     for _ in range(20):
-                        for dp in stage.engine.chunk(ticket, 1):
+                        for dp in stage.engine.chunk(ticket, LIMIT):
                             taken.append(dp)
                 except NotReentrant:
                     continue
@@ -376,6 +376,6 @@ def test_takeovers_of_many_threads_neither_lose_nor_double():
         threads = [threading.Thread(target=consume, daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: not any(thread.is_alive() for thread in threads), 30, "threads hang")
-        taken += stage.engine.chunk(stage.engine.claim(), 1)
+        wait_until(lambda: not any(thread.is_alive() for thread in threads), LIMIT, "threads hang")
+        taken += stage.engine.chunk(stage.engine.claim(), LIMIT)
     assert sorted(taken) == list(range(len(taken)))

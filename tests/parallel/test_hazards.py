@@ -32,6 +32,8 @@ from dataflow import (
 from dataflow.transport.arena import ArenaWriter
 from dataflow.transport.encoding import ArrayEncoder
 from tests.support.fakes import PROCESS_KINDS
+from tests.support.faults import deadline
+from tests.support.waits import LIMIT
 
 CONTEXT = get_context("fork")
 LARGE = 20_000  # bytes: a block of its own
@@ -42,7 +44,7 @@ KINDS = pytest.mark.parametrize("kind", PROCESS_KINDS)
 
 def moved(kind, ds, num=1, *, prefetch=10, **given):
     """A runner between processes. The timeout is there so that no test can hang."""
-    given = {"timeout": 20, "context": CONTEXT, "max_bytes": 16 << 20, **given}
+    given = {"timeout": LIMIT, "context": CONTEXT, "max_bytes": 16 << 20, **given}
     if kind == "zmq":
         return MultiProcessRunnerZMQ(ds, num, prefetch, **given)
     return MultiProcessRunner(ds, prefetch, num, **given)
@@ -377,7 +379,7 @@ def test_a_worker_may_forward_what_it_received_from_workers_of_its_own(kind, inn
 
 @KINDS
 def test_a_thread_may_forward_what_it_received_from_workers(kind):
-    with MultiThreadRunner(lambda: moved(kind, Flow(images, 60)), 5, 2, timeout=20) as df:
+    with MultiThreadRunner(lambda: moved(kind, Flow(images, 60)), 5, 2, timeout=LIMIT) as df:
         kept = list(df)
         assert all(is_full_of(array, k) for array, k in kept)
 
@@ -482,7 +484,7 @@ def test_the_interpreter_ends_without_a_word_while_arrays_are_held(kind, size, e
         [sys.executable, script],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT,
         check=False,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
@@ -500,7 +502,7 @@ def test_a_forked_child_that_drops_its_copies_leaves_the_parents_alone(kind, lea
         kept = [next(iterator) for _ in range(20)]
         child = CONTEXT.Process(target=drop_and_leave, args=(kept, leave))
         child.start()
-        child.join(10)
+        child.join(LIMIT)
         assert child.exitcode == 0
         child.close()
         # If the child had freed a block, the worker would write into it now.
@@ -595,11 +597,11 @@ def test_a_worker_that_is_killed_in_the_lock_of_the_budget_stops_no_other(kind, 
             os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(fcntl, "lockf", lockf)
-    with moved(kind, Flow(sizes_of_all_kinds, 3000), 3, max_bytes=4 << 20) as df:
-        kept = []
+    with moved(kind, Flow(sizes_of_all_kinds, 10**9), 3, max_bytes=4 << 20) as df, deadline(LIMIT):
+        kept = deque(maxlen=100)  # more than the arenas hold
         with pytest.raises(WorkerDied, match="SIGKILL"):
             collect(df, kept)
-        assert kept
+        assert all(is_full_of(array, k) for array, k in kept)
 
 
 def sizes_of_all_kinds(n):

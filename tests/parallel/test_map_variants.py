@@ -20,6 +20,7 @@ from dataflow import (
 from tests.support.contract import check_node, plain
 from tests.support.fakes import Forever, Numbers
 from tests.support.faults import deadline
+from tests.support.waits import LIMIT
 
 
 def labelled(n):
@@ -33,7 +34,7 @@ def same(dp):
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     n=st.integers(0, 40),
     batch_size=st.integers(1, 7),
@@ -61,18 +62,18 @@ def test_a_strict_pass_is_that_of_batched_map_data(n, batch_size, num, drop, rem
     plain_map = BatchData(MapData(Lengthless(n), func), batch_size, remainder, use_list)
     expected = [plain(dp) for dp in plain_map]
     with MultiProcessMapAndBatchDataZMQ(
-        Lengthless(n), num, func, batch_size, remainder=remainder, use_list=use_list, strict=True, timeout=30
+        Lengthless(n), num, func, batch_size, remainder=remainder, use_list=use_list, strict=True, timeout=LIMIT
     ) as df:
         assert [plain(dp) for dp in itertools.islice(df, taken)] == expected[:taken]
         assert [plain(dp) for dp in df] == expected
 
 
 def test_by_default_there_are_as_many_batches_as_the_input_makes():
-    with MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, timeout=30) as df:
+    with MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, timeout=LIMIT) as df:
         assert len(df) == 3
         for _ in range(3):
             assert [len(batch[0]) for batch in df] == [3, 3, 3]
-    with MultiProcessMapAndBatchData(Forever(), 2, same, 4, timeout=30) as df:
+    with MultiProcessMapAndBatchData(Forever(), 2, same, 4, timeout=LIMIT) as df:
         found = [k for batch in itertools.islice(df, 10) for k in batch[0].tolist()]
         assert len(set(found)) == 40
 
@@ -93,7 +94,7 @@ def test_arrays_keep_their_labels():
     def func(image):
         return image.astype(float) * 2
 
-    with MultiProcessMapDataComponentSharedArray(labelled(400), 3, func, (6, 5), np.float32, timeout=30) as df:
+    with MultiProcessMapDataComponentSharedArray(labelled(400), 3, func, (6, 5), np.float32, timeout=LIMIT) as df:
         for _ in range(2):
             for array, label in df:
                 assert array.shape == (6, 5) and array.dtype == np.float32
@@ -107,15 +108,15 @@ def test_a_strict_pass_is_that_of_map_data_component(num):
 
     expected = [plain(dp) for dp in MapDataComponent(labelled(20), func, 1)]
     with MultiProcessMapDataComponentSharedArray(
-        labelled(20), num, func, (70, 80), int, 1, strict=True, timeout=30
+        labelled(20), num, func, (70, 80), int, 1, strict=True, timeout=LIMIT
     ) as df:
         assert [plain(dp) for dp in df] == expected
         assert plain(df[0]) == expected[0]
 
 
 def test_another_shape_is_an_error_that_names_both():
-    df = MultiProcessMapDataComponentSharedArray(labelled(5), 1, np.transpose, (6, 5), np.uint8, timeout=30)
-    with pytest.raises(ShapeMismatch, match=r"transpose.*\(5, 6\).*output_shape is \(6, 5\)"), deadline(20):
+    df = MultiProcessMapDataComponentSharedArray(labelled(5), 1, np.transpose, (6, 5), np.uint8, timeout=LIMIT)
+    with pytest.raises(ShapeMismatch, match=r"transpose.*\(5, 6\).*output_shape is \(6, 5\)"), deadline(LIMIT):
         list(df)
 
 
@@ -128,12 +129,14 @@ def test_the_function_is_checked():
 @pytest.mark.parametrize("num", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_they_keep_the_contract_of_all_nodes(num):
     check_node(
-        lambda ds: MultiProcessMapAndBatchData(ds, num, same, 3, strict=True, timeout=30),
+        lambda ds: MultiProcessMapAndBatchData(ds, num, same, 3, strict=True, timeout=LIMIT),
         exclusive=num > 0,
         kinds=(list,),
     )
     check_node(
-        lambda ds: MultiProcessMapDataComponentSharedArray(ds, num, np.negative, (2,), "f4", strict=True, timeout=30),
+        lambda ds: MultiProcessMapDataComponentSharedArray(
+            ds, num, np.negative, (2,), "f4", strict=True, timeout=LIMIT
+        ),
         exclusive=num > 0,
         kinds=(list,),
     )

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import logging
+import multiprocessing
 import pickle
 import threading
 import time
@@ -32,7 +33,7 @@ from dataflow import (
 from tests.support.contract import check_node, listed
 from tests.support.fakes import Numbers
 from tests.support.faults import deadline
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 MAPS = {"thread": MultiThreadMapData, "process": MultiProcessMapDataZMQ}
 METHODS = ("fork", "forkserver", "spawn")
@@ -40,7 +41,7 @@ METHODS = ("fork", "forkserver", "spawn")
 
 def parallel_map(kind, ds, num, func, **more):
     """A map of any kind. The timeout is there so that no test can hang."""
-    more.setdefault("timeout", 30)
+    more.setdefault("timeout", LIMIT)
     return MAPS[kind](ds, num, func, **more)
 
 
@@ -123,28 +124,42 @@ def test_a_slow_datapoint_does_not_change_the_order(kind):
 
 
 def test_without_order_everything_comes_once_and_what_is_done_first_comes_first(kind):
+    go_on = event_for(kind)
+
     def func(dp):
         if dp[0] == 0:
-            time.sleep(0.3)
+            go_on.wait(LIMIT)
         return dp
 
     with parallel_map(kind, Numbers(40), 2, func, strict=True, ordered=False) as df:
-        found = [k for (k,) in df]
+        iterator = iter(df)
+        found = [k for (k,) in itertools.islice(iterator, 20)]  # while the first is not done
+        go_on.set()
+        found += [k for (k,) in iterator]
     assert sorted(found) == list(range(40))
-    assert found[0] != 0
+    assert 0 not in found[:20]
+
+
+def event_for(kind):
+    """One that the workers of a map and its consumer share."""
+    return threading.Event() if kind == "thread" else multiprocessing.Event()
 
 
 def test_work_is_taken_and_not_dealt(kind):
+    done = multiprocessing.RawArray("q", 2)  # by each worker
+
     def func(dp):
+        here = worker_info().index
         if dp[0] == 0:
-            time.sleep(0.5)
-        else:
-            time.sleep(0.001)
-        return [worker_info().index]
+            wait_until(
+                lambda: sum(done) >= 40, LIMIT, "the other has not taken the rest; dealt, it would have had half"
+            )
+        done[here] += 1
+        return [here]
 
     with parallel_map(kind, Numbers(50), 2, func, strict=True) as df:
         found = [k for (k,) in df]
-    assert found.count(found[0]) <= 10  # whoever had the slow one; dealt, it would have had half of all
+    assert found.count(found[0]) <= 10  # whoever had the slow one
 
 
 @pytest.mark.parametrize("buffer_size", [1, 2, 7])
@@ -160,21 +175,25 @@ def test_no_more_is_read_ahead_than_the_buffer_holds(kind, buffer_size, strict):
 
 def test_a_slow_datapoint_makes_the_others_wait_and_the_buffer_does_not_grow(kind):
     source = Lengthless(200)
-    release = threading.Event()
+    go_on, done = event_for(kind), multiprocessing.RawArray("q", 2)
 
     def func(dp):
-        if dp[0] == 0 and kind == "thread":
-            release.wait(10)
-        elif dp[0] == 0:
-            time.sleep(0.3)
+        if dp[0] == 0:
+            go_on.wait(LIMIT)
+        else:
+            done[worker_info().index] += 1
         return dp
 
-    threading.Timer(0.3, release.set).start()
+    def let_go():
+        wait_until(lambda: sum(done) == 9, LIMIT, "the others were not done")
+        go_on.set()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
     with parallel_map(kind, source, 2, func, buffer_size=10, strict=True) as df:
         assert next(iter(df)) == [0]
         assert source.read <= 11
-    release.set()
-    wait_until(lambda: threading.active_count() < 10, 5, "the timer is left")
+    thread.join()
 
 
 def test_a_reset_reads_nothing(kind):
@@ -376,7 +395,7 @@ def test_a_source_that_blocks_does_not_keep_another_thread_from_closing(kind):
     def source():
         yield [0]
         reading.set()
-        go_on.wait(10)
+        go_on.wait(LIMIT)
         yield [1]
 
     df = parallel_map(kind, DataFromGenerator(source), 1, same, strict=True)
@@ -390,11 +409,11 @@ def test_a_source_that_blocks_does_not_keep_another_thread_from_closing(kind):
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    assert reading.wait(10)
-    with deadline(5):
+    assert reading.wait(LIMIT)
+    with deadline(LIMIT / 2):
         df.close()
     go_on.set()
-    consumer.join(10)
+    consumer.join(LIMIT)
     assert errors
 
 
@@ -483,12 +502,16 @@ def test_maps_nest_in_one_another_and_in_runners(kind):
     inner = parallel_map(kind, Numbers(20), 2, double, strict=True)
     with parallel_map("process", parallel_map("thread", inner, 2, double, strict=True), 2, double, strict=True) as df:
         assert list(df) == list(df) == [[8 * k] for k in range(20)]
-    with dataflow.MultiProcessRunner(parallel_map(kind, Numbers(20), 2, double, strict=True), 5, 1, timeout=30) as df:
+    with dataflow.MultiProcessRunner(
+        parallel_map(kind, Numbers(20), 2, double, strict=True), 5, 1, timeout=LIMIT
+    ) as df:
         assert list(df) == list(df) == [[2 * k] for k in range(20)]
 
 
 def test_a_map_over_a_runner_reads_its_datapoints(kind):
-    with parallel_map(kind, dataflow.MultiProcessRunnerZMQ(Numbers(20), 1, timeout=30), 2, double, strict=True) as df:
+    with parallel_map(
+        kind, dataflow.MultiProcessRunnerZMQ(Numbers(20), 1, timeout=LIMIT), 2, double, strict=True
+    ) as df:
         assert list(df) == list(df) == [[2 * k] for k in range(20)]
 
 
@@ -537,7 +560,7 @@ def test_by_default_each_datapoint_has_a_generator_too(kind):
 # -- the law -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     n=st.integers(0, 60),
     num=st.integers(1, 3),

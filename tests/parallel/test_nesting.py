@@ -8,7 +8,7 @@ import pytest
 import dataflow
 from dataflow import DataFlow, ProxyDataFlow, RNGDataFlow
 from tests.support.fakes import KINDS, Draws, Numbers, Where, runner
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 PAIRS = [(outer, inner) for outer in KINDS for inner in KINDS]
 TRIPLES = [("zmq", "zmq", "zmq"), ("process", "thread", "zmq"), ("thread", "zmq", "process")]
@@ -48,7 +48,7 @@ def test_the_number_of_leaves_is_the_product_and_closing_the_outer_ends_all(kind
             if len(seen) == 6:
                 break
         assert seen == {((i, 2), (j, 3)) for i in range(2) for j in range(3)}
-    wait_until(lambda: set(children()) <= before, 2, "workers are left")
+    wait_until(lambda: set(children()) <= before, LIMIT, "workers are left")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """How long the consumer has waited: pure, and so without a clock; and what it makes of that."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,9 @@ from dataflow import (
     RepeatedData,
 )
 from dataflow.parallel.patience import Patience
+from tests.support.fakes import Numbers, runner
 from tests.support.faults import deadline
+from tests.support.waits import LIMIT
 
 
 def asked_until(patience, end, step=0.05, begin=0.0):
@@ -78,7 +81,7 @@ def endless():
 def test_results_that_are_dropped_are_nothing_to_wait_for(node, strict, func):
     with (
         node(endless(), 2, func, strict=strict, timeout=0.3, max_failures=10**9) as df,
-        deadline(20),
+        deadline(LIMIT),
         pytest.raises(dataflow.TimeoutError, match=r"no datapoint from Multi\w+ for 0.3 seconds"),
     ):
         next(iter(df))
@@ -89,20 +92,39 @@ def test_results_that_are_dropped_are_nothing_to_wait_for(node, strict, func):
 def test_nor_are_they_from_a_runner(strict, func):
     with (
         MultiProcessRunnerZMQ(MapData(endless(), func), 2, strict=strict, timeout=0.3, max_failures=10**9) as df,
-        deadline(20),
+        deadline(LIMIT),
         pytest.raises(dataflow.TimeoutError),
     ):
         next(iter(df))
 
 
-def test_a_source_that_takes_longer_is_waited_for():
+@pytest.fixture
+def later(monkeypatch):
+    """Lets so many seconds go by for whoever waits for workers."""
+    passed = [0.0]
+    monkeypatch.setattr(
+        "dataflow.parallel.engine.time", SimpleNamespace(monotonic=lambda: time.monotonic() + sum(passed))
+    )
+    return passed.append
+
+
+@pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapData])
+def test_a_source_that_takes_longer_is_waited_for(node, later):
     def source():
         for k in range(4):
-            time.sleep(0.3)
+            later(10 * LIMIT)
             yield [k]
 
-    with MultiThreadMapData(DataFromGenerator(source), 2, same, strict=True, timeout=0.2) as df, deadline(20):
+    with node(DataFromGenerator(source), 2, same, strict=True, timeout=LIMIT) as df, deadline(LIMIT):
         assert list(df) == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("kind", ["process", "zmq", "thread"])
+def test_a_consumer_that_takes_longer_is_waited_for(kind, later):
+    with runner(kind, lambda: Numbers(20), prefetch=1) as df, deadline(LIMIT):
+        for k, dp in enumerate(df):
+            assert dp == [k]
+            later(10 * LIMIT)
 
 
 def same(dp):

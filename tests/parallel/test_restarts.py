@@ -11,7 +11,6 @@ import sys
 import threading
 
 import numpy as np
-import psutil
 import pytest
 
 from dataflow import (
@@ -29,8 +28,8 @@ from dataflow.life import life_of
 from dataflow.parallel.tasking import WholePasses
 from dataflow.transport.blocks import divided
 from tests.support.fakes import METHODS, Forever, Numbers, runner
-from tests.support.faults import deadline
-from tests.support.waits import wait_until
+from tests.support.faults import deadline, processes_of
+from tests.support.waits import LIMIT, wait_until
 
 
 def listed(n):
@@ -40,10 +39,6 @@ def listed(n):
 def changed(dp):
     dp[1] += 1  # the worker's own: what is done again must find it as it was
     return [2 * dp[0], dp[1]]
-
-
-def workers(df):
-    return [psutil.Process(worker.pid) for worker in life_of(df).resource._crew.workers if not worker.has_ended()]
 
 
 def blocks_in_use(df):
@@ -63,27 +58,32 @@ def blocks_in_use(df):
 def killed_while_it_runs(n, num_kills, num, seed, max_restarts):
     """Kill workers at random moments of one pass; check every datapoint, and that no block is lost."""
     choose = random.Random(seed)
-    moments = set(choose.sample(range(n // 20, n - n // 20), num_kills))
+    moments = set(choose.sample(range(n // 20, n - n // 5), num_kills))  # what is left is more than the buffer holds
     kills = owed = 0
     with MultiProcessMapData(
-        listed(n), num, changed, strict=True, buffer_size=100, timeout=30, max_restarts=max_restarts
+        listed(n), num, changed, strict=True, buffer_size=100, timeout=LIMIT, max_restarts=max_restarts
     ) as df:
         for k, (value, array) in enumerate(df):
             assert value == 2 * k
             assert len(array) == k % 3 * 9000
             assert (array == k + 1).all()
             owed += k in moments
-            if owed and (alive := workers(df)):  # else all are dead, and not yet replaced
+            if owed and (alive := processes_of(df)):  # else all are dead, and not yet replaced
                 choose.choice(alive).kill()
                 kills, owed = kills + 1, owed - 1
         assert k == n - 1 and kills == num_kills
         del array
-        assert blocks_in_use(df) == [0] * (num + 1)
-        assert [value for value, _ in df] == [2 * k for k in range(n)]
+
+        def all_free():
+            assert [value for value, _ in df] == [2 * k for k in range(n)]
+            return not any(blocks_in_use(df))
+
+        # What was done twice may still be under way, and is heard in a later pass. A lost block stays in use.
+        wait_until(all_free, LIMIT, lambda: f"blocks were lost: {blocks_in_use(df)}")
 
 
 def test_the_output_is_that_of_an_undisturbed_run():
-    with deadline(60):
+    with deadline(LIMIT):
         killed_while_it_runs(2000, 5, 2, seed=1, max_restarts=5)
 
 
@@ -91,7 +91,7 @@ def test_the_output_is_that_of_an_undisturbed_run():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_twenty_kills_in_twenty_thousand_datapoints_change_nothing(seed):
-    with deadline(120):
+    with deadline(2 * LIMIT):
         killed_while_it_runs(20_000, 20, 3, seed, max_restarts=50)
 
 
@@ -121,7 +121,10 @@ STRIKES = {
 @pytest.mark.parametrize("name", STRIKES)
 def test_the_datapoint_that_it_died_of_is_done_again(name, strict, caplog):
     func = Once(30, STRIKES[name])
-    with MultiProcessMapData(Numbers(100), 2, func, strict=strict, max_restarts=1, timeout=30) as df, deadline(30):
+    with (
+        MultiProcessMapData(Numbers(100), 2, func, strict=strict, max_restarts=1, timeout=LIMIT) as df,
+        deadline(LIMIT),
+    ):
         found = list(df)
         assert found == [[k] for k in range(100)] if strict else len(found) == 100
         while not caplog.records:  # by default others may make up for it before the death is seen
@@ -132,18 +135,18 @@ def test_the_datapoint_that_it_died_of_is_done_again(name, strict, caplog):
 
 def test_a_thread_that_exits_is_replaced_too():
     func = Once(30, STRIKES["sys.exit"])
-    with MultiThreadMapData(Numbers(100), 2, func, strict=True, max_restarts=1, timeout=30) as df, deadline(30):
+    with MultiThreadMapData(Numbers(100), 2, func, strict=True, max_restarts=1, timeout=LIMIT) as df, deadline(LIMIT):
         assert list(df) == [[k] for k in range(100)]
 
 
 @pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow] if m == "spawn" else []) for m in METHODS])
 def test_by_every_start_method(method):
     func = MapFunction()
-    with MultiProcessMapData(Numbers(60), 1, func, strict=True, max_restarts=1, timeout=30, context=method) as df:
+    with MultiProcessMapData(Numbers(60), 1, func, strict=True, max_restarts=1, timeout=LIMIT, context=method) as df:
         iterator = iter(df)
         found = [next(iterator)]
-        workers(df)[0].kill()
-        with deadline(30):
+        processes_of(df)[0].kill()
+        with deadline(LIMIT):
             found.extend(iterator)
     assert found == [[k] for k in range(60)]
 
@@ -160,18 +163,18 @@ def test_one_death_too_many_is_reported():
         return dp
 
     found = []
-    with pytest.raises(WorkerDied, match="SIGKILL"), deadline(30):
-        found.extend(MultiProcessMapData(Numbers(50), 2, func, strict=True, max_restarts=2, timeout=30))
+    with pytest.raises(WorkerDied, match="SIGKILL"), deadline(LIMIT):
+        found.extend(MultiProcessMapData(Numbers(50), 2, func, strict=True, max_restarts=2, timeout=LIMIT))
     assert found == [[k] for k in range(10)]
 
 
 def test_a_worker_that_is_killed_while_it_waits_takes_nothing_with_it():
-    with MultiProcessMapData(Numbers(20), 2, changed_number, strict=True, max_restarts=4, timeout=30) as df:
+    with MultiProcessMapData(Numbers(20), 2, changed_number, strict=True, max_restarts=4, timeout=LIMIT) as df:
         for _ in range(2):
             assert list(df) == [[2 * k] for k in range(20)]
-            for process in workers(df):
+            for process in processes_of(df):
                 process.kill()
-        with deadline(30):
+        with deadline(LIMIT):
             assert list(df) == [[2 * k] for k in range(20)]
 
 
@@ -182,7 +185,7 @@ def changed_number(dp):
 def test_a_map_that_batches_does_it_again_too():
     func = Once(30, STRIKES["killed"])
     expected = [batch[0].tolist() for batch in dataflow_batches(Numbers(50))]
-    with MultiProcessMapAndBatchData(Numbers(50), 2, func, 4, strict=True, max_restarts=1, timeout=30) as df:
+    with MultiProcessMapAndBatchData(Numbers(50), 2, func, 4, strict=True, max_restarts=1, timeout=LIMIT) as df:
         assert [batch[0].tolist() for batch in df] == expected
 
 
@@ -204,13 +207,13 @@ def with_restarts(kind, num, more):
 @pytest.mark.parametrize("kind", ["process", "zmq"])
 @pytest.mark.parametrize("num", [1, 2])
 def test_a_runner_goes_on_with_a_fresh_worker(kind, num):
-    with with_restarts(kind, num, 3) as df, deadline(30):
+    with with_restarts(kind, num, 3) as df, deadline(LIMIT):
         iterator = iter(df)
         found = [k for (k,) in itertools.islice(iterator, 100)]
         for _ in range(3):
-            workers(df)[0].kill()
+            processes_of(df)[0].kill()
             found += [k for (k,) in itertools.islice(iterator, 3000)]
-        while len(workers(df)) < num:  # the others may have made all that before the death was seen
+        while len(processes_of(df)) < num:  # the others may have made all that before the death was seen
             found += [k for (k,) in itertools.islice(iterator, 100)]
     if num == 1:  # each worker's datapoints came without a gap, and each began anew
         starts = [k for k, value in enumerate(found) if value == 0]
@@ -222,21 +225,21 @@ def test_a_runner_goes_on_with_a_fresh_worker(kind, num):
 def test_a_runner_reports_one_death_too_many(kind):
     df = with_restarts(kind, 1, 1)
     iterator = iter(df)
-    with pytest.raises(WorkerDied, match="SIGKILL"), deadline(30):  # noqa: PT012
+    with pytest.raises(WorkerDied, match="SIGKILL"), deadline(LIMIT):  # noqa: PT012
         for k, _ in enumerate(iterator):
-            if k % 100 == 99 and workers(df):
-                workers(df)[0].kill()
+            if k % 100 == 99 and processes_of(df):
+                processes_of(df)[0].kill()
 
 
 def test_no_socket_directory_is_left_while_a_replaced_worker_works(tmp_path, monkeypatch):
     import tempfile
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with with_restarts("zmq", 1, 2) as df, deadline(30):
+    with with_restarts("zmq", 1, 2) as df, deadline(LIMIT):
         iterator = iter(df)
         for _ in range(2):
             next(iterator)
-            workers(df)[0].kill()
+            processes_of(df)[0].kill()
             list(itertools.islice(iterator, 2000))
             assert not list(tmp_path.glob("dataflow-*"))
 
@@ -249,21 +252,25 @@ def test_a_replaced_worker_has_the_place_of_the_first():
         return [worker_info().index, worker_info().count, threading.active_count()]
 
     done = multiprocessing.Value("b", False)
-    with MultiProcessMapData(Numbers(20), 1, func, strict=True, max_restarts=1, timeout=30) as df:
+    with MultiProcessMapData(Numbers(20), 1, func, strict=True, max_restarts=1, timeout=LIMIT) as df:
         assert {tuple(dp[:2]) for dp in df} == {(0, 1)}
 
 
 def test_a_replaced_worker_inherits_nothing_that_it_would_close():
+    collected = set()
+
     def func(dp):
-        gc.unfreeze()
-        gc.collect()  # the consumer's sockets and workers, of a fork in the midst of the run, are garbage here
+        if os.getpid() not in collected:
+            collected.add(os.getpid())
+            gc.unfreeze()
+            gc.collect()  # the consumer's sockets and workers, of a fork in the midst of the run, are garbage here
         return dp
 
-    with MultiProcessMapData(Numbers(300), 2, func, strict=True, max_restarts=2, timeout=30) as df, deadline(30):
+    with MultiProcessMapData(Numbers(300), 2, func, strict=True, max_restarts=2, timeout=LIMIT) as df, deadline(LIMIT):
         for k, dp in enumerate(df):
             assert dp == [k]
             if k in {20, 150}:
-                workers(df)[0].kill()
+                processes_of(df)[0].kill()
         assert k == 299
 
 
@@ -292,7 +299,7 @@ def test_a_thread_that_ends_late_does_not_close_what_its_successor_has_opened(mo
 
     def slow(job):
         if not has_served.is_set():
-            wait_until(has_served.is_set, 10, "the successor has not served")
+            wait_until(has_served.is_set, LIMIT, "the successor has not served")
             close(job)
             has_closed.set()
         else:
@@ -301,9 +308,9 @@ def test_a_thread_that_ends_late_does_not_close_what_its_successor_has_opened(mo
     has_served, has_closed = threading.Event(), threading.Event()
     monkeypatch.setattr(WholePasses, "close", slow)
     monkeypatch.setattr("dataflow.workers.crew._GRACE", 0.01)
-    with MultiThreadRunner(File, 5, 1, strict=True, timeout=30, max_restarts=1) as df, deadline(30):
+    with MultiThreadRunner(File, 5, 1, strict=True, timeout=LIMIT, max_restarts=1) as df, deadline(LIMIT):
         assert list(df) == [[k] for k in range(10)]  # made by the successor, from the fourth on
         has_served.set()
-        wait_until(has_closed.is_set, 10, "the first thread has not ended")
+        wait_until(has_closed.is_set, LIMIT, "the first thread has not ended")
         assert File.closed_by is None
         assert list(df) == [[k] for k in range(10)]

@@ -5,9 +5,7 @@ import itertools
 import os
 import random
 import signal
-import time
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,18 +28,18 @@ from dataflow import (
     WorkerDied,
     worker_info,
 )
-from dataflow.life import life_of
 from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import check_node, one_pass
 from tests.support.fakes import METHODS, Forever, Numbers
-from tests.support.faults import deadline
+from tests.support.faults import deadline, processes_of
+from tests.support.waits import LIMIT
 
 KINDS = ("process", "zmq", "thread")
 
 
 def strict(kind, ds, num, *, prefetch=5, **more):
     """A strict runner of any kind. The timeout is there so that no test can hang."""
-    more = {"strict": True, "timeout": 30, **more}
+    more = {"strict": True, "timeout": LIMIT, **more}
     if kind == "process":
         return MultiProcessRunner(ds, prefetch, num, **more)
     if kind == "zmq":
@@ -142,12 +140,10 @@ def test_it_is_addressed_in_the_calling_process(kind):
 
 
 def test_every_worker_takes_part(kind):
-    def func(dp):
-        time.sleep(0.002)
-        return [worker_info().index]
-
-    with strict(kind, MapData(listed(100), func), 2) as df:
-        assert {k for (k,) in df} == {0, 1}
+    left = {0, 1}
+    with strict(kind, MapData(listed(100), lambda dp: [worker_info().index]), 2) as df, deadline(LIMIT):
+        while left:  # in a single pass one of them may be too late
+            left -= {k for (k,) in df}
 
 
 def test_no_more_is_made_ahead_than_the_bound_allows():
@@ -157,7 +153,7 @@ def test_no_more_is_made_ahead_than_the_bound_allows():
         made[0] += 1
         return dp
 
-    with MultiThreadRunner(lambda: MapData(listed(500), func), 5, 2, strict=True, timeout=30) as df:
+    with MultiThreadRunner(lambda: MapData(listed(500), func), 5, 2, strict=True, timeout=LIMIT) as df:
         for given, _ in enumerate(df, 1):
             assert made[0] <= given + 2 * (2 * 5 + 2)
 
@@ -168,7 +164,7 @@ def test_runners_are_batched_and_nested(kind):
     with strict("process", BatchData(strict(kind, chain(), 2), 7), 2) as df:
         assert [batch[0].tolist() for batch in df] == expected
     dataflow.seed(3)
-    with MultiProcessMapData(strict(kind, chain(), 2), 2, lambda dp: dp, strict=True, timeout=30) as df:
+    with MultiProcessMapData(strict(kind, chain(), 2), 2, lambda dp: dp, strict=True, timeout=LIMIT) as df:
         assert [dp[0] for dp in df] == [dp[0] for dp in chain()]
 
 
@@ -207,7 +203,7 @@ def test_one_worker_makes_the_passes_of_any_flow(kind, n):
 
 
 def test_a_pass_that_never_ends_is_broken_off(kind):
-    with strict(kind, Forever(), 1) as df, deadline(20):
+    with strict(kind, Forever(), 1) as df, deadline(LIMIT):
         for _ in range(5):
             assert list(itertools.islice(df, 30)) == [[k] for k in range(30)]
 
@@ -219,16 +215,12 @@ def test_a_failure_in_a_whole_pass_comes_after_what_was_made_before(kind):
             raise ValueError("twenty")
 
     found = []
-    with pytest.raises(ValueError, match="twenty"), deadline(20):
+    with pytest.raises(ValueError, match="twenty"), deadline(LIMIT):
         found.extend(strict(kind, Failing(), 1))
     assert found == [[k] for k in range(20)]
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------
-
-
-def workers(df):
-    return [psutil.Process(worker.pid) for worker in life_of(df).resource._crew.workers if not worker.has_ended()]
 
 
 def kill_some(df, expected, num_kills, seed):
@@ -238,7 +230,7 @@ def kill_some(df, expected, num_kills, seed):
     for k, dp in enumerate(df):
         assert dp == expected[k]
         owed += k in moments
-        if owed and (alive := workers(df)):  # else all are dead, and not yet replaced
+        if owed and (alive := processes_of(df)):  # else all are dead, and not yet replaced
             choose.choice(alive).kill()
             owed -= 1
     assert k == len(expected) - 1
@@ -248,7 +240,7 @@ def kill_some(df, expected, num_kills, seed):
 def test_killed_workers_change_nothing(kind):
     dataflow.seed(6)
     expected = list(chain(1000))
-    with strict(kind, chain(1000), 2, max_restarts=4) as df, deadline(60):
+    with strict(kind, chain(1000), 2, max_restarts=4) as df, deadline(LIMIT):
         kill_some(df, expected, 4, seed=1)
 
 
@@ -258,13 +250,13 @@ def test_killed_workers_change_nothing(kind):
 def test_twenty_kills_in_a_pass_of_twenty_thousand_change_nothing(kind):
     dataflow.seed(6)
     expected = list(chain(20_000))
-    with strict(kind, chain(20_000), 3, prefetch=50, max_restarts=50) as df, deadline(120):
+    with strict(kind, chain(20_000), 3, prefetch=50, max_restarts=50) as df, deadline(2 * LIMIT):
         kill_some(df, expected, 20, seed=2)
 
 
 @pytest.mark.parametrize("kind", ["process", "zmq"])
 def test_a_whole_pass_that_was_cut_short_goes_on_where_it_was(kind):
-    with strict(kind, Numbers(1000), 1, max_restarts=3) as df, deadline(60):
+    with strict(kind, Numbers(1000), 1, max_restarts=3) as df, deadline(LIMIT):
         kill_some(df, [[k] for k in range(1000)], 3, seed=3)
 
 
@@ -276,7 +268,7 @@ def test_a_death_is_reported_where_none_is_made_good(kind):
         return dp
 
     found = []
-    with pytest.raises(WorkerDied, match="SIGKILL"), deadline(30):
+    with pytest.raises(WorkerDied, match="SIGKILL"), deadline(LIMIT):
         found.extend(strict(kind, MapData(listed(100), func), 2))
     assert found == [[k] for k in range(len(found))] and len(found) <= 50
 
@@ -289,7 +281,7 @@ def test_an_exception_comes_in_its_place(kind, num):
         return dp
 
     found = []
-    with pytest.raises(KeyError, match="fifty") as caught, deadline(30):
+    with pytest.raises(KeyError, match="fifty") as caught, deadline(LIMIT):
         found.extend(strict(kind, MapData(listed(100), func), num))
     assert found == [[k] for k in range(50)]
     assert any("datapoint 50 of pass 0" in note for note in caught.value.__notes__)
@@ -302,7 +294,7 @@ def law(df, kind, num):
     dataflow.seed(9)
     alone = copy.deepcopy(df)
     expected = [one_pass(alone) for _ in range(3)]
-    with strict(kind, df, num) as runner, deadline(60):
+    with strict(kind, df, num) as runner, deadline(LIMIT):
         assert one_pass(runner) == expected[0]
         next(iter(runner), None)
         assert one_pass(runner) == expected[2]

@@ -18,6 +18,7 @@ from dataflow import (
     worker_info,
 )
 from tests.support.fakes import METHODS, every_runner
+from tests.support.waits import LIMIT
 
 SEEN: list[tuple[str, int | None]] = []  # what has happened in this process, in order
 
@@ -25,10 +26,10 @@ SEEN: list[tuple[str, int | None]] = []  # what has happened in this process, in
 def build(case, make, num=1, **terms):
     kind, method = (case, None) if isinstance(case, str) else case
     if kind == "thread":
-        return MultiThreadRunner(make, 5, num, timeout=30, **terms)
+        return MultiThreadRunner(make, 5, num, timeout=LIMIT, **terms)
     if kind == "process":
-        return MultiProcessRunner(make(), 5, num, timeout=30, context=method, **terms)
-    return MultiProcessRunnerZMQ(make(), num, 5, timeout=30, context=method, **terms)
+        return MultiProcessRunner(make(), 5, num, timeout=LIMIT, context=method, **terms)
+    return MultiProcessRunnerZMQ(make(), num, 5, timeout=LIMIT, context=method, **terms)
 
 
 KINDS = pytest.mark.parametrize("case", ["process", "zmq", "thread"])
@@ -235,7 +236,7 @@ def run(script):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert result.returncode == 0, result.stdout
@@ -256,7 +257,7 @@ def test_opencv_that_was_used_before_a_fork_neither_hangs_nor_crowds():
             return [cv2.getNumThreads(), len(os.listdir("/proc/self/task"))]
         for limit in (1, 2, 3, "share"):
             df = MapData(DataFromList([[0]], shuffle=False), blur)
-            with MultiProcessRunner(df, 1, 1, thread_limit=limit, context="fork", timeout=20) as df:
+            with MultiProcessRunner(df, 1, 1, thread_limit=limit, context="fork", timeout=60) as df:
                 print(*next(iter(df))[:1])
         print(cv2.getNumThreads())
     """

@@ -1,13 +1,41 @@
 """What tests of the network share."""
 
+import random
 import socket
 
 import pytest
 
+from dataflow.remote.link import Link
+
+FIXED = range(20_000, 30_000)  # ports that the system gives to nobody who lets it choose
+
 
 @pytest.fixture
 def free_address():
-    """An address that nobody uses at this moment, for whoever must know it before it is bound."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    """An address that nobody uses, for whoever must know it before it is bound."""
+    ports = random.SystemRandom()
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", ports.choice(FIXED)))
+            except OSError:
+                continue
+            return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    """Sets how many seconds senders wait until they are welcome, and how many for every word after that."""
+
+    def patient(*, welcome, word):
+        real = Link.wait_welcome
+
+        def wait_welcome(self):
+            self._timeout = welcome
+            found = real(self)
+            self._timeout = word
+            return found
+
+        monkeypatch.setattr(Link, "wait_welcome", wait_welcome)
+
+    return patient

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dataflow import RemoteDataZMQ, SenderLost
 from dataflow.remote.letters import Kind, Letter, pack
-from tests.support.senders import LIMIT, LOOPBACK, Sending, Stranger, numbers
-from tests.support.waits import wait_until
+from tests.support.senders import LOOPBACK, Sending, Stranger, numbers
+from tests.support.waits import LIMIT, wait_until
 
 RAN = []
 
@@ -55,7 +55,7 @@ ATTACKS = {attack.__name__: attack for attack in (knocking, as_if_it_were_known,
 
 @pytest.fixture
 def df():
-    with RemoteDataZMQ(LOOPBACK, num_senders=1, timeout=30) as df:
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, timeout=LIMIT) as df:
         df.reset_state()
         yield df
 
@@ -123,11 +123,12 @@ def test_frames_of_an_earlier_run_are_refused(df, caplog):
         stranger.join(lambda: look(df))
         address = df.addresses[0]
         df.close()
-        with RemoteDataZMQ(address, num_senders=1, timeout=30) as again:
+        with RemoteDataZMQ(address, num_senders=1, timeout=LIMIT) as again:
             again.reset_state()
-            stranger.say(Kind.DATA, 0, 1, [b"\x91\x91\x01", b""])
 
             def answered():
+                # Said again and again: what is written to a connection before its end is noticed goes with it.
+                stranger.say(Kind.DATA, 0, 1, [b"\x91\x91\x01", b""])
                 list(again._life.resource.chunk())
                 return stranger.socket.poll(10) and stranger.answer().text
 
@@ -186,7 +187,7 @@ def test_a_gap_between_datapoints_is_an_error(df):
 
 
 def test_a_frame_longer_than_agreed_is_not_read():
-    with RemoteDataZMQ(LOOPBACK, num_senders=1, hwm_bytes=1 << 16, timeout=30) as df:
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, hwm_bytes=1 << 16, timeout=LIMIT) as df:
         df.reset_state()
         with Stranger(df.addresses[0]) as stranger:
             monitor = stranger.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -198,9 +199,9 @@ def test_a_frame_longer_than_agreed_is_not_read():
         serve(df)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bombarded():
-    with RemoteDataZMQ(LOOPBACK, timeout=30) as df:
+    with RemoteDataZMQ(LOOPBACK, timeout=LIMIT) as df:
         df.reset_state()
         iter(df)
         with Stranger(df.addresses[0]) as stranger:
@@ -212,7 +213,7 @@ FRAMES = st.binary(max_size=60) | st.builds(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(messages=st.lists(st.lists(FRAMES, min_size=1, max_size=3), min_size=1, max_size=5))
 def test_no_bytes_at_all_harm_the_receiver(messages, bombarded):
     df, stranger = bombarded

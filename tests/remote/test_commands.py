@@ -11,6 +11,7 @@ from dataflow import DataFlow, RemoteDataZMQ
 from dataflow.__main__ import main
 from dataflow.remote.named import flow_named
 from tests.support.senders import LOOPBACK, ROOT
+from tests.support.waits import LIMIT
 
 FLOWS = """
 from dataflow import DataFromList
@@ -80,7 +81,7 @@ def test_a_flow_is_sent_from_the_command_line_with_keys(module, tmp_path):
     subprocess.run(
         [sys.executable, "-m", "dataflow", "keys", tmp_path / "k"], cwd=ROOT, check=True, capture_output=True
     )
-    with RemoteDataZMQ(LOOPBACK, num_senders=1, curve=tmp_path / "k", timeout=30) as df:
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, curve=tmp_path / "k", timeout=LIMIT) as df:
         df.reset_state()
         sender = subprocess.Popen(
             [sys.executable, "-m", "dataflow", "send", f"{module}:flow", df.addresses[0], "--curve", tmp_path / "k"],
@@ -90,6 +91,6 @@ def test_a_flow_is_sent_from_the_command_line_with_keys(module, tmp_path):
             text=True,
         )
         assert len(list(df)) == 20
-        out, _ = sender.communicate(timeout=30)
+        out, _ = sender.communicate(timeout=LIMIT)
     assert out.endswith(": 20 datapoints taken\n")
     assert sender.returncode == 0

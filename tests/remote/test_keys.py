@@ -6,7 +6,8 @@ import zmq
 
 from dataflow import DataFromIterable, ReceiverLost, RemoteDataZMQ, TimeoutError
 from dataflow.remote.keys import load_keys, make_keys
-from tests.support.senders import LIMIT, LOOPBACK, Sending, Stranger, numbers
+from tests.support.senders import LOOPBACK, Sending, Stranger, numbers
+from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.skipif(not zmq.has("curve"), reason="this ZeroMQ was built without CURVE")
 
@@ -58,7 +59,7 @@ def test_what_is_no_key_file_is_refused(text, tmp_path):
 @pytest.mark.parametrize("bind", [True, False])
 def test_datapoints_travel_encrypted(bind, keys, free_address):
     address = LOOPBACK if bind else free_address
-    with RemoteDataZMQ(address, bind=bind, num_senders=1, curve=keys, timeout=30) as df:
+    with RemoteDataZMQ(address, bind=bind, num_senders=1, curve=keys, timeout=LIMIT) as df:
         df.reset_state()
         sending = Sending(numbers(100), (*df.addresses, address)[0], bind=not bind, curve=keys)
         assert [k for (k,) in df] == list(range(100))
@@ -67,7 +68,7 @@ def test_datapoints_travel_encrypted(bind, keys, free_address):
 
 def test_large_arrays_travel_encrypted_and_arrive_writable(keys):
     images = [np.random.default_rng(k).random((500, 500)) for k in range(5)]
-    with RemoteDataZMQ(LOOPBACK, num_senders=1, curve=keys, timeout=30) as df:
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, curve=keys, timeout=LIMIT) as df:
         df.reset_state()
         sending = Sending(DataFromIterable([[image] for image in images]), df.addresses[0], curve=keys)
         for (found,), image in zip(list(df), images, strict=True):
@@ -110,7 +111,7 @@ def test_an_unknown_sender_key_is_refused_and_told_why(keys, tmp_path):
 @pytest.mark.slow
 def test_a_wrong_receiver_key_ends_with_its_reason_when_the_time_is_over(keys, tmp_path):
     wrong = other_keys(keys, tmp_path, knows_receiver=False)
-    late = receive_from_friend_and(keys, lambda address: Sending(numbers(5), address, curve=wrong, timeout=2))
+    late = receive_from_friend_and(keys, lambda address: Sending(numbers(5), address, curve=wrong, timeout=4))
     assert isinstance(late, TimeoutError) and "its key is not the one" in str(late)
 
 
@@ -140,7 +141,7 @@ def test_a_second_sender_key_is_let_in_by_one_more_line(keys, tmp_path):
     other = other_keys(keys, tmp_path, knows_receiver=True)
     with (keys / "receiver.key").open("a") as file:
         file.write(f"peer: {load_keys(other, '').public.decode()}\n")
-    with RemoteDataZMQ(LOOPBACK, num_senders=2, curve=keys, timeout=30) as df:
+    with RemoteDataZMQ(LOOPBACK, num_senders=2, curve=keys, timeout=LIMIT) as df:
         df.reset_state()
         senders = [Sending(numbers(5), df.addresses[0], curve=path) for path in (keys, other)]
         assert len(list(df)) == 10

@@ -29,12 +29,15 @@ from dataflow import (
     TimeoutError,
     send_dataflow_zmq,
 )
+from dataflow.remote.inbox import Inbox
+from tests.support.faults import deadline
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers, sending_process
-from tests.support.waits import wait_until
+from tests.support.stacks import is_inside
+from tests.support.waits import LIMIT, wait_until
 
 
 def receiver(num_senders=1, address=LOOPBACK, **options):
-    df = RemoteDataZMQ(address, num_senders=num_senders, **{"timeout": 30, **options})
+    df = RemoteDataZMQ(address, num_senders=num_senders, **{"timeout": LIMIT, **options})
     df.reset_state()
     return df
 
@@ -87,10 +90,13 @@ def test_a_fast_sender_does_not_send_two_passes_in_one():
         senders = [Twice(numbers(5), df.addresses[0])]
         stream = iter(df)
         first = [next(stream) for _ in range(5)]
-        enough = time.monotonic() + 0.5  # for its second call to come too early
-        while time.monotonic() < enough:
-            assert list(df._life.resource.chunk()) == []
-        assert df._life.resource.state() == "1 of 2 senders have come, 1 have ended"
+        inbox = df._life.resource
+
+        def second_call_has_come():
+            assert list(inbox.chunk()) == []
+            return inbox._roll._waiting and inbox.state() == "1 of 2 senders have come, 1 have ended"
+
+        wait_until(second_call_has_come, LIMIT, inbox.state)
         senders.append(Twice(numbers(5, 100), df.addresses[0]))
         expected = [0, 1, 2, 3, 4, 100, 101, 102, 103, 104]
         assert sorted(k for (k,) in [*first, *stream]) == expected
@@ -120,7 +126,7 @@ def test_a_socket_file_is_an_address_too_and_is_removed(tmp_path, monkeypatch):
 
 
 def test_two_addresses_are_one_flow(free_address):
-    with RemoteDataZMQ(LOOPBACK, free_address, num_senders=2, timeout=30) as df:
+    with RemoteDataZMQ(LOOPBACK, free_address, num_senders=2, timeout=LIMIT) as df:
         df.reset_state()
         assert df.addresses[1] == free_address
         senders = [Sending(numbers(5), address) for address in df.addresses]
@@ -131,7 +137,7 @@ def test_two_addresses_are_one_flow(free_address):
 @pytest.mark.slow
 @pytest.mark.parametrize("sender_first", [True, False])
 def test_the_sender_may_be_the_one_who_is_bound(sender_first, free_address):
-    df = RemoteDataZMQ(free_address, bind=False, num_senders=1, timeout=30, heartbeat=0.5)
+    df = RemoteDataZMQ(free_address, bind=False, num_senders=1, timeout=LIMIT, heartbeat=0.5)
     with df:
         if not sender_first:
             df.reset_state()
@@ -222,9 +228,9 @@ def test_a_flow_with_workers_is_sent():
 
 
 def test_a_worker_may_be_the_one_who_receives(free_address):
-    remote = RemoteDataZMQ(free_address, num_senders=1, timeout=30)
-    sending = Sending(RepeatedData(numbers(10), -1), free_address)
-    with MultiProcessRunnerZMQ(remote, num_proc=1, timeout=30) as df:
+    remote = RemoteDataZMQ(free_address, num_senders=1, timeout=LIMIT)
+    sending = Sending(RepeatedData(numbers(10), -1), free_address, timeout=2 * LIMIT)
+    with MultiProcessRunnerZMQ(remote, num_proc=1, timeout=LIMIT) as df:
         assert [k for (k,) in itertools.islice(df, 12)] == [*range(10), 0, 1]
     lost = sending.wait_result()  # a worker that is stopped may have had time to say so, or not
     assert isinstance(lost, int | ReceiverLost)
@@ -257,7 +263,7 @@ def made_ahead(df, flow, **options):
         time.sleep(0.2)
         return flow.made == made == before
 
-    wait_until(settled, 30, "the sender runs on and on")
+    wait_until(settled, LIMIT, "the sender runs on and on")
     df.close()
     sending.wait_result()
     return made
@@ -323,17 +329,18 @@ MANY = f"FixedSizeData(MapData({NUMBERS}, lambda dp: time.sleep(0.002) or dp), 1
 @pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.full)])
 def test_a_lost_sender_raises_within_its_heartbeats_and_says_what_it_had_announced(end):
     with receiver(2, heartbeat=0.5) as df, sending_process(df.addresses[0], MANY, "heartbeat=0.5") as process:
-        honest = Sending(RepeatedData(numbers(10), -1), df.addresses[0], heartbeat=0.5)
+        honest = Sending(RepeatedData(numbers(10), -1), df.addresses[0])
         stream = iter(df)
         next(dp for dp in stream if dp[0] >= 10)
         process.send_signal(end)
-        began = time.monotonic()
-        with pytest.raises(
-            SenderLost, match=rf"\(pid {process.pid}\) is lost: nothing was heard.*of the 100000"
-        ) as lost:
+        with (
+            deadline(LIMIT),
+            pytest.raises(
+                SenderLost, match=rf"\(pid {process.pid}\) is lost: nothing was heard.*of the 100000"
+            ) as lost,
+        ):
             for _ in stream:
                 pass
-        assert time.monotonic() - began < 10
         assert lost.value.announced == 100_000
         assert lost.value.received > 0
         result = honest.wait_result()
@@ -341,16 +348,14 @@ def test_a_lost_sender_raises_within_its_heartbeats_and_says_what_it_had_announc
 
 
 @pytest.mark.full
-def test_with_the_heartbeat_that_is_the_default_a_killed_sender_is_known_within_seven_seconds():
+def test_with_the_heartbeat_that_is_the_default_a_killed_sender_is_known():
     with receiver(1) as df, sending_process(df.addresses[0], MANY) as process:
         stream = iter(df)
         next(stream)
         process.kill()
-        began = time.monotonic()
-        with pytest.raises(SenderLost):
+        with deadline(LIMIT), pytest.raises(SenderLost):
             for _ in stream:
                 pass
-        assert time.monotonic() - began < 7 + 3  # this machine may be busy
 
 
 def test_a_failed_flow_says_what_was_before_and_starts_afresh():
@@ -371,11 +376,13 @@ def test_a_failed_flow_says_what_was_before_and_starts_afresh():
 def test_a_slow_flow_gives_signs_of_life():
     def slow():
         yield [0]
-        time.sleep(1.5)
+        enough = inbox._now + 3.5 * 0.5  # as the receiver counts; who is silent for three heartbeats is lost
+        wait_until(lambda: inbox._now > enough, LIMIT, "the receiver does not wait")
         yield [1]
 
-    with receiver(heartbeat=0.4) as df:
-        sending = Sending(DataFromGenerator(slow), df.addresses[0], heartbeat=0.4)
+    with receiver() as df:
+        inbox = df._life.resource
+        sending = Sending(DataFromGenerator(slow), df.addresses[0], heartbeat=0.5)
         assert list(df) == [[0], [1]]
         assert sending.wait_result() == 2
 
@@ -399,9 +406,10 @@ def test_a_receiver_that_is_not_there_is_named_when_the_time_is_over(free_addres
 
 
 @pytest.mark.slow
-def test_a_receiver_that_takes_nothing_is_named_when_the_time_is_over():
+def test_a_receiver_that_takes_nothing_is_named_when_the_time_is_over(patience):
+    patience(welcome=LIMIT, word=0.5)
     with receiver() as df:
-        sending = Sending(RepeatedData(numbers(10), -1), df.addresses[0], timeout=0.5)
+        sending = Sending(RepeatedData(numbers(10), -1), df.addresses[0])
         next(iter(df))
         late = sending.wait_result()
         assert isinstance(late, TimeoutError) and "has taken nothing for 0.5 seconds" in str(late)
@@ -411,6 +419,7 @@ def test_no_datapoint_in_time_says_who_is_there_and_the_flow_stays_usable():
     with receiver(timeout=0.3) as df:
         with pytest.raises(TimeoutError, match=r"for 0\.3 seconds \(0 of 1 senders have come"):
             list(df)
+        df.timeout = LIMIT
         sending = Sending(numbers(3), df.addresses[0])
         assert len(list(df)) == 3
         sending.wait_result()
@@ -423,7 +432,7 @@ def test_a_receiver_process_that_is_killed_ends_its_sender(bind, free_address):
     code = f"from dataflow import *\nfor dp in {flow}: print(dp, flush=True)"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     slow = MapData(RepeatedData(numbers(10), -1), lambda dp: time.sleep(0.002) or dp)
-    sending = Sending(slow, free_address, bind=not bind, heartbeat=0.5)
+    sending = Sending(slow, free_address, bind=not bind, heartbeat=0.5, timeout=2 * LIMIT)
     process.stdout.readline()
     process.kill()
     process.communicate()
@@ -436,9 +445,14 @@ def test_a_receiver_process_that_is_killed_ends_its_sender(bind, free_address):
 
 def test_closing_from_another_thread_ends_a_wait():
     df = receiver(timeout=None)
-    closing = threading.Timer(0.2, df.close)
+
+    def close():
+        wait_until(lambda: is_inside(threading.main_thread(), Inbox.chunk), LIMIT, "nobody waits")
+        df.close()
+
+    closing = threading.Thread(target=close)
     closing.start()
-    with pytest.raises(DataFlowTerminated, match="iterate it again"):
+    with deadline(2 * LIMIT), pytest.raises(DataFlowTerminated, match="iterate it again"):
         next(iter(df))
     closing.join()
 
@@ -501,7 +515,7 @@ def test_a_process_can_fork_while_somebody_receives():
 
 def test_a_loop_keeps_a_flow_that_nobody_else_holds(free_address):
     sending = Sending(numbers(10), free_address)
-    assert [k for (k,) in RemoteDataZMQ(free_address, num_senders=1, timeout=30)] == list(range(10))
+    assert [k for (k,) in RemoteDataZMQ(free_address, num_senders=1, timeout=LIMIT)] == list(range(10))
     assert sending.wait_result() == 10
 
 

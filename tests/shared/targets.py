@@ -9,7 +9,7 @@ import numpy as np
 
 from dataflow import SharedMem, WorkerInfo, worker_info
 from tests.support.faults import BY_NAME
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 GOOD = 3  # results of each worker before a fault
 SIZE = 1000
@@ -137,7 +137,7 @@ def is_open(gate: Any) -> bool:
 
 def wait_at(gate: Any) -> np.ndarray:
     """Return when the number behind the handle is no longer 0."""
-    wait_until(lambda: is_open(gate), 30, "nobody opened the gate")
+    wait_until(lambda: is_open(gate), LIMIT, "nobody opened the gate")
     return np.arange(3)
 
 

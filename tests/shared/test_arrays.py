@@ -16,7 +16,7 @@ from dataflow import NotPicklable, ShapeMismatch, SharedMem
 from dataflow.shared.arrays import refusing_handles
 from tests.shared.targets import DTYPES, ORDERS, add_many, arranged, double, same, take_and_die
 from tests.support.fakes import METHODS
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -93,7 +93,7 @@ def test_an_array_of_multiprocessing_is_accepted(make, code):
 def run(context, target, *args):
     process = context.Process(target=target, args=args)
     process.start()
-    process.join(30)
+    process.join(LIMIT)
     code = process.exitcode
     process.close()
     return code
@@ -120,7 +120,7 @@ def test_the_lock_excludes_other_processes_and_threads(method):
     for worker in threads:
         worker.start()
     for worker in (*threads, *processes):
-        worker.join(60)
+        worker.join(2 * LIMIT)
     for process in processes:
         process.close()
     assert SharedMem.shm2ndarray(handle).tolist() == [5000, 5000]
@@ -130,26 +130,26 @@ def test_the_lock_of_a_holder_that_was_killed_is_free():
     handle = SharedMem.puthandle("i8", 1, lock=True)
     assert run(multiprocessing.get_context("fork"), take_and_die, handle) == -9
     assert SharedMem.shm2ndarray(handle)[0] == 1
-    assert handle.get_lock().acquire(timeout=10)
+    assert handle.get_lock().acquire(timeout=LIMIT)
     handle.get_lock().release()
 
 
 def hold_until(handle, gate):
     with handle.get_lock():
         SharedMem.shm2ndarray(handle)[0] = 1
-        wait_until(lambda: SharedMem.shm2ndarray(gate)[0], 30, "never released")
+        wait_until(lambda: SharedMem.shm2ndarray(gate)[0], LIMIT, "never released")
 
 
 def test_a_lock_that_another_process_has_can_be_waited_for_with_a_limit():
     handle, gate = SharedMem.puthandle("i8", 1, lock=True), SharedMem.puthandle("i8", 1)
     process = multiprocessing.get_context("fork").Process(target=hold_until, args=(handle, gate))
     process.start()
-    wait_until(lambda: SharedMem.shm2ndarray(handle)[0], 30, "never taken")
+    wait_until(lambda: SharedMem.shm2ndarray(handle)[0], LIMIT, "never taken")
     lock = handle.get_lock()
     assert not lock.acquire(block=False)
     assert not lock.acquire(timeout=0.05)
     SharedMem.shm2ndarray(gate)[0] = 1
-    assert lock.acquire(timeout=30)
+    assert lock.acquire(timeout=LIMIT)
     assert lock.acquire(), "the thread that has it may take it again"
     taken = []
     thread = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=0.01)))
@@ -160,7 +160,7 @@ def test_a_lock_that_another_process_has_can_be_waited_for_with_a_limit():
     lock.release()
     with pytest.raises(RuntimeError, match="not held"):
         lock.release()
-    process.join(30)
+    process.join(LIMIT)
     process.close()
 
 

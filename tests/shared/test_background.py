@@ -17,13 +17,14 @@ import pytest
 import dataflow
 from dataflow import BackgroundProc, DataFlowTerminated, NotPicklable, ShapeMismatch, SharedMem
 from dataflow import TimeoutError as DataFlowTimeout
+from dataflow.shared.team import Team
 from tests.shared.targets import SIZE, Counting, drawn, everything, same, wait_at
 from tests.support.contract import seeded
 from tests.support.fakes import METHODS
 from tests.support.faults import deadline
-from tests.support.waits import wait_until
+from tests.support.stacks import is_inside
+from tests.support.waits import LIMIT, wait_until
 
-LIMIT = 30  # seconds; no test waits that long on a machine that works
 QUICK = [pytest.param(m, marks=() if m == "fork" else pytest.mark.full) for m in METHODS]
 
 
@@ -276,11 +277,16 @@ def test_a_late_result_is_waited_for_again():
 def test_an_interrupt_while_get_waits_does_no_harm():
     gate = SharedMem.puthandle("i8", 1)
     with BackgroundProc(wait_at, ["i8"], [(3,)], target_args=(gate,)) as bg:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with deadline(LIMIT), pytest.raises(KeyboardInterrupt):
+
+        def interrupt():
+            wait_until(lambda: is_inside(threading.main_thread(), Team.wait), LIMIT, "get does not wait")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with deadline(2 * LIMIT), pytest.raises(KeyboardInterrupt):
             bg.get()
-        timer.join()
+        thread.join()
         SharedMem.shm2ndarray(gate)[0] = 1
         assert bg.get(timeout=LIMIT)[0].tolist() == [0, 1, 2]
 
@@ -335,6 +341,7 @@ def test_shutdown_frees_whoever_waits_in_another_thread():
 
     thread = threading.Thread(target=wait)
     thread.start()
+    wait_until(lambda: is_inside(thread, Team.wait), LIMIT, "get does not wait")
     bg.shutdown()
     thread.join(LIMIT)
     assert len(caught) == 1 and "shut down" in caught[0]
@@ -374,24 +381,30 @@ def test_a_forked_child_starts_its_own():
 
 
 @pytest.mark.slow
-def test_who_waits_uses_no_cpu():
+def test_who_waits_uses_no_cpu(monkeypatch):
+    """Told by how often it wakes up: seconds of CPU depend on the machine, and on what else it does."""
+    waits = []
+    wait = Team.wait
+    monkeypatch.setattr(Team, "wait", lambda team, timeout: (waits.append(timeout), wait(team, timeout)))
+
     def block():
         signal.pause()  # for ever
 
     with BackgroundProc(block, ["i8"], [(3,)], n_proc=2) as bg:
-        before = time.process_time()
         with pytest.raises(DataFlowTimeout):
             bg.get(timeout=1.0)
-        assert time.process_time() - before < 0.05, "get is busy while it waits"
+        assert len(waits) < 30, "get is busy while it waits"
     others = psutil.Process().children()
     with BackgroundProc(drawn, n_proc=2) as bg:
-        bg.get(timeout=LIMIT)
+        for _ in range(2):
+            bg.get(timeout=LIMIT)
         workers = [child for child in psutil.Process().children() if child not in others]
         wait_until(lambda: all(worker.status() == "sleeping" for worker in workers), LIMIT, "they never wait")
-        used = sum(sum(worker.cpu_times()[:2]) for worker in workers)
+        before = [sum(worker.num_ctx_switches()) for worker in workers]
         with pytest.raises(DataFlowTimeout):  # half a second goes by
             BackgroundProc(block, ["i8"], [(3,)]).get(timeout=0.5)
-        assert sum(sum(worker.cpu_times()[:2]) for worker in workers) - used <= 0.02, "a worker is busy while it waits"
+        after = [sum(worker.num_ctx_switches()) for worker in workers]
+        assert sum(after) - sum(before) < 5, "a worker is busy while it waits"
 
 
 def test_the_profile_is_logged_and_added_up(caplog):
@@ -418,9 +431,13 @@ def test_it_can_be_iterated():
 
 
 def test_target_may_use_children_and_flows():
+    found = []
+
     def nested():
-        with dataflow.MultiProcessRunnerZMQ(dataflow.DataFromList([[1], [2]], shuffle=False), 1) as df:
-            return np.array([k for (k,) in df])
+        if not found:  # once: what is made ahead is nothing that a shutdown could kill in the middle of its start
+            with dataflow.MultiProcessRunnerZMQ(dataflow.DataFromList([[1], [2]], shuffle=False), 1) as df:
+                found.extend(k for (k,) in df)
+        return np.array(found)
 
     with BackgroundProc(nested, ["i8"], [(2,)]) as bg:
         assert bg.get(timeout=LIMIT)[0].tolist() == [1, 2]

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 import dataflow
 from dataflow import DataFlowTerminated, NotPicklable, SharedMem, SharedQ
 from dataflow import TimeoutError as DataFlowTimeout
+from dataflow.shared.team import Team
 from tests.shared.targets import (
     DTYPES,
     copy_into,
@@ -27,8 +28,9 @@ from tests.shared.targets import (
 )
 from tests.support.contract import seeded
 from tests.support.fakes import METHODS
+from tests.support.stacks import is_inside
+from tests.support.waits import LIMIT, wait_until
 
-LIMIT = 30  # seconds; no test waits that long on a machine that works
 QUICK = [pytest.param(m, marks=() if m == "fork" else pytest.mark.full) for m in METHODS]
 
 
@@ -243,11 +245,12 @@ def test_shutdown_forgets_the_jobs_and_frees_whoever_waits():
     def wait():
         try:
             queue.get()
-        except (DataFlowTerminated, IndexError) as error:
+        except DataFlowTerminated as error:
             caught.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
+    wait_until(lambda: is_inside(thread, Team.wait), LIMIT, "get does not wait")
     queue.shutdown()
     thread.join(LIMIT)
     assert len(caught) == 1 and len(queue) == 0

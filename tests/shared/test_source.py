@@ -20,8 +20,7 @@ from dataflow import TimeoutError as DataFlowTimeout
 from tests.shared.targets import GOOD, Counting, drawn, wait_at
 from tests.support.contract import check_node, plain, seeded
 from tests.support.faults import told
-
-LIMIT = 30  # seconds; no test waits that long on a machine that works
+from tests.support.waits import LIMIT
 
 
 def pair():

@@ -2,7 +2,6 @@ import multiprocessing
 import pickle
 import queue
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from dataflow.errors import DataFlowTerminated, NotAddressable, TimeoutError
 from dataflow.sources import queues
 from dataflow.sources.queues import DataFromQueue
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 
 def filled(*values):
@@ -44,7 +43,7 @@ def test_a_sentinel_from_another_process_is_a_copy_that_equals_it():
 
 
 def test_arrays_are_no_sentinels():
-    found = list(DataFromQueue(filled([np.zeros(2)], np.zeros(2), [1]), sentinel=[1], timeout=1))
+    found = list(DataFromQueue(filled([np.zeros(2)], np.zeros(2), [1]), sentinel=[1], timeout=LIMIT))
     assert len(found) == 2
 
 
@@ -52,7 +51,7 @@ def test_a_multiprocessing_queue_serves_too():
     q = multiprocessing.Queue()
     for value in ([1], [2], None):
         q.put(value)
-    assert list(DataFromQueue(q, sentinel=None, timeout=20)) == [[1], [2]]
+    assert list(DataFromQueue(q, sentinel=None, timeout=LIMIT)) == [[1], [2]]
     q.close()
     q.join_thread()
 
@@ -78,11 +77,10 @@ def test_closing_from_another_thread_ends_the_wait():
 
     thread = threading.Thread(target=consume)
     thread.start()
-    wait_until(lambda: df.queue.not_empty._waiters, 5, "nobody waits for the queue")
-    began = time.monotonic()
+    wait_until(lambda: df.queue.not_empty._waiters, LIMIT, "nobody waits for the queue")
     df.close()
-    thread.join(5)
-    assert outcome and time.monotonic() - began < 0.6
+    thread.join(LIMIT)
+    assert outcome
 
 
 def test_what_is_no_queue_or_no_time_is_refused():

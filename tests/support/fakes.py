@@ -14,6 +14,7 @@ from dataflow.descriptors import Descriptor
 from dataflow.transport.channel import ConsumerGone, Receiver
 from dataflow.transport.messages import Message
 from dataflow.workers.place import WorkerInfo
+from tests.support.waits import LIMIT
 
 METHODS = ("fork", "forkserver", "spawn")
 KINDS = ("process", "zmq", "thread")
@@ -42,7 +43,7 @@ def runner(
     num: int = 1,
     *,
     prefetch: int | None = 5,
-    timeout: float | None = 30,
+    timeout: float | None = LIMIT,
 ) -> DataFlow:
     """A runner of any kind over what `make` makes. The timeout is there so that no test can hang."""
     kind, method = (case, None) if isinstance(case, str) else case

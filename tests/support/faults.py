@@ -11,14 +11,19 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
+import pytest
 
-from dataflow import DataFlow, WorkerDied, WorkerError, worker_info
+from dataflow import DataFlow, ProxyDataFlow, WorkerDied, WorkerError, worker_info
 from dataflow import TimeoutError as DataFlowTimeout
+from dataflow.life import life_of
+from tests.support.waits import LIMIT, wait_until
 
 GOOD = 5  # datapoints before the fault
 SIZE = 1000  # numbers in the array of a datapoint
@@ -145,11 +150,11 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-RELEASE = threading.Event()  # set by the test, for threads that cannot be killed
+RELEASE = threading.Event()  # set by `released`, for threads that cannot be killed
 
 
 def block() -> None:
-    RELEASE.wait(30)
+    RELEASE.wait(2 * LIMIT)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ class Fault:
         complete: Every earlier datapoint arrives; else an unbroken prefix.
         attributes: What the error must carry.
         cause: What the printed cause must contain; empty where there is none.
-        timeout: Seconds that the consumer waits for a datapoint.
+        timeout: Seconds that the consumer waits for a datapoint: few where this is what goes wrong.
         in_threads: It ends in the same error if the worker is a thread.
         in_processes: It makes sense if the worker is a process.
     """
@@ -181,12 +186,17 @@ class Fault:
     complete: bool = True
     attributes: tuple[tuple[str, Any], ...] = ()
     cause: str = ""
-    timeout: float = 9.0
+    timeout: float = LIMIT
     in_threads: bool = True
     in_processes: bool = True
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_lateness(self) -> bool:
+        """Whether nobody fails, and the consumer only waits too long: the flow stays as it is."""
+        return self.expected is DataFlowTimeout
 
 
 def died(name: str, strike: Callable[[], Any], happened: str, cure: str, exitcode: int, **more: Any) -> Fault:
@@ -231,8 +241,8 @@ FAULTS = (
     died("SIGKILL-in-reset", kill, "SIGKILL", "dmesg", -9, in_reset=True, in_threads=False),
     died("SIGSEGV", crash, "SIGSEGV", CRASH, -signal.SIGSEGV, complete=False, in_threads=False),
     died("SIGABRT", abort, "SIGABRT", CRASH, -signal.SIGABRT, complete=False, in_threads=False),
-    Fault("SIGSTOP", stop, DataFlowTimeout, ("stopped by a signal",), complete=False, timeout=0.5, in_threads=False),
-    Fault("blocked", block, DataFlowTimeout, ("timeout=",), timeout=0.3, in_processes=False),
+    Fault("SIGSTOP", stop, DataFlowTimeout, ("stopped by a signal",), complete=False, timeout=0.2, in_threads=False),
+    Fault("blocked", block, DataFlowTimeout, ("timeout=",), timeout=0.2, in_processes=False),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
@@ -277,6 +287,45 @@ class Faulty(DataFlow):
             k += 1
 
 
+def workers_of(df: DataFlow) -> list[Any]:
+    """The workers of a runner or map that has been started."""
+    return list(life_of(df).resource._crew.workers)
+
+
+def processes_of(df: DataFlow) -> list[psutil.Process]:
+    """Those of its workers that run."""
+    return [psutil.Process(worker.pid) for worker in workers_of(df) if not worker.has_ended()]
+
+
+def all_stopped(df: DataFlow) -> bool:
+    """Whether a signal has stopped every worker of a runner or map that has been started."""
+    return all(process.status() == psutil.STATUS_STOPPED for process in processes_of(df))
+
+
+class WhenAllAreStopped(ProxyDataFlow):
+    """Asks its input, a runner, for nothing before all of its workers are stopped: no timeout runs before that."""
+
+    def __iter__(self) -> Iterator[Any]:
+        wait_until(lambda: all_stopped(self.ds), LIMIT, "a worker is not stopped")
+        yield from self.ds
+
+
+def struck(df: DataFlow, fault: Fault) -> tuple[list[Any], BaseException]:
+    """The datapoints that came before the error, and the error."""
+    datapoints: list[Any] = []
+    with pytest.raises(fault.expected) as caught, deadline(LIMIT):
+        datapoints.extend(df)  # which keeps what comes before an exception
+    return datapoints, caught.value
+
+
+@pytest.fixture
+def released() -> Iterator[None]:
+    """Lets go, at the end, of threads that are blocked."""
+    RELEASE.clear()
+    yield
+    RELEASE.set()
+
+
 def check_unbroken(datapoints: list[Any]) -> dict[int, int]:
     """Check that each worker's datapoints came in order, whole, without a gap; how many came of each."""
     counts: dict[int, int] = {}
@@ -298,18 +347,21 @@ def told(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Fail what has not ended after `seconds`, wherever it hangs. In the main thread only."""
+    """Fail what has not ended after `seconds`, wherever it hangs. In the main thread only; may be nested."""
 
     def give_up(signum: int, frame: Any) -> None:
         raise AssertionError(f"hangs: not ended after {seconds} seconds")
 
+    began = time.monotonic()
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if outer:
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, began + outer - time.monotonic()))
 
 
 def hold_the_interpreter(seconds: int) -> None:

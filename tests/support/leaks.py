@@ -26,10 +26,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
-GRACE = 5.0  # seconds, for what is on its way out
+GRACE = LIMIT / 4  # seconds, for what is on its way out
 SHARED_MEMORY = Path("/dev/shm")
+LONGEST = 60  # characters of a temporary directory: the path of a socket has 107
 RAISED = pytest.StashKey[bool]()
 
 Found = dict[Hashable, str]  # identity -> how to name it in a message
@@ -150,9 +151,11 @@ def _start_servants() -> None:
 def own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give this run, and every process it starts, a place where only its own socket directories can be."""
     tmp_path_factory.getbasetemp()  # pytest and multiprocessing keep their own where they are
-    multiprocessing.util.get_temp_dir()
-    directory = tempfile.mkdtemp(prefix="df-")  # short: a socket's path has 107 characters
     with pytest.MonkeyPatch.context() as patch:
+        if len(tempfile.gettempdir()) > LONGEST:
+            patch.setattr(tempfile, "tempdir", "/tmp")
+        multiprocessing.util.get_temp_dir()
+        directory = tempfile.mkdtemp(prefix="df-")
         patch.setenv("TMPDIR", directory)
         patch.setattr(tempfile, "tempdir", directory)
         yield

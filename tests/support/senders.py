@@ -11,10 +11,9 @@ import zmq
 
 from dataflow import DataFlow, DataFromList, send_dataflow_zmq
 from dataflow.remote.letters import Hello, Kind, Letter, pack, parse
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 LOOPBACK = "tcp://127.0.0.1:*"
-LIMIT = 30.0  # seconds after which a test that hangs fails
 ROOT = __file__.rpartition("/tests/")[0]
 
 
@@ -47,7 +46,7 @@ def sending_process(address: str, flow: str, *options: str) -> Iterator[subproce
     """A process that sends the flow which the expression `flow` makes; it is killed in the end, if it still runs."""
     code = (
         "import sys, time; from dataflow import *\n"
-        f"send_dataflow_zmq({flow}, {address!r}, {', '.join(('timeout=30', *options))})"
+        f"send_dataflow_zmq({flow}, {address!r}, {', '.join((f'timeout={LIMIT}', *options))})"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+LIMIT = 120.0  # seconds after which something hangs, however slow the machine: nothing that works takes so long
+
 T = TypeVar("T")
 
 

@@ -228,7 +228,7 @@ def test_any_index_is_reached_at_once():
     found = next(iter(df))
     with seeded(int(state["root"])):
         assert found == FixedSizeData(ShuffleData(numbers(1000)), 30_000_000)[100_000_000]
-    assert time.monotonic() - begin < 5  # milliseconds; it catches whoever counts up to there
+    assert time.monotonic() - begin < 20  # milliseconds; it catches whoever counts up to there
 
 
 # -- seeds -------------------------------------------------------------------------------------------------------------

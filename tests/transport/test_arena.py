@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from dataflow.descriptors import handing_over
 from dataflow.transport.arena import Arena
 from dataflow.transport.blocks import LARGE_BYTES
 from dataflow.transport.budget import Budget
+from tests.support.waits import LIMIT
 
 MIB = 1 << 20
 PAGE = 4096
@@ -31,6 +33,12 @@ def eager_threads():
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
+
+
+def leased(reader, block, nbytes):
+    """The array in a block, as the consumer reads it."""
+    (array,) = reader.leases([(block.status, block.start)], (nbytes,), BYTE)
+    return array
 
 
 class Place:
@@ -50,7 +58,7 @@ class Place:
         return block
 
     def read(self, block, nbytes=LARGE_BYTES):
-        return self.reader.lease(block, (nbytes,), BYTE)
+        return leased(self.reader, block, nbytes)
 
     def touched(self, k=0):
         """Bytes that the operating system has given to an arena, the status bytes left out."""
@@ -366,7 +374,8 @@ from dataflow.transport.budget import Budget
 budget = Budget(1 << 20, 1)
 arena = Arena(0, budget)
 writer, reader = arena.open_writer(), arena.open_reader()
-kept = [reader.lease(writer.take(20000), (20000,), np.dtype("u1")) for _ in range(5)]
+blocks = [writer.take(20000) for _ in range(5)]
+kept = reader.leases([(block.status, block.start) for block in blocks], (20000,), np.dtype("u1"))
 drafts = [writer.draft((20000,), np.dtype("u1")) for _ in range(5)]
 cycle = [kept[0], drafts[0], reader]
 cycle.append(cycle)
@@ -383,7 +392,7 @@ np.holder = [Holder, kept[2], writer, drafts[1]]
 )
 def test_the_interpreter_ends_without_a_word_in_whatever_order_things_die(ending):
     command = [sys.executable, "-c", EXIT.format(ending)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -432,14 +441,16 @@ def test_idle_pages_are_given_back_and_live_ones_are_not(monkeypatch):
         assert (place.read(place.write(4, 5 * PAGE), 5 * PAGE) == 4).all()  # and they may be taken again
 
 
-def test_pages_are_not_idle_at_once():
+def test_pages_are_not_idle_at_once(monkeypatch):
+    monkeypatch.setattr("dataflow.transport.arena.time", SimpleNamespace(monotonic=lambda: 0.0))
     with Place() as place:
         place.writer.give_back(place.write(1))
         place.writer.tidy()
         assert place.budget.held() == [LARGE_BYTES]
 
 
-def test_a_worker_that_finds_nothing_left_makes_the_others_give_back_what_they_do_not_use():
+def test_a_worker_that_finds_nothing_left_makes_the_others_give_back_what_they_do_not_use(monkeypatch):
+    monkeypatch.setattr("dataflow.transport.arena.time", SimpleNamespace(monotonic=lambda: 0.0))
     with Place(MIB, num_workers=2) as place:
         blocks = [place.write(1, 200_000) for _ in range(4)]
         for block in blocks[1:]:
@@ -596,7 +607,7 @@ def test_what_a_killed_worker_had_written_stays_readable():
         process = multiprocessing.get_context("fork").Process(target=write_until_killed, args=(place.arenas[0],))
         with handing_over(*place.arenas[0].descriptors()):
             process.start()
-        process.join(10)
+        process.join(LIMIT)
         assert process.exitcode == -signal.SIGKILL
         process.close()
         block = place.writer.take(LARGE_BYTES)

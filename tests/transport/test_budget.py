@@ -1,6 +1,7 @@
 """The budget: what the workers hold together stays below the limit, whoever asks, and whoever is killed meanwhile."""
 
 import fcntl
+import itertools
 import multiprocessing
 import os
 import random
@@ -12,7 +13,7 @@ from dataflow.descriptors import handing_over, pipe
 from dataflow.transport.arena import Arena
 from dataflow.transport.budget import Budget
 from tests.support.fakes import METHODS
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 PAGE = 4096
 
@@ -75,7 +76,7 @@ def child(target, *arguments, method="fork"):
 
 
 def ended(process):
-    process.join(20)
+    process.join(LIMIT)
     code = process.exitcode
     process.close()
     return code
@@ -140,13 +141,15 @@ def test_whoever_comes_second_waits_for_the_lock_and_no_longer(budget):
         end.close()
 
 
-def churn(arenas, seed, end):
+def churn(arenas, seed, end, enough):
     """Take, touch, keep and give back at random, with an eye on the others' pressure."""
     rng = random.Random(seed)
     writers = [arena.open_writer() for arena in arenas]
     kept = []
     refused = 0
-    for _ in range(1500):
+    for step in itertools.count():
+        if step >= 1500 and enough.value:
+            break
         writer = rng.choice(writers)
         nbytes = rng.choice([20_000, 100_000, 1_000_000])
         block = writer.take(nbytes)
@@ -169,7 +172,8 @@ def test_sixty_four_arenas_in_four_processes_never_hold_more_than_the_limit_and_
     budget = Budget(limit, 64)
     arenas = [Arena(k, budget) for k in range(64)]
     read, write = pipe()
-    processes = [child(churn, arenas[16 * k : 16 * k + 16], k, write) for k in range(4)]
+    enough = multiprocessing.RawValue("b", 0)  # the workers go on until they were looked at while it was tight
+    processes = [child(churn, arenas[16 * k : 16 * k + 16], k, write, enough) for k in range(4)]
     most = 0
 
     def look():
@@ -187,11 +191,14 @@ def test_sixty_four_arenas_in_four_processes_never_hold_more_than_the_limit_and_
         assert held <= limit
         assert touched <= limit + status_pages
         most = max(most, held)
+        enough.value = most > limit / 2
         return not any(process.is_alive() for process in processes)
 
-    wait_until(look, 60, "the workers did not end")
+    try:
+        wait_until(look, 3 * LIMIT, "the workers did not end")
+    finally:
+        enough.value = True
     assert [ended(process) for process in processes] == [0] * 4
-    assert most > limit / 2  # it was tight
     assert b"R" in os.read(read.fd, 4)
     for resource in (*arenas, budget, read, write):
         resource.close()

@@ -3,14 +3,14 @@
 import multiprocessing
 import os
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from dataflow.descriptors import handing_over, pipe
 from dataflow.transport.credit import Credit, Window
 from tests.support.fakes import METHODS
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 WINDOWS = [
     # window, made (datapoints, bytes), begun by the consumer, room?
@@ -37,13 +37,10 @@ def an_allowance(window, credit=None):
 
 
 def has_room(allowance, credit):
-    """Whether it answers at once; else it answers when told to stop."""
-    timer = threading.Timer(0.02, credit.stop)
-    timer.start()
-    room = allowance.wait_for_room()
-    timer.cancel()
-    timer.join()
-    return room is not None
+    """Whether it answers at once; else it answers when told to stop, in its sleep."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dataflow.transport.credit.time", SimpleNamespace(sleep=lambda seconds: credit.stop()))
+        return allowance.wait_for_room() is not None
 
 
 @pytest.mark.parametrize(("window", "made", "begun", "expected"), WINDOWS)
@@ -124,13 +121,15 @@ def test_a_message_is_never_much_longer_than_eight_mebibytes():
 
 
 def test_every_worker_has_a_line_of_its_own():
-    credit = Credit(3, shared=False)
-    allowances = [credit.allowance(k, Window(1)) for k in range(3)]
-    for allowance in allowances:
-        allowance.spend(1, 1)
-    credit.grant(1, 1, 1, 0)
-    assert allowances[1].wait_for_room() is not None
-    assert [has_room(allowances[k], credit) for k in (0, 2)] == [False, False]
+    def room_of(worker):
+        credit = Credit(3, shared=False)
+        allowances = [credit.allowance(k, Window(1)) for k in range(3)]
+        for allowance in allowances:
+            allowance.spend(1, 1)
+        credit.grant(1, 1, 1, 0)
+        return has_room(allowances[worker], credit)
+
+    assert [room_of(k) for k in range(3)] == [False, True, False]
 
 
 def test_nothing_is_left_when_the_consumer_is_done_with_what_every_worker_has_made():
@@ -177,7 +176,7 @@ def test_waiting_ends_with_credit():
     waiting.start()
     assert not answers
     credit.grant(0, 1, 0, 0)
-    waiting.join(5)
+    waiting.join(LIMIT)
     assert [room.count for room in answers] == [1]
 
 
@@ -190,16 +189,20 @@ def test_waiting_ends_when_all_are_told_to_stop():
     assert [allowance.wait_for_room() for allowance in allowances] == [None, None]
 
 
-def test_who_waits_for_credit_uses_little_processor_time():
+def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
     credit = Credit(1, shared=False)
     allowance = credit.allowance(0, Window(1))
     allowance.spend(1, 0)
-    began, used = time.monotonic(), time.thread_time()
-    stop = threading.Timer(0.3, lambda: credit.grant(0, 1, 0, 0))
-    stop.start()
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        if sum(naps) > 0.3:
+            credit.grant(0, 1, 0, 0)
+
+    monkeypatch.setattr("dataflow.transport.credit.time", SimpleNamespace(sleep=sleep))
     assert allowance.wait_for_room()
-    stop.join()
-    assert time.thread_time() - used < 0.3 * (time.monotonic() - began)
+    assert len(naps) < 200
 
 
 def spend_and_wait(credit, end):
@@ -245,4 +248,4 @@ def test_a_worker_goes_on_reading_after_the_consumer_has_closed():
     allowance = credit.allowance(0, Window(1))
     credit.stop()
     credit.close()
-    wait_until(lambda: allowance.stopped, 1, "the flag is gone")
+    wait_until(lambda: allowance.stopped, LIMIT, "the flag is gone")

@@ -12,6 +12,7 @@ from dataflow.transport.channel import ConsumerGone
 from dataflow.transport.messages import Kind, Message
 from dataflow.transport.queues import PipeChannel, ThreadChannel
 from tests.support.fakes import receive
+from tests.support.waits import LIMIT
 
 
 class Pipes:
@@ -31,7 +32,7 @@ class Pipes:
         self.receiver.close()
         self.channel.close()
 
-    def drain(self, count=None, timeout=5.0):
+    def drain(self, count=None, timeout=LIMIT):
         """What arrives until there is silence, or until there are `count` messages."""
         found = []
         while count is None or len(found) < count:
@@ -131,7 +132,7 @@ def test_a_message_torn_at_any_byte_is_neither_delivered_nor_waited_for():
             assert sorted(pipes.drain(2)) == [sent(whole), (Kind.DATA, 1, 3, [b"other"])]
             began = time.monotonic()
             assert receive(pipes.receiver, 0.001) is None
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < LIMIT / 2
         cut += 1
 
 
@@ -166,11 +167,11 @@ def test_a_message_of_another_run_is_passed_over_and_the_next_is_heard():
 def test_the_end_of_a_pipe_is_news_once():
     with Pipes(2) as pipes:
         pipes.senders[0].close(0)
-        assert pipes.receiver.wait(5)
+        assert pipes.receiver.wait(LIMIT)
         assert pipes.receiver.take() is None
         assert not pipes.receiver.wait(0.05)
         pipes.senders[1].send(Message(Kind.HELLO, 1))
-        assert receive(pipes.receiver, 5).worker == 1
+        assert receive(pipes.receiver, LIMIT).worker == 1
 
 
 def test_receiving_waits_no_longer_than_it_is_told_when_all_pipes_have_ended():
@@ -179,7 +180,7 @@ def test_receiving_waits_no_longer_than_it_is_told_when_all_pipes_have_ended():
         receive(pipes.receiver, 0.01)
         began = time.monotonic()
         assert receive(pipes.receiver, 0.1) is None
-        assert 0.05 < time.monotonic() - began < 2
+        assert 0.05 < time.monotonic() - began < LIMIT / 2
 
 
 def test_a_watched_descriptor_wakes_the_receiver():
@@ -187,10 +188,10 @@ def test_a_watched_descriptor_wakes_the_receiver():
     os.close(write)
     with Pipes() as pipes:
         began = time.monotonic()
-        assert receive(pipes.receiver, 5, [read]) is None
-        assert time.monotonic() - began < 1
+        assert receive(pipes.receiver, LIMIT, [read]) is None
+        assert time.monotonic() - began < LIMIT / 2
         pipes.senders[0].send(Message(Kind.HELLO, 0))
-        assert receive(pipes.receiver, 5, [read]).kind is Kind.HELLO  # what is there goes before what is watched
+        assert receive(pipes.receiver, LIMIT, [read]).kind is Kind.HELLO  # what is there goes before what is watched
     os.close(read)
 
 
@@ -207,9 +208,9 @@ def test_a_writer_that_waits_is_let_go_when_nobody_reads_any_more():
 
         writer = threading.Thread(daemon=True, target=write)
         writer.start()
-        receive(pipes.receiver, 5)
+        receive(pipes.receiver, LIMIT)
         pipes.receiver.stop()
-        writer.join(5)
+        writer.join(LIMIT)
         assert ended
         pipes.senders[0].close(0)
 

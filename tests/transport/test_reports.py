@@ -11,7 +11,7 @@ from dataflow.transport.credit import Credit, Window
 from dataflow.transport.messages import Kind
 from dataflow.transport.outbox import Outbox, Stopped
 from tests.support.fakes import FakeSender
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 FAILURE = Failure("MapData(f)", 3, 0, "ValueError", "bad", "there")
 
@@ -99,12 +99,12 @@ def test_reports_that_nobody_hears_are_bounded(worker):
 
     thread = threading.Thread(target=report_for_ever)
     thread.start()
-    wait_until(lambda: len(sent) == 64, 10, lambda: f"{len(sent)} reports")
+    wait_until(lambda: len(sent) == 64, LIMIT, lambda: f"{len(sent)} reports")
     for _ in range(10):
         worker.credit.heard(0)
-    wait_until(lambda: len(sent) == 74, 10, lambda: f"{len(sent)} reports")
+    wait_until(lambda: len(sent) == 74, LIMIT, lambda: f"{len(sent)} reports")
     worker.credit.stop()
-    thread.join(10)
+    thread.join(LIMIT)
     assert not thread.is_alive() and len(sent) == 74
 
 

@@ -11,7 +11,7 @@ from dataflow.transport.blocks import divided
 from dataflow.transport.parcels import NO_ROOM
 from dataflow.transport.shared_tray import SharedTray
 from dataflow.transport.trays import ThreadTray
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 MAKE = {"thread": ThreadTray, "shared": lambda: SharedTray(1 << 20)}
 
@@ -32,7 +32,7 @@ class Stage:
         found = queue.SimpleQueue()
         thread = threading.Thread(target=lambda: found.put(self.inboxes[worker].take()), daemon=True)
         thread.start()
-        return found.get(timeout=5)
+        return found.get(timeout=LIMIT)
 
     def tokens(self):
         """How many are in the pipe."""
@@ -82,10 +82,10 @@ def test_an_idle_worker_waits_for_the_next_task_or_the_end(stage):
     thread = threading.Thread(target=work)
     thread.start()
     stage.put(7, [1])
-    assert found.get(timeout=5) == 7
+    assert found.get(timeout=LIMIT) == 7
     stage.tray.stop()
-    assert found.get(timeout=5) == "end"
-    thread.join(5)
+    assert found.get(timeout=LIMIT) == "end"
+    thread.join(LIMIT)
     if isinstance(stage.tray, ThreadTray):
         assert stage.take(1) is None  # every worker hears of it
 
@@ -146,9 +146,9 @@ def test_a_task_that_is_discarded_while_it_is_copied_is_thrown_away(when, monkey
         )
     found = queue.SimpleQueue()
     threading.Thread(target=lambda: found.put(inbox.take()), daemon=True).start()
-    wait_until(lambda: slot._blocks == (), 5, "nothing was discarded")
+    wait_until(lambda: slot._blocks == (), LIMIT, "nothing was discarded")
     monkeypatch.undo()
-    assert found.get(timeout=5).number == 2
+    assert found.get(timeout=LIMIT).number == 2
     stage.tray.close()
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import dataflow
+from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
 
@@ -28,7 +29,7 @@ class Resource:
 def run(code, prefix=PREFIX):
     return subprocess.run(
         [sys.executable, "-c", prefix + code],
-        capture_output=True, text=True, timeout=30, check=False, env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True, text=True, timeout=LIMIT, check=False, env={**os.environ, "PYTHONPATH": ROOT},
     )  # fmt: skip
 
 

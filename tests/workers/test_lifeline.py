@@ -7,7 +7,7 @@ import pytest
 
 from dataflow.descriptors import handing_over, pipe
 from dataflow.workers.lifeline import hold_on
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 
 def child(lifeline, body):
@@ -28,7 +28,7 @@ def ended(pid):
 
 def spin():
     while True:
-        sum(range(10**9))  # holds the interpreter's lock, and never looks for signals of Python
+        sum(range(10**12))  # holds the interpreter's lock, and never looks for signals of Python
 
 
 @pytest.mark.parametrize("doing", [signal.pause, spin], ids=["waits", "computes"])
@@ -46,7 +46,7 @@ def test_a_process_is_killed_when_the_other_end_is_closed(doing):
     assert os.read(ready.fd, 1) == b"r"
     assert ended(pid) is None
     lifeline.close()
-    assert wait_until(lambda: ended(pid), 3, "survives") == (-signal.SIGKILL,)
+    assert wait_until(lambda: ended(pid), LIMIT, "survives") == (-signal.SIGKILL,)
     os.close(say_fd)
     for end in (held, ready, say):
         end.close()
@@ -56,5 +56,5 @@ def test_a_parent_that_has_gone_before_is_noticed_at_once():
     held, lifeline = pipe()
     lifeline.close()
     pid = child(held, lambda: hold_on(held))
-    assert wait_until(lambda: ended(pid), 3, "survives") == (-signal.SIGKILL,)
+    assert wait_until(lambda: ended(pid), LIMIT, "survives") == (-signal.SIGKILL,)
     held.close()

@@ -21,7 +21,7 @@ from dataflow.workers.allocation import keep_freed_memory
 from dataflow.workers.place import place_of, worker_info
 from dataflow.workers.process import ProcessWorker
 from tests.support.fakes import METHODS
-from tests.support.waits import wait_until
+from tests.support.waits import LIMIT, wait_until
 
 
 def tell(end, what):
@@ -39,7 +39,7 @@ def told(method, what, **options):
     write.close()
     answer = os.read(read.fd, 10_000).decode()
     read.close()
-    assert worker.join(10)
+    assert worker.join(LIMIT)
     assert worker.exitcode() == 0
     worker.release()
     return answer
@@ -58,7 +58,7 @@ def drawn():
 
 
 def idle():
-    threading.Event().wait(60)
+    threading.Event().wait(2 * LIMIT)
 
 
 def leave():
@@ -126,16 +126,16 @@ def test_a_worker_is_killed_whatever_it_does(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_ends_when_its_lifeline_is_let_go(method):
     worker = start(method, idle)
-    wait_until(lambda: "waiting" in worker.state(), 5, "does not run")
+    wait_until(lambda: "waiting" in worker.state(), LIMIT, "does not run")
     threading.Event().wait(0.2 if method != "fork" else 0.02)
     worker.release()
-    wait_until(worker.has_ended, 3, "survives")
+    wait_until(worker.has_ended, LIMIT, "survives")
     worker.release()  # what was alive then could not be given back
 
 
 def test_the_code_of_an_exit_is_known():
     worker = start("fork", leave)
-    assert worker.join(5) and worker.exitcode() == 7
+    assert worker.join(LIMIT) and worker.exitcode() == 7
     assert "ended with exit code 7" in worker.state()
     worker.release()
 
@@ -152,7 +152,7 @@ def test_starting_and_releasing_gives_every_descriptor_back():
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         worker = start("fork", os.getpid)
-        worker.join(5)
+        worker.join(LIMIT)
         worker.release()
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -4,12 +4,13 @@ import threading
 
 from dataflow.workers.place import place_of, worker_info
 from dataflow.workers.thread import ThreadWorker
+from tests.support.waits import LIMIT
 
 
 def test_a_thread_runs_its_body_at_its_place_and_ends():
     seen = []
     worker = ThreadWorker(place_of(1, 2), lambda: seen.append(worker_info()))
-    assert worker.join(5) and worker.has_ended()
+    assert worker.join(LIMIT) and worker.has_ended()
     assert seen == [worker.place]
     assert "ended" in worker.state()
     worker.release()
@@ -22,7 +23,7 @@ def test_a_thread_cannot_be_killed_and_says_that_it_is_alive():
     assert worker.state() == "thread dataflow-worker-0, alive"
     assert worker.pid is None and worker.sentinel is None
     go_on.set()
-    assert worker.join(5)
+    assert worker.join(LIMIT)
 
 
 def test_a_thread_does_not_keep_the_interpreter_alive():
@@ -31,4 +32,4 @@ def test_a_thread_does_not_keep_the_interpreter_alive():
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "dataflow-worker-0"]
     assert thread.daemon
     go_on.set()
-    worker.join(5)
+    worker.join(LIMIT)

@@ -1,0 +1,61 @@
+"""Ray's actors: our runner, and the loop that one writes by hand over equal actors, with chunks of the same size."""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.contenders import Variant, ray_data
+from benchmarks.contenders.ours import flow
+from benchmarks.workloads import Workload
+from dataflow import RayRunner
+
+REQUIRES = ("ray==2.60.0", "pyzmq", "msgpack", "msgpack-numpy", "tqdm", "cloudpickle")  # the rest is what we need
+IMPORTS = ("ray",)
+ENVIRONMENT = ray_data.ENVIRONMENT
+
+CHUNK_BYTES, CHUNK_ITEMS, IN_FLIGHT = 8 << 20, 4096, 2  # the defaults of the runner
+
+
+@contextmanager
+def runner(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
+    with ray_data.local_cluster(num_workers), RayRunner(flow(workload), num_workers) as df:
+        yield iter(df)
+
+
+class Source:
+    """An actor that is asked for its next datapoints."""
+
+    def __init__(self, workload: Workload, index: int, num_workers: int) -> None:
+        self.stream = workload.source(index, num_workers)
+
+    def chunk(self, count: int) -> list[Any]:
+        return list(itertools.islice(self.stream, count))
+
+
+@contextmanager
+def loop(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
+    count = min(CHUNK_ITEMS, CHUNK_BYTES // workload.max_bytes) if workload.max_bytes else CHUNK_ITEMS
+    with ray_data.local_cluster(num_workers) as ray:
+        actor = ray.remote(num_cpus=1)(Source)
+        actors = [actor.remote(workload, index, num_workers) for index in range(num_workers)]
+        yield pulled(ray.get, actors, max(1, count))
+
+
+def pulled(get: Callable[[Any], list[Any]], actors: list[Any], count: int) -> Iterator[Any]:
+    """What the actors make, in turn, with the next chunks of each asked for beforehand."""
+    pending = deque((actor, actor.chunk.remote(count)) for _ in range(IN_FLIGHT) for actor in actors)
+    while True:
+        actor, reference = pending.popleft()
+        datapoints = get(reference)
+        pending.append((actor, actor.chunk.remote(count)))
+        yield from datapoints
+
+
+def variant(open_stream: Callable[..., Any]) -> Variant:
+    # Not among the peers of runners on one machine.
+    return Variant(open_stream, workloads=("small", "image", "batch"), in_processes=False, runs_source=False)
+
+
+VARIANTS = {"runner": variant(runner), "loop": variant(loop)}

@@ -1,0 +1,198 @@
+"""Ray itself: imported when it is needed, connected to once, and used through a handful of calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from dataflow.distributed.station import Station
+from dataflow.errors import DataFlowError
+from dataflow.extras import optional
+from dataflow.parallel.serving import Service
+from dataflow.workers.allocation import keep_freed_memory
+from dataflow.workers.process import seed_globals
+
+__all__ = ["ActorLost", "Cluster", "RayCluster", "connect", "ray_package"]
+
+_LOCAL: Final = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for it: all sockets of the cluster on 127.0.0.1
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+_GROUPS: Final = {"work": "work", "reply": "replies"}  # the other calls return at once, on a thread of their own
+_FETCH_SECONDS: Final = 60.0  # for a reply that is ready
+
+
+def ray_package() -> Any:
+    """The package ray.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    return optional("ray", "ray", "A Ray cluster needs")
+
+
+def connect(address: str | None = None) -> Any:
+    """The package ray, connected to a cluster.
+
+    A process that is connected stays so, whatever `address` says. A cluster that was not started here is never shut
+    down. One that is started here serves everything in this process, and ends with it, or by ``ray.shutdown()``.
+
+    Args:
+        address: Of a running cluster, as for ``ray.init``; "local" starts one on this machine. None is the cluster in
+            the environment variable RAY_ADDRESS, else "local". What is started can be reached from this machine only,
+            unless the program has imported ray before.
+
+    Raises:
+        MissingExtra: The package ray is not installed.
+        DataFlowError: The process was forked from one that was connected.
+        ConnectionError: There is no cluster at `address`.
+    """
+    if _forked.connected:
+        raise DataFlowError(
+            "this process was forked from one that is connected to a Ray cluster, and such a connection does not "
+            'survive a fork. Use Ray in the main process only, or start these workers by context="spawn"'
+        )
+    if "ray" in sys.modules and ray_package().is_initialized():
+        return ray_package()
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address != "local":
+        ray = ray_package()
+        ray.init(address=address)
+        return ray
+    with _environment(_LOCAL):
+        ray = ray_package()
+        ray.init(address="local", include_dashboard=False)
+    return ray
+
+
+class ActorLost(Exception):
+    """An actor is gone, or cannot be reached, or what it had made was lost; the text says what Ray knows of it."""
+
+
+class Cluster(Protocol):
+    """What actors are used through. A reference stands for what a call will return."""
+
+    def start(self, options: Mapping[str, Any]) -> Any:
+        """An actor, which is a `Station`: as soon as the resources in `options` are free."""
+
+    def call(self, actor: Any, method: str, *args: Any) -> Any:
+        """Call a method of `Station`: a reference. Does not wait.
+
+        Raises:
+            ActorLost: There is no connection any more.
+        """
+
+    def wait(self, references: Sequence[Any], timeout: float, *, all_ready: bool = False) -> list[Any]:
+        """Wait for the first of `references`, and say which are ready: they have failed, or stand in this machine.
+
+        With `all_ready` there may be several, else one at most. What is on its way is fetched meanwhile.
+
+        Raises:
+            ActorLost: There is no connection any more.
+        """
+
+    def get(self, reference: Any) -> Any:
+        """What was returned.
+
+        Raises:
+            ActorLost: The actor will not return it, or it was lost.
+        """
+
+    def kill(self, actor: Any) -> None:
+        """End an actor, whatever it is doing, and whether or not it can be reached."""
+
+    def free(self) -> Mapping[str, float]:
+        """The resources that are free at present."""
+
+
+class RayCluster:
+    """The cluster to which this process is connected.
+
+    Ray's own restarts are off: a restarted actor would begin from its first datapoint, unnoticed.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._ray = connect(address)
+        self._node = self._ray.get_runtime_context().get_node_id()
+        groups = dict.fromkeys(_GROUPS.values(), 1)
+        self._station = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(_Actor)
+
+    def start(self, options: Mapping[str, Any]) -> Any:
+        return self._station.options(**options).remote()
+
+    def call(self, actor: Any, method: str, *args: Any) -> Any:
+        self._check()
+        bound = getattr(actor, method)
+        return (bound.options(concurrency_group=_GROUPS[method]) if method in _GROUPS else bound).remote(*args)
+
+    def wait(self, references: Sequence[Any], timeout: float, *, all_ready: bool = False) -> list[Any]:
+        self._check()
+        num = len(references) if all_ready else 1
+        ready: list[Any] = self._ray.wait(list(references), num_returns=num, timeout=timeout, fetch_local=True)[0]
+        return ready
+
+    def get(self, reference: Any) -> Any:
+        self._check()
+        try:
+            return self._ray.get(reference, timeout=_FETCH_SECONDS)
+        except self._ray.exceptions.RayError as error:
+            raise ActorLost(str(error).strip()) from error
+
+    def kill(self, actor: Any) -> None:
+        if self._is_connected():
+            self._ray.kill(actor)
+
+    def free(self) -> Mapping[str, float]:
+        self._check()
+        free: Mapping[str, float] = self._ray.available_resources()
+        return free
+
+    def _check(self) -> None:
+        # Ray would start a new cluster rather than say so.
+        if not self._is_connected():
+            raise ActorLost("this process is not connected to the cluster any more: somebody called ray.shutdown()")
+
+    def _is_connected(self) -> bool:
+        connected = not _forked.connected and self._ray.is_initialized()
+        return bool(connected and self._ray.get_runtime_context().get_node_id() == self._node)
+
+
+class _Actor(Station):
+    """A station in a process of its own."""
+
+    def prepare(self, service: Service) -> Service:
+        keep_freed_memory()
+        seed_globals(service.seed)
+        return service
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Inside the block these variables are set, where they were not."""
+    added = [name for name in variables if name not in os.environ]
+    os.environ.update({name: variables[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+class _Forked:
+    """What this process has inherited."""
+
+    connected = False
+
+    def notice(self) -> None:
+        """In a child, just after the fork."""
+        ray = sys.modules.get("ray")
+        self.connected = self.connected or (ray is not None and ray.is_initialized())
+
+
+_forked: Final = _Forked()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked.notice)

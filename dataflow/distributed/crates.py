@@ -1,0 +1,234 @@
+"""Datapoints on their way through an object store: encoded as between processes, but for large arrays.
+
+Between the processes of one machine these stand in an arena. Here each becomes a buffer of its message, and the object
+store takes it from there as it is: written once where it was made, mapped where it is read. Guarantees:
+
+- What is encoded is the datapoint as it is now; the flow may go on to change it.
+- An array that the flow itself has filled (a batch, `dataflow.empty`) becomes the buffer without a copy, if nobody else
+  can reach it any more.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import weakref
+from array import array as words
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.descriptors import Descriptor
+from dataflow.transport.arena import ArenaWriter
+from dataflow.transport.blocks import LARGE_BYTES, Block
+from dataflow.transport.decoding import ArrayDecoder
+from dataflow.transport.encoding import ArrayEncoder
+from dataflow.transport.leases import ArenaReader, Base
+from dataflow.transport.parcels import Layout
+
+__all__ = ["CrateCodec", "CrateDecoder", "CrateEncoder"]
+
+_NUM_FRAMES: Final = 4  # of a message with arrays; behind them come the numbers of its buffers, and these
+_BYTE: Final = np.dtype(np.uint8)
+_KEPT_BYTES: Final = 32 << 20  # of memory of one size that nobody uses
+
+
+class _Loan(weakref.ref[Base]):
+    """Notices that nobody uses some memory any more."""
+
+    __slots__ = ("memory",)
+    memory: mmap.mmap
+
+
+class _Memory:
+    """Memory for arrays. It is used again when the last view of an array has died: pages that are warm cost nothing."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[mmap.mmap]] = {}  # by the logarithm of its size
+        self._loans: dict[int, _Loan] = {}  # by identity: what cannot be hashed, no reference to it can
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Base:
+        """An array of at least a byte, with anything in it."""
+        size = (math.prod(shape) * dtype.itemsize - 1).bit_length()
+        free = self._free.setdefault(size, [])
+        try:
+            memory = free.pop()
+        except IndexError:
+            # Private: what a forked child does to it is the child's alone.
+            memory = mmap.mmap(-1, 1 << size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        base = Base(shape, dtype, memory)
+        loan = _Loan(base, self._returned)
+        loan.memory = memory
+        self._loans[id(loan)] = loan
+        return base
+
+    def _returned(self, loan: _Loan) -> None:  # in whichever thread
+        self._loans.pop(id(loan), None)
+        free = self._free[(len(loan.memory) - 1).bit_length()]
+        if (len(free) + 1) * len(loan.memory) <= _KEPT_BYTES:
+            free.append(loan.memory)
+
+
+class _Crate:
+    """What an encoder has in place of the writer of an arena: a block is a buffer, and `start` its number."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, NDArray[np.uint8]] = {}  # not sent yet, in the order of their numbers
+        self._next = 0
+        self._memory = _Memory()
+        self._written: list[int] = []  # by `write`, since the last `unload`
+
+    def copy(self, array: NDArray[Any], like: Layout) -> Block:
+        buffer = self._memory.array((array.nbytes,), _BYTE).view(np.ndarray)
+        np.ndarray(array.shape, array.dtype, buffer, order=cast(Any, like[2]))[...] = array
+        return self._add(buffer)
+
+    def write(self, data: bytes) -> Block:
+        block = self._add(np.frombuffer(data, _BYTE))
+        self._written.append(block.start)
+        return block
+
+    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """An array for the flow to fill."""
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize < LARGE_BYTES:
+            return np.empty(shape, dtype)
+        base = self._memory.array(shape, dtype)
+        base.block = Block(0, 0, base.nbytes)
+        return base.view(np.ndarray)
+
+    def is_draft(self, base: Any) -> bool:
+        return type(base) is Base and base.block is not None
+
+    def release(self, base: Base) -> Block:
+        base.block = None
+        return self._add(base.view(np.ndarray).reshape(-1).view(_BYTE))
+
+    def give_back(self, block: Block) -> None:
+        del self._buffers[block.start]
+
+    def give_back_all(self) -> None:
+        self._buffers.clear()
+
+    def tidy(self) -> None:
+        """Nothing is kept."""
+
+    def unload(self, encoded: Sequence[Any]) -> tuple[bytes, list[NDArray[np.uint8]]]:
+        """The buffers of a message, and before them their numbers.
+
+        Messages leave in the order in which their datapoints were encoded: what has a lower number and is not in this
+        one belongs to a datapoint that failed half-way.
+        """
+        parcels = [item[2] for item in encoded if type(item) is tuple]
+        numbers = [data.start for pieces in parcels for _, data in pieces if type(data) is Block] + self._written
+        self._written = []
+        buffers = [self._buffers[number] for number in numbers]
+        last = max(numbers, default=-1)
+        for number in list(self._buffers):  # the worker's other thread may add to it meanwhile
+            if number <= last:
+                del self._buffers[number]
+        return words("Q", numbers).tobytes(), buffers
+
+    def _add(self, buffer: NDArray[np.uint8]) -> Block:
+        number, self._next = self._next, self._next + 1
+        self._buffers[number] = buffer
+        return Block(0, number, len(buffer))
+
+
+class CrateEncoder(ArrayEncoder):
+    """The sender's end."""
+
+    keeps_memory = False
+
+    def __init__(self) -> None:
+        self._crate = _Crate()
+        super().__init__(cast(ArenaWriter, self._crate))
+
+    def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
+        body, nbytes = super().join(encoded)
+        if len(body) == _NUM_FRAMES:
+            numbers, buffers = self._crate.unload(encoded)
+            body += [numbers, *buffers]
+        return body, nbytes
+
+
+class _Buffers:
+    """What a decoder has in place of the readers of all arenas: the buffers of the message in hand."""
+
+    def __init__(self, copy: bool) -> None:
+        self.by_number: dict[int, Any] = {}
+        self._copy = copy
+
+    def __getitem__(self, worker: int) -> _Buffers:
+        return self
+
+    def leases(
+        self, blocks: Iterable[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
+    ) -> list[NDArray[Any]]:
+        arrays = [np.ndarray(shape, dtype, self.by_number[number], 0, None, order) for _, number in blocks]
+        return [array.copy(order) for array in arrays] if self._copy else arrays
+
+    def read(self, status: int, number: int, nbytes: int) -> memoryview:
+        return memoryview(self.by_number[number])
+
+    def free(self, status: int) -> None:
+        """Whoever reads a buffer keeps it."""
+
+
+class CrateDecoder(ArrayDecoder):
+    """The receiver's end.
+
+    Args:
+        copy: Whether large arrays are copied out, and may be written to. Else they are views of the object store:
+            read-only, and each keeps all of its message there.
+    """
+
+    def __init__(self, copy: bool) -> None:
+        self._buffers = _Buffers(copy)
+        super().__init__(cast(Sequence[ArenaReader], self._buffers))
+
+    def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
+        if len(body) > _NUM_FRAMES:
+            self._buffers.by_number = dict(zip(words("Q", body[_NUM_FRAMES]), body[_NUM_FRAMES + 1 :], strict=True))
+        try:
+            return super().decode(worker, body[:_NUM_FRAMES])
+        finally:
+            self._buffers.by_number = {}
+
+    def decode_failure(self, body: Sequence[Any]) -> BaseException:
+        """The same; what the consumer itself has found out comes as it is."""
+        return body[0] if isinstance(body[0], BaseException) else super().decode_failure(body)
+
+
+class _EncoderPort:
+    """A worker's end, as a description."""
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return ()
+
+    def open_encoder(self) -> CrateEncoder:
+        return CrateEncoder()
+
+
+class CrateCodec:
+    """Between machines that trust each other.
+
+    Args:
+        copy: What the consumer does with large arrays, as for `CrateDecoder`.
+    """
+
+    def __init__(self, *, copy: bool) -> None:
+        self._copy = copy
+
+    def port(self, worker: int) -> _EncoderPort:
+        return _EncoderPort()
+
+    def open_decoder(self) -> CrateDecoder:
+        return CrateDecoder(self._copy)
+
+    def renew(self, worker: int) -> None:
+        """Nothing was its own."""
+
+    def close(self) -> None:
+        """Nothing is held."""

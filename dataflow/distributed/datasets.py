@@ -1,0 +1,282 @@
+"""Ray Data beside dataflows: a pass of a flow as a Ray dataset, and a Ray dataset as a flow.
+
+Guarantees:
+
+- A dataset that a flow has become is one pass of it, however often and by however many tasks it is read.
+- When a loop over a dataset ends, is left, or its flow is closed, Ray is told to read no more.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from dataflow.base import DataFlow, require_flow
+from dataflow.datapoint import component
+from dataflow.distributed.cluster import connect, ray_package
+from dataflow.distributed.shards import FlowPass, Shard
+from dataflow.errors import DataFlowError, LengthUnknown, MissingExtra, NotAddressable
+from dataflow.extras import optional
+from dataflow.life import life_of, terminated
+from dataflow.parallel.payload import Payload
+from dataflow.passes import root_stream
+from dataflow.seeding import Stream
+from dataflow.sources.source import Source
+
+__all__ = ["DataFromRayDataset", "from_ray_dataset", "to_ray_dataset"]
+
+_INSTALL: Final = 'pip install "dataflow-runners[ray-data]"'
+
+
+def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = None, rows_per_block: int = 256) -> Any:
+    """The next pass of a flow as a ``ray.data.Dataset``, read by tasks of the cluster, each a share of its indexes.
+
+    Components are stacked as `BatchData` does it: arrays of one shape, numbers, text. A random flow draws what it would
+    draw in a loop. However often the dataset is read, it is the same pass; call this function once for each epoch. A
+    pass that never ends makes a dataset that never ends, always from its beginning: use ``limit``, or leave the loop.
+
+    Ray puts blocks together until they have ``ray.data.DataContext.get_current().target_max_block_size``, 128 MiB,
+    before anyone sees a row. Lower it beforehand if rows are small or slow to come.
+
+    Args:
+        df: The flow; the tasks get a pickled copy.
+        names: The names of the columns, one for each component in order. Of dicts: the keys that become columns.
+        num_shards: How many tasks read. None decides by the number of CPUs; it is 1 if the flow cannot be addressed, or
+            never ends. Tasks that never end have to run all at once, each on a CPU.
+        rows_per_block: How many datapoints are stacked at a time.
+
+    Returns:
+        A ``ray.data.Dataset``, of which nothing was read yet. Its rows come in the order of the pass if
+        ``ds.context.execution_options.preserve_order`` is set to True.
+
+    Raises:
+        MissingExtra: Ray, or what Ray Data needs besides, is not installed; or is a release that differs too much.
+        NotAddressable: Several shards were asked of a flow that is only a sequence of passes; names the node.
+        NotPicklable: The flow cannot be sent; names node and attribute.
+        ShapeMismatch: While reading: a row differs from the first one in dtype or shape; names the column.
+        ValueError: While reading: there are more or fewer components than names.
+    """
+    require_flow(df, "to_ray_dataset")
+    names = _column_names(names, "to_ray_dataset")
+    rows_per_block = _at_least_one("rows_per_block", rows_per_block)
+    breaks = df.unaddressable()
+    if num_shards is not None and _at_least_one("num_shards", num_shards) > 1 and breaks is not None:
+        raise NotAddressable(
+            f"to_ray_dataset divides a pass among {num_shards} shards by index, but {type(breaks).__name__} is only a "
+            "sequence of passes. Leave out num_shards, and do the costly work with map_batches of the dataset; or put "
+            "the datapoints into a list (DataFromList)"
+        )
+    data = _ray_data()
+    if num_shards is None:
+        divisible = breaks is None and not df.endless
+        most = 2 * int(ray_package().cluster_resources().get("CPU", 1))
+        num_shards = max(1, min(math.ceil(len(df) / rows_per_block), most)) if divisible else 1
+    life = life_of(df)
+    of = FlowPass(df, life.passes, root_stream(df))
+    packed = _Payload(of).packed()
+    life.passes += 1
+    shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]
+    try:
+        return data.read_datasource(_datasource(shards, packed), override_num_blocks=num_shards)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise MissingExtra(
+            f"Ray {ray_package().__version__} has changed what it calls its developer API for reading datasets: "
+            f"{error}. Install a release that this version of dataflow knows: {_INSTALL}"
+        ) from error
+
+
+def from_ray_dataset(ds: Any, names: Sequence[str], batch_size: int | None = None) -> DataFlow:
+    """The rows of a Ray dataset as a flow; each pass reads the dataset once.
+
+    Datapoints are lists with a component for each name. Arrays are yours: they can be kept, and written to. Numbers are
+    numpy scalars of the column's dtype. The order is Ray's, and may differ from pass to pass; so the flow cannot be
+    addressed. It has a length if the dataset is materialized.
+
+    Args:
+        ds: A ``ray.data.Dataset``; or an iterator over one, such as the share ``ds.streaming_split(world)[rank]`` of a
+            rank. Then no rank gets its first datapoint of a pass before all have begun it.
+        names: The columns, in this order.
+        batch_size: Rows per datapoint; the last of a pass may have fewer. None gives single rows.
+
+    Raises:
+        TypeError: `ds` is neither.
+        KeyError: While iterating: there is no such column; lists those that there are.
+        DataFlowError: While iterating: this process has no connection to the cluster of the dataset.
+    """
+    return DataFromRayDataset(ds, names, batch_size)
+
+
+class DataFromRayDataset(Source):
+    """What `from_ray_dataset` makes."""
+
+    def __init__(self, ds: Any, names: Sequence[str], batch_size: int | None = None) -> None:
+        if not callable(getattr(ds, "iter_batches", None)):
+            cure = "; for the other direction there is to_ray_dataset" if isinstance(ds, DataFlow) else ""
+            raise TypeError(
+                "from_ray_dataset expects a dataset of Ray Data, or an iterator over one, such as streaming_split "
+                f"gives, got {type(ds).__name__}{cure}"
+            )
+        self.ds = ds
+        self.names = _column_names(names, "from_ray_dataset")
+        self.batch_size = None if batch_size is None else _at_least_one("batch_size", batch_size)
+        # Only here is the number known without reading.
+        self._num_rows = int(ds.count()) if type(ds).__name__ == "MaterializedDataset" else None
+
+    def __len__(self) -> int:
+        if self._num_rows is None:
+            raise LengthUnknown(
+                "Ray does not know how many rows a dataset has before it has read it. Give from_ray_dataset "
+                "ds.materialize(), which reads it once, or put FixedSizeData above"
+            )
+        return math.ceil(self._num_rows / (self.batch_size or 1))
+
+    @property
+    def reproducible(self) -> bool:
+        return False
+
+    def reset_state(self) -> None:
+        ray = ray_package()
+        if not ray.is_initialized():
+            raise DataFlowError(
+                "this process is not connected to the Ray cluster of the dataset. Iterate it where the dataset was "
+                "made, or in a task or an actor of that cluster; a parallel map above it moves the work elsewhere"
+            )
+        connect()  # says so if the connection is that of the parent
+        life_of(self).own(self, _Readings())
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        readings = life_of(self).resource
+        assert isinstance(readings, _Readings), "a pass begins after a reset"
+        batches = iter(self.ds.iter_batches(batch_size=self.batch_size, batch_format="numpy"))
+        return self._datapoints(_Reading(batches, type(self).__name__), readings)
+
+    def _datapoints(self, reading: _Reading, readings: _Readings) -> Iterator[Any]:
+        readings.add(reading)
+        try:
+            for batch in reading:
+                columns = [component(batch, name) for name in self.names]
+                if self.batch_size is None:
+                    yield from map(list, zip(*(map(_own, column) for column in columns), strict=True))
+                else:
+                    yield [column if column.flags.writeable else column.copy() for column in columns]
+        finally:
+            readings.discard(reading)
+            reading.close()
+
+
+class _Reading:
+    """One reading of a dataset, which may be closed while another thread makes a step.
+
+    Guarantees:
+
+    - It is closed once nobody is inside it: by whoever closes it, or by the step during which that was asked for. The
+      step looks again after it has let go of the lock, so one of both sees the other.
+    """
+
+    def __init__(self, batches: Any, owner: str) -> None:
+        self._batches = batches
+        self._owner = owner
+        self._step = threading.Lock()
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            with self._step:
+                if self._closed:
+                    raise terminated(self._owner)
+                return next(self._batches)
+        finally:
+            if self._closed:
+                self.close()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._step.acquire(blocking=False):
+            try:
+                self._batches.close()
+            finally:
+                self._step.release()
+
+
+class _Readings:
+    """Those of one flow that are under way."""
+
+    def __init__(self) -> None:
+        self._open: set[_Reading] = set()
+        self.add, self.discard = self._open.add, self._open.discard
+
+    def close(self) -> None:
+        """Close all. Idempotent."""
+        for reading in list(self._open):
+            reading.close()
+
+
+class _Payload(Payload):
+    """A pass of a flow on its way to tasks."""
+
+    otherwise = ""
+
+    def packed(self) -> bytes:
+        _, (data,) = self.__reduce__()
+        return bytes(data)
+
+
+def _ray_data() -> Any:
+    """The package ray.data, in a process that is connected to a cluster."""
+    for package in ("pandas", "pyarrow"):  # which Ray does not bring
+        optional(package, "ray-data", "Ray Data needs")
+    connect()
+    return optional("ray.data", "ray-data", "Ray datasets need")
+
+
+def _datasource(shards: Sequence[Shard], packed: bytes) -> Any:
+    """What Ray Data asks for tasks. Its class is made here, because the class that it derives from is only here."""
+    from ray.data.block import BlockAccessor, BlockMetadata
+    from ray.data.datasource import Datasource, ReadTask
+
+    ray = ray_package()
+    unknown = BlockMetadata(**{field.name: None for field in fields(BlockMetadata)})
+    flow = ray.put(packed)  # once for all tasks; a task holds a reference
+
+    def blocks(shard: Shard) -> Iterator[Any]:
+        yield from map(BlockAccessor.batch_to_block, shard.read(ray.get(flow)))
+
+    class DataFlowDatasource(Datasource):  # type: ignore[misc]
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, per_task_row_limit: int | None = None, *_: Any, **__: Any) -> Any:
+            options = {} if per_task_row_limit is None else {"per_task_row_limit": per_task_row_limit}
+            return [ReadTask(partial(blocks, shard), unknown, **options) for shard in shards]
+
+    return DataFlowDatasource()
+
+
+def _own(value: Any) -> Any:
+    """A row of a column: an array that keeps no block alive, or a scalar as it is."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _column_names(names: Sequence[str], owner: str) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{owner}: names is a list of the names of columns, got {names!r}")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{owner}: names has one name for each column, each another, got {list(names)}")
+    return tuple(names)
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    number = operator.index(value)
+    if number < 1:
+        raise ValueError(f"{name} is an integer from 1, got {number}")
+    return number

@@ -1,0 +1,111 @@
+"""The parallel map whose workers are actors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, SupportsIndex
+
+from dataflow.base import DataFlow
+from dataflow.distributed.staff import Actors
+from dataflow.failures import Budget
+from dataflow.parallel.mapping import ParallelMap
+from dataflow.parallel.staffing import UNBOUNDED
+from dataflow.parallel.terms import ThreadTerms
+from dataflow.transport.credit import Window
+from dataflow.transport.trays import Tray
+
+__all__ = ["RayMapData"]
+
+
+class RayMapData(Actors, ParallelMap):
+    """Apply a function to every datapoint, in `num_proc` actors on a Ray cluster.
+
+    It means the same as `MultiProcessMapDataZMQ`, with and without `strict`. The consumer reads `ds` itself, so every
+    datapoint crosses the network twice: where the actors can read the source themselves, `RayRunner` over the whole
+    chain moves half as much.
+
+    Args:
+        ds: The input. It is reset and read in this process.
+        num_proc: Actors. 0 calls the function in the consumer, without Ray.
+        map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
+        buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, those that wait for
+            a slower one before them are among these.
+        strict: Whether a pass is exactly one of `MapData`.
+        ordered: With `strict`, whether the order is kept, too.
+        with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
+            give it: with `strict` the random numbers do not depend on which worker does the work.
+        max_restarts: How many actors that are lost are replaced, in all. What they had been given is done again: with
+            `strict` the output is that of an undisturbed run. The next loss is a `WorkerDied`.
+        max_failures: How many datapoints may fail, as for `MultiProcessMapDataZMQ`.
+        worker_init: Called without arguments once in each actor, before the first datapoint.
+        thread_limit: Threads of native libraries in each actor, as for `RayRunner`.
+        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the actors are alive.
+        in_flight: Replies of each actor that are asked for ahead. It is given one task more than that.
+        chunk_bytes: A reply has no more bytes than this, but for its last datapoint. So many for each reply in flight
+            may be under way to the actors, too.
+        chunk_items: A reply has no more datapoints than this.
+        chunk_seconds: A reply is not held back for longer than this, to be filled up; None for as long as it takes.
+        copy: Whether large arrays are copied out of the object store, and may be written to, as for `RayRunner`.
+        actor_options: Options of the actors, as for `RayRunner`.
+        address: Of the cluster, as for `RayRunner`.
+        start_timeout: Seconds that an actor may take to start.
+
+    Raises:
+        MissingExtra: The package ray is not installed.
+        WorkerDied: An actor is lost: killed, or with its node, or out of reach. The cause is what Ray says of it.
+        WorkerError: The function raised an exception that cannot be pickled. Any other arrives as its own type, with
+            the actor's traceback as its cause.
+        TimeoutError: No datapoint came for `timeout` seconds, or an actor did not start within `start_timeout`.
+        NotPicklable: The function cannot be sent.
+        NotReentrant: A later iteration of the same map took over.
+
+    Example:
+        >>> df = DataFromGenerator(lambda: ([k] for k in range(5)))
+        >>> list(RayMapData(df, 0, lambda dp: [dp[0] ** 2], strict=True))  # in this process, for a debugger
+        [[0], [1], [4], [9], [16]]
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_proc: SupportsIndex | None = None,
+        map_func: Callable[[Any], Any] | None = None,
+        *,
+        buffer_size: int = 200,
+        strict: bool = False,
+        ordered: bool = True,
+        with_rng: bool = False,
+        max_restarts: SupportsIndex = 0,
+        max_failures: Budget | None = None,
+        worker_init: Callable[[], object] | None = None,
+        thread_limit: ThreadTerms = "share",
+        timeout: float | None = None,
+        in_flight: SupportsIndex = 2,
+        chunk_bytes: SupportsIndex = 8 << 20,
+        chunk_items: SupportsIndex = 4096,
+        chunk_seconds: float | None = 0.05,
+        copy: bool = False,
+        actor_options: Mapping[str, Any] | None = None,
+        address: str | None = None,
+        start_timeout: float = 60.0,
+    ) -> None:
+        super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
+        self.set_staff(self.num_workers, UNBOUNDED, timeout)
+        self.set_actors(
+            in_flight=in_flight,
+            chunk_bytes=chunk_bytes,
+            chunk_items=chunk_items,
+            chunk_seconds=chunk_seconds,
+            copy=copy,
+            actor_options=actor_options,
+            address=address,
+            start_timeout=start_timeout,
+        )
+        self.set_restarts(max_restarts)
+        self.set_terms(max_failures, worker_init, thread_limit)
+
+    def window_of_worker(self) -> Window:
+        return UNBOUNDED  # it does no more than it is asked for
+
+    def make_tray(self) -> Tray:
+        return self.deal()

@@ -1,0 +1,133 @@
+"""The runner whose workers are actors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, SupportsIndex
+
+from dataflow.base import DataFlow
+from dataflow.distributed.staff import Actors
+from dataflow.distributed.weighing import WeighedSpans
+from dataflow.failures import Budget
+from dataflow.parallel.desk import Desk
+from dataflow.parallel.runner import Runner
+from dataflow.parallel.staffing import UNBOUNDED
+from dataflow.parallel.terms import ThreadTerms
+from dataflow.transport.trays import Tray
+
+__all__ = ["RayRunner"]
+
+
+class RayRunner(Actors, Runner):
+    """Run a flow in `num_proc` actors on a Ray cluster.
+
+    It means the same as `MultiProcessRunnerZMQ`, with and without `strict`, and gives the same datapoints: random
+    numbers depend neither on the cluster nor on where in it an actor runs. `ds` travels to the actors by pickle, so
+    every node of the cluster needs the packages and the files that it uses; ``actor_options={"runtime_env": ...}`` is
+    Ray's way to bring them.
+
+    Large arrays (16 KiB and more) arrive as read-only views of the object store, and each keeps the whole reply in
+    which it came there: pass ``copy=True`` to write to them, or to keep a few for long.
+
+    Args:
+        ds: The flow. It is reset once inside every actor, and not in this process.
+        num_proc: Actors, each a process somewhere in the cluster. 0 runs the flow in the consumer, without Ray.
+        hwm: Datapoints that a worker may have sent and the consumer has not yet handed out, as for
+            `MultiProcessRunnerZMQ`: it lowers `chunk_items` so that at most ``2 * hwm + 2`` are computed ahead.
+        strict: Whether a pass is exactly one of `ds`, as for `MultiProcessRunnerZMQ`.
+        ordered: With `strict`, whether the order is kept, too.
+        max_restarts: How many actors that are lost, with their process or node, are replaced, in all. With `strict`
+            what is missing is made anew, so that every datapoint comes exactly once; else what the actor had made and
+            not delivered is gone, and its successor begins with the first of its passes.
+        max_failures: How many datapoints may be skipped, as for `MultiProcessRunnerZMQ`.
+        worker_init: Called without arguments once in each actor, before the flow is reset there.
+        thread_limit: Threads that BLAS, OpenMP and OpenCV may use in each actor: a number; "share" for as many as it
+            has of ``num_cpus``; None to leave them alone.
+        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the actors are alive.
+        in_flight: Replies of each actor that are asked for ahead: 2 keep it busy; from other machines 4 may pay.
+        chunk_bytes: A reply has no more bytes than this, but for its last datapoint. Under way for one actor are
+            ``in_flight + 1`` replies at most.
+        chunk_items: A reply has no more datapoints than this.
+        chunk_seconds: A reply is not held back for longer than this, to be filled up; None for as long as it takes.
+        copy: Whether large arrays are copied out of the object store, and may be written to.
+        actor_options: Options of the actors, as for ``ray.remote``; one CPU each where it has no "num_cpus". To spread
+            them over the nodes: ``{"scheduling_strategy": "SPREAD"}``.
+        address: Of the cluster, as for ``ray.init``, if this process is not connected to one. None is the cluster in
+            the environment variable RAY_ADDRESS, else one that is started on this machine, and ends with this process
+            or by ``ray.shutdown()``. No other cluster is ever shut down.
+        start_timeout: Seconds that an actor may take to start.
+
+    Raises:
+        MissingExtra: The package ray is not installed.
+        WorkerDied: An actor is lost: killed, or with its node, or out of reach. The cause is what Ray says of it.
+        WorkerError: An actor raised an exception that cannot be pickled. Any other arrives as its own type, with the
+            actor's traceback as its cause, after all datapoints that it had made before.
+        TimeoutError: No datapoint came for `timeout` seconds; or an actor did not start within `start_timeout`: the
+            message lists the resources that it asks for and those that are free.
+        NotPicklable: A node cannot be sent; names the node and the attribute.
+        NotReentrant: A later iteration of the same runner took over.
+        NotAddressable: With `strict`, several workers shall share the passes of a flow that cannot be addressed.
+        TooManyFailures: `max_failures` is used up; the last error is the cause.
+
+    Example:
+        >>> df = MapData(DataFromList([[k] for k in range(4)], shuffle=False), lambda dp: [dp[0] ** 2])
+        >>> RayRunner(df, 4, strict=True, actor_options={"num_cpus": 2}).addressable
+        True
+        >>> list(RayRunner(df, 0))  # in this process, for a debugger
+        [[0], [1], [4], [9]]
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_proc: SupportsIndex = 1,
+        hwm: SupportsIndex | None = None,
+        *,
+        strict: bool = False,
+        ordered: bool = True,
+        max_restarts: SupportsIndex = 0,
+        max_failures: Budget | None = None,
+        worker_init: Callable[[], object] | None = None,
+        thread_limit: ThreadTerms = "share",
+        timeout: float | None = None,
+        in_flight: SupportsIndex = 2,
+        chunk_bytes: SupportsIndex = 8 << 20,
+        chunk_items: SupportsIndex = 4096,
+        chunk_seconds: float | None = 0.05,
+        copy: bool = False,
+        actor_options: Mapping[str, Any] | None = None,
+        address: str | None = None,
+        start_timeout: float = 60.0,
+    ) -> None:
+        super().__init__(ds, num_proc, UNBOUNDED, timeout)
+        self.set_actors(
+            in_flight=in_flight,
+            chunk_bytes=chunk_bytes,
+            chunk_items=chunk_items if hwm is None else _items_of(hwm, in_flight, chunk_items),
+            chunk_seconds=chunk_seconds,
+            copy=copy,
+            actor_options=actor_options,
+            address=address,
+            start_timeout=start_timeout,
+        )
+        self.set_strict(strict, ordered)
+        self.set_restarts(max_restarts)
+        self.set_terms(max_failures, worker_init, thread_limit)
+
+    def make_strict_tray(self) -> Tray:
+        return self.deal()
+
+    def make_desk(self, tray: Tray | None) -> Desk:
+        if tray is None or not self.by_index:
+            return super().make_desk(tray)
+        bytes_each = self.in_flight * self.chunking.nbytes
+        return WeighedSpans(tray, self.num_workers, bytes_each, grain=self.ds.grain, ordered=self.ordered)
+
+
+def _items_of(hwm: SupportsIndex, in_flight: SupportsIndex, chunk_items: SupportsIndex) -> int:
+    """How many datapoints a reply may have so that, with one more on its way and one in hand, `hwm` holds."""
+    if operator.index(hwm) < 0:
+        raise ValueError(f"hwm is a number of datapoints, got {hwm}")
+    most = (2 * operator.index(hwm) + 1) // (operator.index(in_flight) + 1)
+    return max(1, min(operator.index(chunk_items), most))

@@ -1,0 +1,161 @@
+"""What a task of Ray Data reads: a share of one pass of a flow, as blocks of columns.
+
+Guarantees:
+
+- The shards of a pass, one behind the other, are the pass: the same datapoints in the same order, however many shards.
+- Nothing is remembered between tasks: reading a shard again gives the same.
+- A column has one dtype and one shape in all shards, or there is an error.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, DataFlow
+from dataflow.datapoint import components, present, selected, stack
+from dataflow.errors import ShapeMismatch, WorkerError
+from dataflow.passes import open_flow
+from dataflow.seeding import Stream
+from dataflow.transforms.indexing import consecutive
+from dataflow.workers.payload import dumps
+from dataflow.workers.process import seed_globals
+
+__all__ = ["Columns", "FlowPass", "Shard"]
+
+Columns = dict[str, NDArray[Any]]
+Form = dict[str, tuple[str, tuple[int, ...]]]
+"""The dtype of each column, and the shape of one row of it."""
+
+
+@dataclass(frozen=True)
+class FlowPass:
+    """One pass of a flow: what all its shards are cut from."""
+
+    df: DataFlow
+    p: int
+    stream: Stream
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A share of a pass, and what becomes of it.
+
+    Attributes:
+        index: Which shard of `count`. Consecutive datapoints, in the order of the shards; of a flow that never ends,
+            every `count`-th block.
+        names: Of the columns.
+        rows_per_block: How many datapoints are stacked at a time.
+    """
+
+    index: int
+    count: int
+    names: tuple[str, ...]
+    rows_per_block: int
+
+    def read(self, packed: bytes) -> Iterator[Columns]:
+        """The blocks, in the process that reads them; `packed` is a pickled `FlowPass`."""
+        of: FlowPass = pickle.loads(packed)
+        seed_globals((of.stream.root, of.p, self.index))
+        try:
+            open_flow(of.df, of.stream)
+            first = self._first_of_all(of)
+            form = _form(self._columns(first)) if first else None
+            datapoints = self._datapoints(of)
+            while rows := list(islice(datapoints, self.rows_per_block)):
+                columns = self._columns(rows)
+                form = form or _form(self._columns(rows[:1]))
+                _require_form(columns, form)
+                yield columns
+        except Exception as error:
+            if not _travels(error):
+                raise WorkerError("".join(traceback.format_exception_only(error)).strip()) from error
+            raise
+        finally:
+            of.df.close()
+
+    def _datapoints(self, of: FlowPass) -> Iterator[Any]:
+        if not of.df.addressable:
+            return of.df.run_pass(of.p, of.stream)
+        return present(of.df.at(self._indexes(of), of.stream))
+
+    def _indexes(self, of: FlowPass) -> Blocks:
+        if of.df.endless:
+            size = self.rows_per_block
+            return (np.arange(first, first + size) for first in count(self.index * size, self.count * size))
+        begin, end = (self._cut(of.df, k) for k in (self.index, self.index + 1))
+        first = of.p * len(of.df)
+        return consecutive(first + begin, first + end)
+
+    def _cut(self, df: DataFlow, k: int) -> int:
+        """The position at which shard `k` begins."""
+        n = len(df)
+        return n if k == self.count else n * k // self.count // df.grain * df.grain
+
+    def _first_of_all(self, of: FlowPass) -> list[Any]:
+        """The first datapoint of the pass, with which other shards compare theirs; nothing where it was dropped."""
+        if self.index == 0:
+            return []
+        first = 0 if of.df.endless else of.p * len(of.df)
+        return list(present(of.df.at([np.array([first])], of.stream)))
+
+    def _columns(self, rows: list[Any]) -> Columns:
+        """Some datapoints, side by side.
+
+        Raises:
+            ValueError: There are more or fewer components than names.
+            ShapeMismatch: Values of one column differ in shape.
+        """
+        names = self.names
+        if isinstance(rows[0], dict):
+            rows = [list(selected(row, names).values()) for row in rows]
+        elif (found := len(list(components(rows[0])))) != len(names):
+            raise ValueError(
+                f"to_ray_dataset was given {len(names)} names of columns, {list(names)}, and datapoints have {found} "
+                "components. Give one for each, or choose components with SelectComponent"
+            )
+        try:
+            return dict(zip(names, stack(rows), strict=True))
+        except ShapeMismatch as error:
+            for k, name in enumerate(names):
+                shapes = dict.fromkeys(
+                    np.shape(row[k]) for row in rows if isinstance(row, list | tuple) and k < len(row)
+                )
+                if len(shapes) > 1:
+                    raise _not_one_form(name, " and ".join(map(str, shapes))) from error
+            raise
+
+
+def _form(columns: Columns) -> Form:
+    return {
+        name: ("text" if column.dtype.kind == "U" else str(column.dtype), column.shape[1:])
+        for name, column in columns.items()
+    }
+
+
+def _require_form(columns: Columns, form: Form) -> None:
+    for name, (dtype, shape) in _form(columns).items():
+        if (dtype, shape) != form[name]:
+            raise _not_one_form(name, f"{form[name][0]} {form[name][1]} and {dtype} {shape}")
+
+
+def _not_one_form(name: str, found: str) -> ShapeMismatch:
+    return ShapeMismatch(
+        f"column {name!r} of a Ray dataset has one dtype and one shape, and there are {found}. Resize, pad or convert "
+        "with MapDataComponent before to_ray_dataset"
+    )
+
+
+def _travels(error: Exception) -> bool:
+    """Whether an exception survives pickling. Else one of Ray's own would arrive, without its type and text."""
+    try:
+        return type(pickle.loads(dumps(error))) is type(error)
+    except Exception:  # whatever pickling raises
+        return False

@@ -1,0 +1,129 @@
+"""The choices of whatever has actors for workers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, SupportsIndex
+
+from dataflow.distributed.actors import Start
+from dataflow.distributed.asking import Asking, Demand
+from dataflow.distributed.cluster import Cluster, RayCluster
+from dataflow.distributed.crates import CrateCodec
+from dataflow.distributed.dealing import DealtTray
+from dataflow.distributed.station import Chunking
+from dataflow.distributed.weighing import WeighedSpans
+from dataflow.parallel.orders import Orders
+from dataflow.parallel.plan import Plan
+from dataflow.parallel.staffing import Placed, Staffed
+from dataflow.seeding import Stream
+from dataflow.transport.channel import Channel
+from dataflow.transport.codec import Codec
+from dataflow.transport.credit import Credit, Window
+from dataflow.workers.native_threads import ThreadLimit, limit_of
+
+__all__ = ["Actors"]
+
+_OURS: Final = {
+    "concurrency_groups",
+    "get_if_exists",
+    "lifetime",
+    "max_concurrency",
+    "max_restarts",
+    "max_task_retries",
+    "name",
+}
+"""Options of an actor that would break what is promised: an actor that outlives its runner, or is restarted by Ray."""
+
+_SHORT_TASK: Final = 5e-3  # seconds: the way to an actor and back takes as long as five to a process
+_LONG_TASK: Final = 20e-3
+
+
+class Actors(Staffed):
+    """The choices of whatever has actors for workers."""
+
+    own_process = True
+    make_cluster: ClassVar[Callable[[str | None], Cluster]] = RayCluster
+
+    chunking: Chunking
+    in_flight: int
+    copy: bool
+    actor_options: dict[str, Any]
+    address: str | None
+    start_timeout: float
+
+    def set_actors(
+        self,
+        *,
+        in_flight: SupportsIndex,
+        chunk_bytes: SupportsIndex,
+        chunk_items: SupportsIndex,
+        chunk_seconds: float | None,
+        copy: bool,
+        actor_options: Mapping[str, Any] | None,
+        address: str | None,
+        start_timeout: float,
+    ) -> None:
+        """Check and keep what the user gave."""
+        self.in_flight = _at_least_one("in_flight", in_flight)
+        self.chunking = Chunking(
+            _at_least_one("chunk_items", chunk_items), _at_least_one("chunk_bytes", chunk_bytes), chunk_seconds
+        )
+        if chunk_seconds is not None and chunk_seconds < 0:
+            raise ValueError(f"chunk_seconds is a number of seconds from 0, or None for no bound, got {chunk_seconds}")
+        if start_timeout <= 0:
+            raise ValueError(f"start_timeout is a number of seconds above 0, got {start_timeout}")
+        if refused := sorted(_OURS.intersection(actor_options or ())):
+            raise ValueError(
+                f"actor_options cannot hold {', '.join(refused)}: {type(self).__name__} restarts its actors itself, "
+                "with max_restarts=, and ends them. Pass resources and where to place them"
+            )
+        self.copy = bool(copy)
+        self.actor_options = {"num_cpus": 1, **(actor_options or {})}
+        self.address = address
+        self.start_timeout = start_timeout
+        self.window = Window(self.chunking.items, most_queued=self.chunking.nbytes)
+
+    # -- what is chosen ------------------------------------------------------------------------------------------------
+
+    def starter(self) -> Start:
+        return Start(type(self).make_cluster(self.address), self.actor_options)
+
+    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+        asking = Asking(
+            self.title,
+            self.num_workers,
+            self.chunking,
+            in_flight=self.in_flight,
+            start_timeout=self.start_timeout,
+        )
+        return asking, CrateCodec(copy=self.copy), Demand(asking, self.num_workers)
+
+    def deal(self) -> DealtTray:
+        """How tasks go to the actors: one more than the replies that are asked for, so that nobody waits for one."""
+        return DealtTray(self.in_flight + 1, self.bytes_ahead())
+
+    def bytes_ahead(self) -> int:
+        """Bytes that may be under way, of tasks and of what comes of them, each."""
+        return self.num_workers * self.in_flight * self.chunking.nbytes
+
+    def make_engine(self, plan: Plan, stream: Stream) -> Placed:
+        asking = plan.channel
+        assert isinstance(asking, Asking), "as it was made above"
+        plan.died = asking.died
+        if isinstance(plan.desk, Orders):
+            plan.desk.short_task, plan.desk.long_task = _SHORT_TASK, _LONG_TASK
+        if isinstance(plan.desk, WeighedSpans):
+            plan.desk.weigh_by(asking)
+        return super().make_engine(plan, stream)
+
+    def threads_of_worker(self) -> ThreadLimit | None:
+        if self.thread_limit == "share":  # of the cores that an actor has for itself
+            return limit_of(max(1, int(self.actor_options["num_cpus"])), exact=False)
+        return super().threads_of_worker()
+
+
+def _at_least_one(name: str, value: SupportsIndex) -> int:
+    if operator.index(value) < 1:
+        raise ValueError(f"{name} is at least 1, got {value}")
+    return operator.index(value)

@@ -1,0 +1,27 @@
+"""Optional packages: imported where they are used, and named where they are missing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from dataflow.errors import MissingExtra
+
+__all__ = ["optional"]
+
+
+def optional(package: str, extra: str, purpose: str) -> Any:
+    """An optional package.
+
+    Args:
+        package: Its name.
+        extra: The extra of ours that installs it.
+        purpose: What needs it, in the plural or as part of a sentence: "LMDB files need".
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtra(f'{purpose} the package {package}: pip install "dataflow-runners[{extra}]"') from error

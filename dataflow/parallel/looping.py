@@ -1,0 +1,106 @@
+"""What a loop over a runner or map gets: a pass of its own if it is strict, else the next of what its workers mix."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from dataflow.base import DataFlow
+from dataflow.life import Life, life_of
+from dataflow.parallel.addressing import Addressed
+from dataflow.parallel.passing import Passing
+from dataflow.parallel.terms import initialise, steps_told
+from dataflow.passes import known_length
+from dataflow.seeding import Stream
+from dataflow.transforms.repeating import passes_on
+
+__all__ = ["Looped", "until_over"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Looped(Addressed):
+    """A node whose workers repeat their work for ever, or share each pass."""
+
+    strict: bool = False
+    ordered: bool = False  # whether the order is that of a pass
+
+    def strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        """Exactly the datapoints of pass `p`."""
+        raise NotImplementedError
+
+    def mixed_pass(self, stream: Stream) -> Iterator[Any]:
+        """What comes next of the mixture, as many as a pass has."""
+        raise NotImplementedError
+
+    @property
+    def indexed(self) -> bool:
+        return self.strict
+
+    @property
+    def endless(self) -> bool:
+        return self.ds.endless if self.strict else known_length(self) is None
+
+    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.strict and self.endless:
+            # Its one pass has no end: as without workers, a loop goes on where the last one stopped.
+            begin = partial(self.strict_pass, 0, stream)
+            return self._alive(life_of(self).continued.take(stream, begin, type(self).__name__))
+        if self.strict:
+            return self.strict_pass(p, stream)
+        length = known_length(self)
+        if length is None:
+            self._warn_endless()
+        return iter(()) if length == 0 else self.mixed_pass(stream)
+
+    def passes_here(self, ds: DataFlow, stream: Stream) -> Iterator[Any]:
+        """Pass after pass of `ds`, in the consumer: a loop goes on where the last one stopped."""
+        life = life_of(self)
+        begin = self.told_here(partial(passes_on, ds, stream, life.begun))
+        life.begun += 1
+        return life.continued.take(stream, begin, type(self).__name__)
+
+    def told_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+        """The same; without workers, its nodes are told here what they would be told in one."""
+        return begin if self.num_workers or self.max_failures is None else partial(steps_told, begin, self)
+
+    def reset_state(self) -> None:
+        """Stop the workers, if there are any, and start new ones. What they work on is reset inside each."""
+        if self.num_workers:
+            stream = life_of(self).stream
+            assert stream is not None, "reset_state was wrapped: it finds its place"
+            self.start(stream)  # before an input that is read here has threads, or files that a child would inherit
+        else:
+            self.begin_terms()
+            if self.worker_init is not None:
+                initialise(self.worker_init)
+        if not self.num_workers or not self.remote_inputs:
+            super().reset_state()
+
+    def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+        """The same; and whoever iterates it holds this node, as what goes on from loop to loop must not."""
+        yield from datapoints
+
+    def _warn_endless(self) -> None:
+        if not life_of(self).warned:
+            life_of(self).warned = True
+            _LOG.info(
+                "%s over %s, which has no length: its passes never end. Pass strict=True for passes that end with "
+                "those of its input, leave the loop with break, or give the input a length with FixedSizeData",
+                type(self).__name__,
+                type(self.ds).__name__,
+            )
+
+
+def until_over(
+    chunks: Iterable[Iterator[Any]], engine: Passing, ticket: object, life: Life, held: object
+) -> Iterator[Iterator[Any]]:
+    """The chunks of a strict pass; `held` lives as long as somebody iterates them."""
+    try:
+        yield from chunks
+    finally:
+        if engine.failed:
+            life.settle()
+        engine.abandon(ticket)

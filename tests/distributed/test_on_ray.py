@@ -1,0 +1,213 @@
+"""RayRunner and RayMapData on a real cluster, of one node and of two."""
+
+import importlib.util
+import itertools
+import os
+import signal
+import sys
+
+import numpy as np
+import psutil
+import pytest
+
+import dataflow
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromList,
+    FakeData,
+    MapData,
+    MultiProcessRunnerZMQ,
+    RandomMapData,
+    RayMapData,
+    RayRunner,
+    ShuffleData,
+    WorkerDied,
+    worker_info,
+)
+from tests.support.fakes import Draws, Forever, Numbers
+from tests.support.faults import TwoArguments
+from tests.support.waits import LIMIT, wait_until
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.usefixtures("cluster"),
+]
+
+
+@pytest.fixture(autouse=True)
+def unseeded():
+    yield
+    dataflow.seed(None)
+
+
+def jittered(dp, rng):
+    return [dp[0], float(rng.normal())]
+
+
+def chain(n):
+    return RandomMapData(ShuffleData(DataFromList([[k] for k in range(n)])), jittered)
+
+
+def listed(n):
+    return DataFromList([[k] for k in range(n)], shuffle=False)
+
+
+def remote(ds, num=1, **more):
+    return RayRunner(ds, num, **{"timeout": LIMIT, **more})
+
+
+class Pids(DataFlow):
+    def __iter__(self):
+        for k in itertools.count():
+            yield [os.getpid(), k]
+
+
+def test_strict_passes_are_those_of_the_flow_itself():
+    dataflow.seed(1)
+    alone = chain(3000)
+    expected = [list(alone) for _ in range(3)]
+    with remote(chain(3000), 2, strict=True) as df:
+        assert list(df) == expected[0]
+        next(iter(df))
+        assert list(df) == expected[2]
+        assert df[5000:5010] == alone[5000:5010]
+
+
+def test_the_mixture_has_the_random_numbers_of_workers_of_this_machine():
+    dataflow.seed(2)
+    found = {}
+    for kind in (RayRunner, MultiProcessRunnerZMQ):
+        with kind(Draws(), 2, timeout=LIMIT) as df:
+            streams = {0: [], 1: []}
+            while min(map(len, streams.values())) < 8:
+                for worker, number in df:
+                    streams[worker].append(number)
+            found[kind] = [numbers[:8] for numbers in streams.values()]
+    assert found[RayRunner] == found[MultiProcessRunnerZMQ]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_arrays_come_through_the_store(copied):
+    dataflow.seed(3)
+    expected = list(BatchData(FakeData([(60, 60), (3,)], 200, dtype="float32"), 50))
+    with remote(BatchData(FakeData([(60, 60), (3,)], 200, dtype="float32"), 50), 2, strict=True, copy=copied) as df:
+        for (large, small), (large_too, small_too) in zip(df, expected, strict=True):
+            assert (large == large_too).all() and (small == small_too).all()
+            assert large.flags.writeable == copied and small.flags.writeable
+
+
+def test_a_map_reads_here_and_works_there():
+    def where(dp):
+        return [dp[0], os.getpid(), float(dp[1].sum())]
+
+    source = DataFromList([[k, np.full(3000, k)] for k in range(500)], shuffle=False)
+    with RayMapData(source, 2, where, strict=True, timeout=LIMIT) as df:
+        for _ in range(2):
+            found = list(df)
+            assert [(k, total) for k, _, total in found] == [(k, 3000.0 * k) for k in range(500)]
+            assert os.getpid() not in {pid for _, pid, _ in found}
+
+
+def test_an_exception_arrives_as_itself_after_all_before_it():
+    class Failing(DataFlow):
+        def __iter__(self):
+            yield from ([k] for k in range(7))
+            raise TwoArguments(7, "/data/x")
+
+    found = []
+    with pytest.raises(TwoArguments, match="code 7 at /data/x") as caught:
+        found.extend(remote(Failing(), strict=True))
+    assert found == [[k] for k in range(7)]
+    assert caught.value.path == "/data/x" and "__iter__" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("strike", ["os._exit(1)", "os.kill(os.getpid(), 9)"])
+def test_a_worker_that_dies_is_reported_with_what_ray_says(strike):
+    def func(dp):
+        if dp[0] == 500:
+            exec(strike, {"os": os})
+        return dp
+
+    found = []
+    with pytest.raises(WorkerDied, match=r"worker 0 of 1 of RayRunner \(an actor, pid \d+ on .* is lost") as caught:
+        found.extend(remote(MapData(listed(1000), func)))
+    assert found == [[k] for k in range(len(found))] and len(found) <= 500
+    assert "actor" in str(caught.value.__cause__)
+
+
+def test_killed_actors_change_nothing():
+    dataflow.seed(4)
+    expected = list(chain(20_000))
+    with remote(chain(20_000), 2, strict=True, max_restarts=2) as df:
+        found = []
+        for dp in df:
+            found.append(dp)
+            if len(found) in {2000, 10_000}:
+                os.kill(pid_of_an_actor(), signal.SIGKILL)
+        assert found == expected
+        assert list(df) != expected
+
+
+def pid_of_an_actor():
+    def find():
+        children = psutil.Process().children(recursive=True)
+        return [child.pid for child in children if "_Actor" in " ".join(child.cmdline())]
+
+    return wait_until(find, LIMIT, "there is no actor")[0]
+
+
+def test_sys_exit_is_told_from_a_loss():
+    with pytest.raises(WorkerDied, match="exit code 3"):
+        list(remote(MapData(listed(10), lambda dp: sys.exit(3))))
+
+
+def test_there_is_no_room_for_so_many():
+    df = remote(Forever(), 2, actor_options={"num_cpus": 3}, start_timeout=10)
+    with pytest.raises(dataflow.TimeoutError, match=r"worker \d of 2 .*It asks for CPU 3; free in .*: CPU 1"):
+        list(map(str, df))
+
+
+def test_workers_of_this_machine_run_inside_an_actor():
+    dataflow.seed(5)
+    expected = list(chain(300))
+    with remote(MultiProcessRunnerZMQ(chain(300), 2, strict=True, timeout=LIMIT), 1, strict=True) as df:
+        assert list(df) == expected
+    with remote(MultiProcessRunnerZMQ(MapData(listed(10), path), 2, timeout=LIMIT), 1) as df:
+        assert set(next(iter(df))[0]) <= {(0, 1), (0, 2), (1, 2)}
+
+
+def path(dp):
+    return [worker_info().path]
+
+
+def test_after_close_no_process_is_left(cluster):
+    with remote(Pids(), 2) as df:
+        pids = set()
+        while len(pids) < 2:
+            pids.update(pid for pid, _ in itertools.islice(df, 1000))
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), LIMIT, "an actor lives on")
+    wait_until(lambda: cluster.available_resources().get("CPU") == 4, LIMIT, "resources are not given back")
+
+
+def test_nothing_piles_up_while_the_consumer_does_something_else(cluster):
+    with remote(MapData(Numbers(10**6), lambda dp: [np.zeros(1 << 20, np.uint8)]), chunk_bytes=4 << 20) as df:
+        it = iter(df)
+        next(it)
+        free = []
+
+        def is_steady():
+            free.append(cluster.available_resources()["object_store_memory"])
+            return len(free) > 20 and len(set(free[-10:])) == 1
+
+        wait_until(is_steady, LIMIT, "it goes on and on")
+        assert free[-1] > 200 << 20
+        del it
+
+
+def test_a_loop_goes_on_where_the_last_one_was_left():
+    with remote(Forever()) as df:
+        assert list(itertools.islice(df, 100)) == [[k] for k in range(100)]
+        assert list(itertools.islice(df, 100)) == [[k] for k in range(100, 200)]

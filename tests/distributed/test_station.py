@@ -1,0 +1,271 @@
+"""What runs in an actor, without one."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dataflow.distributed.crates import CrateDecoder, CrateEncoder
+from dataflow.distributed.dealing import DealtTray
+from dataflow.distributed.station import Chunking, Inbox, Shelf
+from dataflow.transport.credit import Credit, Window
+from dataflow.transport.messages import Kind, Message
+from dataflow.transport.outbox import Outbox
+from dataflow.transport.parcels import NO_ROOM
+from tests.support.waits import LIMIT
+
+
+def data(count, nbytes=0):
+    return Message(Kind.DATA, 0, count, nbytes, [bytes(nbytes)])
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reply_holds_what_was_sent_since_the_last_one_in_order():
+    shelf = Shelf(Chunking(100, 1000, 0))
+    sent = [data(k) for k in range(5)]
+    for message in sent[:3]:
+        shelf.send(message)
+    first = shelf.take(0)
+    for message in sent[3:]:
+        shelf.send(message)
+    assert [*first, *shelf.take(0)] == sent
+    assert shelf.take(0) == []
+
+
+@pytest.mark.parametrize(
+    ("chunking", "message"), [(Chunking(10, 10**9, None), data(5)), (Chunking(10**9, 10, None), data(1, 5))]
+)
+def test_a_reply_waits_until_it_is_full_and_takes_no_more(chunking, message):
+    shelf = Shelf(chunking)
+    found = []
+    taking = threading.Thread(target=lambda: found.append(shelf.take(LIMIT)))
+    taking.start()
+    shelf.send(message)
+    assert taking.is_alive()
+    for _ in range(2):
+        shelf.send(message)
+    taking.join(LIMIT)
+    assert [len(reply) for reply in found] in ([2], [3])  # the third may have come while the second woke us
+    shelf.close()
+    assert len(found[0]) + len(shelf.take(0)) == 3
+
+
+@pytest.mark.parametrize("nothing_more", ["a task is finished", "an exception", "the end"])
+def test_a_reply_does_not_wait_for_what_will_not_come(nothing_more):
+    shelf = Shelf(Chunking(10**9, 10**9, None))
+    shelf.send(data(1))
+    if nothing_more == "a task is finished":
+        shelf.make_whole()
+    elif nothing_more == "an exception":
+        shelf.send(Message(Kind.ERROR, 0))
+    else:
+        shelf.close()
+    assert shelf.take(LIMIT)[0] == data(1)
+
+
+def test_a_reply_is_empty_after_some_time_with_nothing():
+    assert Shelf(Chunking(1, 1, None)).take(0.01) == []
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def task(inbox, number, values):
+    encoder = CrateEncoder()
+    inbox.give(number, 10 * number, encoder.join([encoder.encode(value) for value in values])[0])
+
+
+def test_tasks_are_taken_in_order_and_those_forgotten_are_not():
+    inbox = Inbox()
+    for number in range(4):
+        task(inbox, number, [number])
+    assert inbox.take().datapoints == [0]
+    assert inbox.is_wanted()
+    inbox.forget(3)
+    assert not inbox.is_wanted()
+    taken = inbox.take()
+    assert (taken.number, taken.first, taken.datapoints) == (3, 30, [3])
+    inbox.stop()
+    assert inbox.take() is None
+
+
+def test_who_waits_for_a_task_is_told_to_stop():
+    inbox = Inbox()
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(inbox.take()))
+    waiting.start()
+    inbox.stop()
+    waiting.join(LIMIT)
+    assert found == [None]
+
+
+class Seat:
+    """An actor that only notes its calls."""
+
+    is_heard = True
+    is_over = False
+
+    def __init__(self):
+        self.calls = []
+
+    def call(self, method, *args):
+        self.calls.append((method, args[0]))
+
+
+def dealt(*seats, ahead=2, max_bytes=10**6):
+    tray = DealtTray(ahead, max_bytes)
+    for number, seat in enumerate(seats):
+        tray.introduce(number, seat)
+    return tray
+
+
+def put(tray, *numbers):
+    return [tray.put(number, number, [tray.encode(number, alone=True)], alone=False) for number in numbers]
+
+
+def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
+    one, other = Seat(), Seat()
+    tray = dealt(one, other)
+    slots = put(tray, *range(6))
+    assert one.calls == [("give", 0), ("give", 2)] and other.calls == [("give", 1), ("give", 3)]
+    assert [slot.taken_by for slot in slots] == [0, 1, None, None, None, None]  # at work on the first of theirs
+    slots[1].discard()
+    tray.pump()
+    assert other.calls[-1] == ("give", 4) and slots[3].taken_by == 1
+
+
+def test_nobody_is_given_a_task_before_it_was_heard_of():
+    seat = Seat()
+    seat.is_heard = False
+    tray = dealt(seat)
+    put(tray, 0)
+    assert seat.calls == []
+    seat.is_heard = True
+    tray.pump()
+    assert seat.calls == [("give", 0)]
+
+
+def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_else_is():
+    one, other = Seat(), Seat()
+    tray = dealt(one, other)
+    slots = put(tray, *range(6))
+    one.is_over = True
+    for slot in slots:
+        slot.put_back()
+    assert other.calls == [("give", 1), ("give", 3)]
+    slots[1].discard(), slots[3].discard()
+    tray.pump()
+    assert other.calls[2:] == [("give", 0), ("give", 2)]
+
+
+def test_tasks_are_bounded_in_bytes_unless_one_is_alone():
+    seat = Seat()
+    tray = dealt(seat, max_bytes=1000)
+    (slot,) = [tray.put(0, 0, [tray.encode(bytes(2000), alone=True)], alone=True)]
+    assert tray.encode(1, alone=False) is NO_ROOM
+    assert tray.encode(1, alone=True) is not NO_ROOM
+    slot.discard()
+    assert tray.encode(1, alone=False) is not NO_ROOM
+
+
+def test_workers_are_told_once_what_is_wanted_no_more():
+    seat = Seat()
+    tray = dealt(seat)
+    for slot in put(tray, 0, 1, 2):
+        slot.discard()
+    tray.drop()
+    tray.drop()
+    assert seat.calls == [("give", 0), ("give", 1), ("forget", 3)]
+    put(tray, 3)
+    assert seat.calls[-1] == ("give", 3)
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def sent(encoder, *datapoints):
+    return encoder.join([encoder.encode(dp) for dp in datapoints])[0]
+
+
+def test_a_large_array_is_a_buffer_of_its_message():
+    encoder = CrateEncoder()
+    large = np.arange(10_000)
+    body = sent(encoder, [1, large], [2, large])
+    assert [frame.nbytes for frame in body[5:]] == [large.nbytes] * 2
+    (one, two) = CrateDecoder(copy=False).decode(0, body)
+    assert (one[1] == large).all() and np.shares_memory(one[1], body[5])
+    assert not np.shares_memory(CrateDecoder(copy=True).decode(0, body)[0][1], body[5])
+    assert not np.shares_memory(two[1], large)
+
+
+def test_many_small_arrays_are_one_buffer():
+    body = sent(CrateEncoder(), *([np.full(1000, k)] for k in range(20)))
+    assert len(body) == 6 and body[5].nbytes == 20 * 8000
+    assert [int(dp[0].sum()) for dp in CrateDecoder(copy=False).decode(0, body)] == [1000 * k for k in range(20)]
+
+
+def test_what_nobody_else_can_reach_is_sent_without_a_copy():
+    encoder = CrateEncoder()
+    bodies = []
+
+    addresses, kept = [], []
+
+    def made(keep):
+        array = encoder.allocate((5000,), np.dtype(float))
+        array[...] = 1
+        addresses.append(array.ctypes.data)
+        if keep:
+            kept.append(array)
+        return array
+
+    def expressions(keep):
+        yield [made(keep)]
+
+    class Sender:
+        def send(self, message):
+            if message.kind is Kind.DATA:
+                bodies.append(message.body)
+
+        def close(self, flush):
+            pass
+
+    outbox = Outbox(0, Sender(), encoder, Credit(1, shared=False).allowance(0, Window(1000)))
+    outbox.rehearse()
+    outbox.put_all(expressions(keep=False))
+    outbox.put_all(expressions(keep=True))
+    outbox.close(0)
+    assert [body[5].ctypes.data == address for body, address in zip(bodies, addresses, strict=True)] == [True, False]
+    kept[0][...] = 2
+    assert (CrateDecoder(copy=False).decode(0, bodies[1])[0][0] == 1).all()
+
+
+def test_a_datapoint_that_fails_half_way_leaves_nothing():
+    encoder = CrateEncoder()
+    with pytest.raises(TypeError):
+        encoder.encode([np.zeros(10_000), [np.zeros(10_000), threading.Lock()]])
+    encoder.encode([np.zeros(10_000)])  # and is never sent
+    sent(encoder, [np.zeros(10_000)])
+    assert encoder._crate._buffers == {}
+
+
+def test_memory_is_used_again_when_nobody_reads_it_any_more_and_not_before():
+    encoder = CrateEncoder()
+    large = np.zeros(10_000)
+    first = sent(encoder, [large])[5]
+    address, view = first.ctypes.data, first[100:200]
+    del first
+    large[...] = 1
+    second = sent(encoder, [large])[5]
+    assert second.ctypes.data != address
+    assert not view.any()
+    del view
+    assert sent(encoder, [large])[5].ctypes.data == address
+
+
+def test_memory_that_nobody_uses_is_not_kept_without_end():
+    encoder = CrateEncoder()
+    bodies = [sent(encoder, [np.zeros(1 << 20)]) for _ in range(20)]
+    del bodies
+    assert sum(len(memory) for free in encoder._crate._memory._free.values() for memory in free) <= 32 << 20
