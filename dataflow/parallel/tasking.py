@@ -62,9 +62,9 @@ class _Tasks:
         raise NotImplementedError
 
     def _do(self, task: Task, outbox: Outbox, inbox: Inbox, pace: float) -> None:
-        results = _marked(self.results(task, inbox), Mark(task.number, pace), self.note)
+        outbox.put_mark(Mark(task.number, pace))
         try:
-            outbox.put_all(results)
+            outbox.put_all(_told(self.results(task, inbox), self.note))
         except (Stopped, ConsumerGone):
             raise
         except Exception as error:  # what it has made cannot be sent; all before that has left
@@ -177,9 +177,8 @@ class WholePasses(_Tasks):
         yield END  # which nobody hears if the pass is wanted no more
 
 
-def _marked(results: Iterator[Any], mark: Mark, note: str) -> Iterator[Any]:
-    """The mark of a task, its results, and what was raised instead of one."""
-    yield mark
+def _told(results: Iterator[Any], note: str) -> Iterator[Any]:
+    """The results of a task, and what was raised instead of one."""
     try:
         yield from results  # no variable: who receives one may reuse its memory
     except (Stopped, ConsumerGone):  # a report of a failed item may be what finds out

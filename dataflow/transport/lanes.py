@@ -5,10 +5,10 @@ While the consumer is busy, a message costs a copy at each end, and no call of t
 - A lane has one writer and one reader. How far each has come is one aligned word that it alone writes, after all that
   it tells of: what a killed worker has left half written is never seen.
 - Messages of a worker are heard in the order in which they were sent. They are numbered: one that finds no room in the
-  lane goes through the channel, and neither way overtakes the other.
-- No message is slept over. The worker writes, and then looks whether the consumer sleeps; the consumer says that it is
-  going to sleep, and then looks once more whether something was written. Between the two steps of either stands an
-  operation on a lock, which no store passes: so at least one of them sees the other.
+  lane, or the consumer asleep, goes through the channel, and neither way overtakes the other.
+- No message is slept over. The worker writes, and then looks again whether the consumer sleeps; the consumer says that
+  it is going to sleep, and then looks once more whether something was written. Between the two steps of either stands
+  an operation on a lock, which no store passes: so at least one of them sees the other.
 
 That one processor sees the stores of another in the order in which they were made, is so on x86. Elsewhere messages go
 through the channel alone (`with_lanes`).
@@ -131,9 +131,8 @@ class _Writer(_End):
         self._head = self.words[_HEAD] = begin + need
         return True
 
-    def wakes(self) -> bool:
-        """Whether the consumer sleeps, and nobody wakes it yet."""
-        self.barrier()
+    def is_slept_over(self) -> bool:
+        """Whether the consumer sleeps and nobody wakes it yet: the caller has to."""
         if not self.words[_ASLEEP]:
             return False
         self.words[_ASLEEP] = 0
@@ -171,15 +170,17 @@ class _LaneSender:
         self._number = 0
 
     def send(self, message: Message) -> None:
-        message.number = self._number
-        # The first one connects, which nobody else may do afterwards.
-        if message.kind is Kind.HELLO or not self._lane.write(pack(_NO_TOKEN, message), self._number):
+        lane, message.number = self._lane, self._number
+        # The first one connects, which nobody else may do afterwards. One that goes through the channel wakes.
+        by_lane = message.kind is not Kind.HELLO and not lane.is_slept_over()
+        if by_lane and lane.write(pack(_NO_TOKEN, message), self._number):
+            self._number += 1
+            lane.barrier()
+            if lane.is_slept_over():
+                self._sender.send(Message(Kind.WAKE, message.worker))
+        else:
             self._sender.send(message)
             self._number += 1
-        else:
-            self._number += 1
-            if self._lane.wakes():
-                self._sender.send(Message(Kind.WAKE, message.worker))
 
     def close(self, flush: float) -> None:
         self._sender.close(flush)

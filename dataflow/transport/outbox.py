@@ -67,6 +67,10 @@ class Outbox:
         self._encoder.calibrate(nobody.put_all)
         nobody.close(0)
 
+    def put_mark(self, mark: Any) -> None:
+        """Put what tells something of the datapoints that follow. It leaves with the first of them, and bounds none."""
+        self._collected.append(self._encoder.encode(mark))
+
     def put_all(
         self, datapoints: Iterable[Any], around: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> int:
@@ -171,7 +175,7 @@ class Outbox:
 
     def _adapt(self, count: int, took: float) -> None:
         if took < _SHORT:
-            if count == self._target:
+            if count >= self._target:
                 self._target = min(2 * self._target, _MOST)
         elif took > _LONG:
             self._target = max(1, count // 2)

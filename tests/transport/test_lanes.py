@@ -204,19 +204,32 @@ def test_no_message_is_slept_over(channel, awake, monkeypatch):
     assert heard == list(range(count))
 
 
-def test_a_worker_wakes_only_who_sleeps_and_only_once():
-    with Lanes(num_workers=1) as both:
-        sent = []
+def test_a_consumer_that_sleeps_is_woken_by_the_message_itself_and_only_once():
+    with Lanes() as both:
         sender = both.senders[0]
-        sender._sender = type("Counting", (), {"send": lambda _, message: sent.append(message.kind)})()
-        sender.send(data(b"a"))
-        assert sent == []
-        sender._lane.words[lanes._ASLEEP] = 1
-        sender.send(data(b"b"))
-        sender.send(data(b"c"))
-        assert sent == [Kind.WAKE]
-        sender._sender = type("Closed", (), {"close": lambda _, flush: None})()
-        assert both.heard(3) == [(0, [b"a"]), (0, [b"b"]), (0, [b"c"])]
+        for k, asleep in enumerate([False, True, False]):
+            sender._lane.words[lanes._ASLEEP] = asleep
+            sender.send(data(b"%d" % k))
+        assert not sender._lane.words[lanes._ASLEEP]
+        assert both.receiver._receiver.wait(LIMIT)
+        assert both.receiver._receiver.take().number == 2  # hello was 0
+        assert both.receiver._receiver.take() is None
+
+
+def test_a_consumer_that_falls_asleep_while_a_message_is_written_is_woken(monkeypatch):
+    with Lanes() as both:
+        lane = both.senders[0]._lane
+        write = lane.write
+
+        def written(*args):
+            done = write(*args)
+            lane.words[lanes._ASLEEP] = True
+            return done
+
+        monkeypatch.setattr(lane, "write", written)
+        both.senders[0].send(data(b"a"))
+        assert both.receiver._receiver.wait(LIMIT)
+        assert both.heard(1) == [(0, [b"a"])]
 
 
 def test_a_worker_that_wakes_nobody_any_more_is_told_so():

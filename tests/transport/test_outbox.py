@@ -89,6 +89,18 @@ def test_what_is_put_arrives_once_and_in_order():
         assert [line.sender.sent[0].kind, line.sender.sent[-1].kind] == [Kind.HELLO, Kind.ENDED]
 
 
+def test_a_mark_arrives_in_front_of_what_follows_and_leaves_the_datapoints_plain():
+    """Whatever it is: small datapoints after it are encoded as fast as without it."""
+    with Line() as line:
+        line.outbox.put_all([k] for k in range(10))
+        for mark in ({"task": 7}, {"task": 8}):
+            line.outbox.put_mark(mark)
+            assert line.encoder.plain
+            line.outbox.put_all([k] for k in range(3))
+        numbers = [[k] for k in range(3)]
+        assert line.arrived()[10:] == [{"task": 7}, *numbers, {"task": 8}, *numbers]
+
+
 @pytest.mark.slow
 def test_order_holds_while_the_flusher_races_with_the_worker():
     """The sender dawdles now and then, so that flusher and worker meet at the lock again and again."""
