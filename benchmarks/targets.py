@@ -82,6 +82,7 @@ OF_OTHERS = (
     AtLeast("jpeg", "ours/map", "tensorpack/map", 1),
     AtLeast("jpeg", "ours/map-thread", "tensorpack/map-thread", 0.97, workers=2),
     AtLeast("image", "ours/zmq-strict", "ours/zmq-indexed", 0.9),
+    AtLeast("jpeg", "ours/zmq-strict", "ours/zmq-indexed", 0.9),
     AtLeast("small", "ours/zmq-strict", "ours/zmq-indexed", 0.75),
     AtLeast("batch", "ours/background", ZMQ, 0.8),
     AtLeast("batch", "ours/background-copies", "elektronn/events", 1),

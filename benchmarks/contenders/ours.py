@@ -83,11 +83,15 @@ def num_prefetch(workload: Workload) -> int:
 
 def indexed(workload: Workload) -> DataFlow:
     """The same datapoints as a flow that can be addressed, which is what `strict` needs."""
-    return MapData(RepeatedData(DataFromList([[index] for index in range(4096)], shuffle=False), -1), workload.work)
+    numbers = RepeatedData(DataFromList([[index] for index in range(4096)], shuffle=False), -1)
+    return MapData(numbers, partial(made, workload))
 
 
-MAPPED = ("small", "image", "jpeg")
-INDEXED = ("small", "image")  # jpeg would need its photographs in the list
+def made(workload: Workload, number: Any) -> Any:
+    return workload.make(number[0])
+
+
+MAPPED = INDEXED = ("small", "image", "jpeg")
 VARIANTS = {
     "zmq": variant(lambda workload, workers: MultiProcessRunnerZMQ(flow(workload), num_proc=workers)),
     "zmq-hwm200": variant(

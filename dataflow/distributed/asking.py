@@ -76,7 +76,6 @@ class Asking:
         self._clock = clock
         self._lines: dict[int, _Line] = {}
         self._inbox: deque[Message] = deque()
-        self.last_nbytes = 0  # of the message that was heard last
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
@@ -208,9 +207,8 @@ class Asking:
 
     # -- what is used up -----------------------------------------------------------------------------------------------
 
-    def used(self, worker: int, nbytes: int = 0) -> None:
+    def used(self, worker: int) -> None:
         """A message of `worker` was heard: after the last of a reply, another is asked for."""
-        self.last_nbytes = nbytes
         line = self._lines[worker]
         if line.unused:
             line.unused[0] -= 1
@@ -239,7 +237,7 @@ class Demand(Credit):
         self._num_workers = num_workers
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
-        self._asking.used(worker, nbytes)
+        self._asking.used(worker)
 
     def heard(self, worker: int) -> None:
         self._asking.used(worker)

@@ -12,8 +12,6 @@ from dataflow.distributed.cluster import Cluster, RayCluster
 from dataflow.distributed.crates import CrateCodec
 from dataflow.distributed.dealing import DealtTray
 from dataflow.distributed.station import Chunking
-from dataflow.distributed.weighing import WeighedSpans
-from dataflow.parallel.orders import Orders
 from dataflow.parallel.plan import Plan
 from dataflow.parallel.staffing import Placed, Staffed
 from dataflow.seeding import Stream
@@ -34,9 +32,6 @@ _OURS: Final = {
     "name",
 }
 """Options of an actor that would break what is promised: an actor that outlives its runner, or is restarted by Ray."""
-
-_SHORT_TASK: Final = 5e-3  # seconds: the way to an actor and back takes as long as five to a process
-_LONG_TASK: Final = 20e-3
 
 
 class Actors(Staffed):
@@ -111,10 +106,6 @@ class Actors(Staffed):
         asking = plan.channel
         assert isinstance(asking, Asking), "as it was made above"
         plan.died = asking.died
-        if isinstance(plan.desk, Orders):
-            plan.desk.short_task, plan.desk.long_task = _SHORT_TASK, _LONG_TASK
-        if isinstance(plan.desk, WeighedSpans):
-            plan.desk.weigh_by(asking)
         return super().make_engine(plan, stream)
 
     def threads_of_worker(self) -> ThreadLimit | None:

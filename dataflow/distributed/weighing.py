@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
-
 from dataflow.parallel.spans import Spans
 from dataflow.transport.trays import Tray
 
 __all__ = ["WeighedSpans"]
-
-_FADING: Final = 0.9  # how much of the size of a datapoint counts at the next message: one large one is not forgotten
-
-
-class Scales(Protocol):
-    """Who knows how large messages are."""
-
-    last_nbytes: int
-    """Of the message that was heard last."""
 
 
 class WeighedSpans(Spans):
@@ -38,20 +27,8 @@ class WeighedSpans(Spans):
     def __init__(self, tray: Tray, num_workers: int, bytes_per_worker: int, *, grain: int, ordered: bool) -> None:
         super().__init__(tray, num_workers, None, grain=grain, ordered=ordered)
         self._bytes_per_worker = bytes_per_worker
-        self._bytes_each: float | None = None  # of the datapoints that came last; None while there were none
-        self._scales: Scales | None = None
-
-    def weigh_by(self, scales: Scales) -> None:
-        """Ask `scales` how large messages are."""
-        self._scales = scales
-
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None) -> int:
-        count = super().heard(worker, datapoints, error)
-        if count and self._scales is not None:
-            self._bytes_each = max(1.0, self._scales.last_nbytes / count, _FADING * (self._bytes_each or 0.0))
-        return count
 
     def ahead(self) -> int:
-        if self._bytes_each is None:
-            return 1
+        if not self._bytes_each:
+            return 1  # nothing has come that could be weighed
         return max(1, min(super().ahead(), int(self._bytes_per_worker / self._bytes_each)))

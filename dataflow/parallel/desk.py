@@ -20,6 +20,9 @@ class Desk(Protocol):
     def heard(self, worker: int, datapoints: list[Any], error: BaseException | None) -> int:
         """Datapoints have come; after them, `error` instead of one that could not be read. How many there were."""
 
+    def weighed(self, count: int, nbytes: int) -> None:
+        """So many bytes these datapoints, which will be heard next, have in all."""
+
     def ready(self) -> list[Any] | BaseException | None:
         """What comes next, if it is there: datapoints, or what is to be raised. Asked when all before is handed out."""
 
@@ -60,6 +63,9 @@ class Mixture:
         if error is not None:
             self._ready.append(error)
         return len(datapoints)
+
+    def weighed(self, count: int, nbytes: int) -> None:
+        """Nobody asks."""
 
     def ready(self) -> list[Any] | BaseException | None:
         return self._ready.popleft() if self._ready else None

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dataflow.datapoint import present
 from dataflow.parallel.tasks import Failed, Mark
 from dataflow.transport.trays import Slot, Tray
 
 __all__ = ["Orders"]
+
+_FADING: Final = 0.9  # how much of the size of datapoints still counts at the next message
 
 
 @dataclass(slots=True)
@@ -49,8 +51,9 @@ class Orders:
         ordered: Whether results are handed out in the order in which they were asked for.
     """
 
-    short_task = 1e-3  # seconds; tasks that are done faster may be longer: their way there and back would count
-    long_task = 4e-3
+    short_task = 5e-3  # seconds; tasks that are done faster may be longer: their way there and back would count
+    long_task = 20e-3
+    most_bytes_per_task = 4 << 20  # of results: the fewer are in use at a time, the more of them stay in the caches
 
     def __init__(self, tray: Tray, num_workers: int, most_per_task: int, *, ordered: bool) -> None:
         self.tray = tray
@@ -60,6 +63,7 @@ class Orders:
         self.under_way = 0  # datapoints asked for, or about to be, and not handed out
         self.keeps_holes = False  # whether they are handed out
         self._ordered = ordered
+        self._bytes_each = 0.0  # of results, at present
         self._num_alive = num_workers
         self._enough = 2 * num_workers  # tasks that keep all of them busy
         self._most_per_task = most_per_task
@@ -170,10 +174,18 @@ class Orders:
         asked.slot.discard()
         self._done[number] = _Done(list(results if self.keeps_holes else present(results)), error, asked.count)
 
+    def weighed(self, count: int, nbytes: int) -> None:
+        # One large datapoint among small ones is not forgotten at once.
+        self._bytes_each = max(nbytes / count, _FADING * self._bytes_each)
+
     def _adapt(self, pace: float) -> None:
         took = pace * self.per_task
-        if 0 < took < self.short_task:
-            self.per_task = max(self.per_task, min(2 * self.per_task, self._most_per_task))
+        most = min(self._most_per_task, int(self.most_bytes_per_task / (self._bytes_each or 1)))
+        most = max(self.least_per_task, most)
+        if self.per_task > most:
+            self.per_task = most
+        elif 0 < took < self.short_task:
+            self.per_task = min(2 * self.per_task, most)
         elif took > self.long_task:
             self.per_task = max(self.least_per_task, min(int(self.long_task / pace), self.per_task))
 

@@ -31,7 +31,7 @@ class Spans(Orders):
         ordered: Whether datapoints are handed out in the order of their indexes.
     """
 
-    most_per_task: ClassVar[int] = 1024
+    most_per_task: ClassVar[int] = 4096
 
     def __init__(self, tray: Tray, num_workers: int, ahead: int | None, *, grain: int, ordered: bool) -> None:
         most = self.most_per_task if ahead is None else max(1, ahead // 2)

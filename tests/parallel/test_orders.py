@@ -205,13 +205,27 @@ def test_a_worker_that_had_nothing_is_no_tasks_death():
     assert not desk.lost(0, WorkerDied("idle"))
 
 
-def test_a_task_holds_one_to_four_milliseconds_of_work():
+def test_a_task_holds_five_to_twenty_milliseconds_of_work():
     desk = dispatch(2, 400)
     sizes = []
-    for pace in (1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 2e-5, 2e-4, 1e-4, 1e-2):
+    for pace in (1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 2e-5, 4e-4, 2e-4, 1e-2):
         desk.heard(0, [Mark(0, pace)], None)
         sizes.append(desk.per_task)
-    assert sizes == [2, 4, 8, 16, 32, 64, 100, 100, 100, 20, 20, 1]
+    assert sizes == [2, 4, 8, 16, 32, 64, 100, 100, 100, 50, 50, 2]
+
+
+def test_a_task_holds_four_mebibytes_of_results():
+    desk = dispatch(2, 400)
+    sizes = []
+    for nbytes in (0, 10, 1 << 18, 1 << 18, 1 << 18, 1 << 20, 1, 1 << 30):
+        desk.weighed(1, nbytes)
+        desk.heard(0, [Mark(0, 1e-6)], None)
+        sizes.append(desk.per_task)
+    assert sizes == [2, 4, 8, 16, 16, 4, 4, 1]  # one large datapoint among small ones counts for a while
+    for _ in range(300):
+        desk.weighed(1, 1)
+    desk.heard(0, [Mark(0, 1e-6)], None)
+    assert desk.per_task == 2
 
 
 def test_a_full_tray_is_asked_again_when_results_have_come():
