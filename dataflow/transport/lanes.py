@@ -34,11 +34,9 @@ __all__ = ["LaneChannel", "with_lanes"]
 
 _ORDERED: Final = platform.machine() in {"x86_64", "AMD64"}
 _BYTES: Final = 256 << 10  # of a lane
-_HEAD, _TAIL, _ASLEEP = (
-    0,
-    8,
-    16,
-)  # words: written by the worker; by the consumer; by the consumer, cleared by the worker
+_HEAD: Final = 0  # words: how far the worker has written
+_TAIL: Final = 8  # how far the consumer has read
+_ASLEEP: Final = 16  # set by the consumer when it goes to sleep, cleared by whoever wakes it
 _DATA: Final = 256  # where messages begin: each word before has a cache line of its own
 _PREFIX: Final = struct.Struct("<QQ")  # bytes and number of the message that follows
 _SKIP: Final = 2**64 - 1  # instead of the bytes: the next one is at the beginning
