@@ -20,8 +20,8 @@ class Desk(Protocol):
     def heard(self, worker: int, datapoints: list[Any], error: BaseException | None) -> int:
         """Datapoints have come; after them, `error` instead of one that could not be read. How many there were."""
 
-    def weighed(self, count: int, nbytes: int) -> None:
-        """So many bytes these datapoints, which will be heard next, have in all."""
+    def weighed(self, nbytes: int) -> None:
+        """So many bytes those that are heard next have in all."""
 
     def ready(self) -> list[Any] | BaseException | None:
         """What comes next, if it is there: datapoints, or what is to be raised. Asked when all before is handed out."""
@@ -64,7 +64,7 @@ class Mixture:
             self._ready.append(error)
         return len(datapoints)
 
-    def weighed(self, count: int, nbytes: int) -> None:
+    def weighed(self, nbytes: int) -> None:
         """Nobody asks."""
 
     def ready(self) -> list[Any] | BaseException | None:

@@ -215,7 +215,7 @@ class Engine:
         # Credit is given as a chunk is begun: the worker goes on while the consumer takes it.
         self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
         self._undone.append((worker, message.count))
-        self._plan.desk.weighed(message.count, message.nbytes)
+        self._plan.desk.weighed(message.nbytes)
         return self._plan.desk.heard(worker, datapoints, error)
 
     def _hand_out_ended(self) -> None:
