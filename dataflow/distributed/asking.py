@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 from dataflow.descriptors import Descriptor
@@ -229,12 +228,11 @@ class Asking:
 
 
 class Demand(Credit):
-    """What the consumer has used up. In a worker it is that worker's own credit, which its `Station` gives it."""
+    """What the consumer has used up. In a worker counts what its `Station` gives it."""
 
     def __init__(self, asking: Asking, num_workers: int) -> None:
         super().__init__(num_workers, shared=False)
         self._asking = asking
-        self._num_workers = num_workers
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         self._asking.used(worker)
@@ -247,9 +245,6 @@ class Demand(Credit):
 
     def stop(self) -> None:
         self._asking.stop_workers()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Credit, shared=False), (self._num_workers,)
 
 
 class _Port:

@@ -20,7 +20,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dataflow.descriptors import Descriptor
@@ -175,6 +175,7 @@ class Station:
     def __init__(self) -> None:
         self._arrived = threading.Event()
         self._service: Any = None
+        self._credit = Credit(1, shared=False)  # given by replies
 
     def where(self) -> tuple[int, str]:
         """Which process of which machine this is."""
@@ -182,7 +183,8 @@ class Station:
 
     def work(self, packed: bytes) -> None:
         """Do all the work of a worker; returns at its end."""
-        self._service = service = self.prepare(pickle.loads(packed))
+        service = replace(self.prepare(pickle.loads(packed)), credit=self._credit.line(0))
+        self._service = service
         if service.tray is not None:
             self._service.tray.shelf = service.port
         self._arrived.set()
@@ -198,13 +200,12 @@ class Station:
         if not self._arrived.wait(_PATIENCE):
             return []
         messages: list[Message] = self._service.port.take(_PATIENCE)
-        credit: Credit = self._service.credit
         for message in messages:
             if message.kind is Kind.DATA:
-                credit.grant(message.worker, message.count, message.nbytes, message.queued)
-                credit.done(message.worker, message.count)
+                self._credit.grant(0, message.count, message.nbytes, message.queued)
+                self._credit.done(0, message.count)
             elif message.kind is Kind.REPORT:
-                credit.heard(message.worker)
+                self._credit.heard(0)
         return messages
 
     def give(self, number: int, first: int, body: Sequence[Any]) -> None:
@@ -218,6 +219,6 @@ class Station:
     def stop(self) -> None:
         """The consumer wants nothing more."""
         if self._arrived.wait(_PATIENCE):
-            self._service.credit.stop()
+            self._credit.stop()
             if self._service.tray is not None:
                 self._service.tray.stop()

@@ -38,7 +38,8 @@ from dataflow.transport.trays import ThreadTray, Tray
 __all__ = ["ProcessRunner", "Runner", "queued_bytes", "window_of"]
 
 _LOG = logging.getLogger(__name__)
-_DEFAULT_WINDOW: Final = Window(count=50, nbytes=256 << 10)
+_DEFAULT_COUNT: Final = 50
+_DEFAULT_BYTES: Final = 256 << 10
 _TRAY_BYTES: Final = 1 << 20
 _STEP_SECONDS: Final = 0.2
 _LONGEST_STEP: Final = 128
@@ -203,10 +204,19 @@ class ProcessRunner(Processes, Runner):
         return SharedTray(_TRAY_BYTES, _TRAY_BYTES)
 
 
-def window_of(given: int | None, name: str) -> Window:
-    """How far a worker may run ahead, from what the user gave."""
+def window_of(given: SupportsIndex | None, name: str) -> Window:
+    """How far a worker may run ahead, from what the user gave: `h` datapoints, or 50 or 256 KiB.
+
+    At most `2 * h + 2` datapoints may be made and not yet handed out. These are the window, the message that is handed
+    out, which has half of a window, and the one in the worker's hands: so the window is a third more than `h`.
+    """
     if given is None:
-        return _DEFAULT_WINDOW
-    if operator.index(given) < 0:
+        return Window(_and_a_third(_DEFAULT_COUNT), _and_a_third(_DEFAULT_BYTES))
+    h = operator.index(given)
+    if h < 0:
         raise ValueError(f"{name} is a number of datapoints, got {given}")
-    return Window(count=max(1, operator.index(given)))
+    return Window(_and_a_third(max(1, h)))
+
+
+def _and_a_third(amount: int) -> int:
+    return amount + amount // 3

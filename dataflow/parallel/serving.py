@@ -13,7 +13,7 @@ from dataflow.parallel.memory import memory_share
 from dataflow.seeding import derived, seed
 from dataflow.transport.channel import ConsumerGone, Port
 from dataflow.transport.codec import EncoderPort
-from dataflow.transport.credit import Credit, Window
+from dataflow.transport.credit import Line, Window
 from dataflow.transport.outbox import Outbox, Stopped
 from dataflow.transport.trays import TrayPort
 from dataflow.workers.death import exit_code
@@ -50,7 +50,7 @@ class Service:
     payload: Any
     port: Port
     encoder: EncoderPort
-    credit: Credit
+    credit: Line
     window: Window
     place: WorkerInfo
     seed: tuple[int, ...]
@@ -63,7 +63,7 @@ class Service:
 
     def __call__(self) -> None:
         encoder = self.encoder.open_encoder()
-        outbox = Outbox(self.worker, self.port.open(), encoder, self.credit.allowance(self.worker, self.window))
+        outbox = Outbox(self.worker, self.port.open(), encoder, self.credit.allowance(self.window))
         try:
             outbox.hello()
             outbox.rehearse()

@@ -137,7 +137,7 @@ class Staffed(Terms, ProxyDataFlow):
                 payload=Payload(prepared(job, self.worker_init)),
                 port=channel.port(k),
                 encoder=codec.port(k),
-                credit=credit,
+                credit=credit.line(k),
                 window=window if memory is None else replace(window, most_queued=queued_bytes(memory) // n),
                 place=places[k],
                 seed=(stream.root, *(word for pair in places[k].path for word in pair), *self.shard_ranks),

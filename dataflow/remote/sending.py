@@ -126,7 +126,7 @@ def _source(where: str) -> str:
 
 def _send(datapoints: Iterator[Any], link: Link, *, encrypted: bool) -> int:
     window, most_bytes = link.wait_welcome()
-    outbox = Outbox(0, link, FrameEncoder(most_bytes, encrypted=encrypted), link.credit.allowance(0, window))
+    outbox = Outbox(0, link, FrameEncoder(most_bytes, encrypted=encrypted), link.credit.line(0).allowance(window))
     try:
         outbox.put_all(datapoints)
         link.wait_done()

@@ -3,9 +3,11 @@
 Guarantees:
 
 - Every counter has one writer, and is one aligned word of 8 bytes: no lock, so nothing that a killed process could
-  leave taken.
+  leave taken. Only the word that tells that a worker sleeps has two, and a mistake there costs one call of the system.
 - A worker waits while what it made and the consumer has not yet handed out fills its window; it looks at the stop
   flag while it waits. At least one datapoint may always be under way.
+- A worker that sleeps is woken by a bell when half of its window is free, or it is to stop. Where stores are seen in
+  another order than on x86, it may oversleep, by `_LONGEST_SLEEP` at most.
 """
 
 from __future__ import annotations
@@ -14,20 +16,24 @@ import mmap
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.transport.bell import HAS_BELLS, Bell, Fence
 from dataflow.transport.vigil import Vigil
 
-__all__ = ["Allowance", "Credit", "Room", "Window"]
+__all__ = ["Allowance", "Credit", "Line", "Room", "Window"]
 
-_WORDS: Final = 8  # per worker: a cache line of its own
-_COUNT, _BYTES, _FRAMES, _DONE, _STOP = 0, 1, 2, 3, 5  # written by the consumer
-_MADE: Final = 4  # written by the worker
-_HEARD: Final = 6  # written by the consumer
+_WORDS: Final = 16  # per worker: a cache line for the words of the consumer, and one for the worker's own
+_COUNT, _BYTES, _FRAMES, _DONE, _STOP, _HEARD = range(6)  # written by the consumer
+_MADE, _WAKE_COUNT, _WAKE_BYTES = range(8, 11)  # written by the worker
+_ASLEEP: Final = 11  # set by the worker, cleared by the consumer when it rings
 _WORD_BYTES: Final = 8
 _NAP: Final = 20e-6
 _LONGEST_NAP: Final = 2e-3
+_LONGEST_SLEEP: Final = 0.02  # beside a bell, which is always rung
+_NEVER: Final = 2**64 - 1
 _MOST_AT_ONCE: Final = 8 << 20  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
 
 
@@ -56,69 +62,111 @@ class Room:
     most_bytes: int
 
 
-class Credit:
-    """The consumer's side: one line of counters for each worker. Picklable while a process is started."""
+class _Board:
+    """The memory in which the counters stand."""
 
-    def __init__(self, num_workers: int, *, shared: bool) -> None:
-        size = num_workers * _WORDS * _WORD_BYTES
+    def __init__(self, num_words: int, *, shared: bool) -> None:
+        size = num_words * _WORD_BYTES
         self._size = size
-        self._file: Descriptor | None = shared_memory_file("dataflow-credit", size) if shared else None
+        self.file: Descriptor | None = shared_memory_file("dataflow-credit", size) if shared else None
         self._map()
 
     def _map(self) -> None:
-        memory = bytearray(self._size) if self._file is None else mmap.mmap(self._file.fd, self._size)
-        self._words = memoryview(memory).cast("Q")
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
-        return () if self._file is None else (self._file,)
-
-    def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
-        """The consumer begins to hand out `count` datapoints of `worker`; `queued` bytes of messages are used up."""
-        self._words[worker * _WORDS + _FRAMES] += queued
-        self._words[worker * _WORDS + _COUNT] += count
-        self._words[worker * _WORDS + _BYTES] += nbytes
-
-    def done(self, worker: int, count: int) -> None:
-        """The consumer has handed them all out, and asks for more."""
-        self._words[worker * _WORDS + _DONE] += count
-
-    def heard(self, worker: int) -> None:
-        """The consumer has heard one report of `worker`."""
-        self._words[worker * _WORDS + _HEARD] += 1
-
-    def stop(self) -> None:
-        """Tell every worker to stop at its next step."""
-        for start in range(0, len(self._words), _WORDS):
-            self._words[start + _STOP] = 1
-
-    def allowance(self, worker: int, window: Window) -> Allowance:
-        """The worker's side."""
-        start = worker * _WORDS
-        return Allowance(self._words, start, window)
+        memory = bytearray(self._size) if self.file is None else mmap.mmap(self.file.fd, self._size)
+        self.words = memoryview(memory).cast("Q")
 
     def close(self) -> None:
         """Give the descriptors back; the mapping, which holds one too, lives as long as a worker's side reads it."""
-        self._words = memoryview(b"").cast("Q")
-        if self._file is not None:
-            self._file.close()
+        self.words = memoryview(b"").cast("Q")
+        if self.file is not None:
+            self.file.close()
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_size": self._size, "_file": self._file}
+        return {"_size": self._size, "file": self.file}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._map()
 
 
+class Credit:
+    """The consumer's side: a line of counters for each worker."""
+
+    def __init__(self, num_workers: int, *, shared: bool) -> None:
+        self._board = _Board(num_workers * _WORDS, shared=shared)
+        self._bells = [Bell() for _ in range(num_workers)] if shared and HAS_BELLS else []
+        self._fence = Fence()
+
+    def line(self, worker: int) -> Line:
+        """The description of the side of `worker`."""
+        return Line(self._board, worker, self._bells[worker] if self._bells else None)
+
+    def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
+        """The consumer begins to hand out `count` datapoints of `worker`; `queued` bytes of messages are used up."""
+        words, start = self._board.words, worker * _WORDS
+        words[start + _FRAMES] += queued
+        words[start + _COUNT] += count
+        words[start + _BYTES] += nbytes
+        if self._bells:
+            self._fence()
+            if words[start + _ASLEEP] and (
+                words[start + _COUNT] >= words[start + _WAKE_COUNT]
+                or words[start + _BYTES] >= words[start + _WAKE_BYTES]
+            ):
+                words[start + _ASLEEP] = 0
+                self._bells[worker].ring()
+
+    def done(self, worker: int, count: int) -> None:
+        """The consumer has handed them all out, and asks for more."""
+        self._board.words[worker * _WORDS + _DONE] += count
+
+    def heard(self, worker: int) -> None:
+        """The consumer has heard one report of `worker`."""
+        self._board.words[worker * _WORDS + _HEARD] += 1
+
+    def stop(self) -> None:
+        """Tell every worker to stop at its next step."""
+        words = self._board.words
+        for start in range(0, len(words), _WORDS):
+            words[start + _STOP] = 1
+        for bell in self._bells:
+            bell.ring()
+
+    def close(self) -> None:
+        """Give the descriptors back. Idempotent."""
+        self._board.close()
+        while self._bells:
+            self._bells.pop().close()
+
+
+class Line:
+    """One worker's line of counters, as a description; picklable while a process is started."""
+
+    def __init__(self, board: _Board, worker: int, bell: Bell | None) -> None:
+        self._board = board
+        self._worker = worker
+        self.bell = bell
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        """What a forked worker has to inherit."""
+        files = (self._board.file, None if self.bell is None else self.bell.descriptor)
+        return tuple(file for file in files if file is not None)
+
+    def allowance(self, window: Window) -> Allowance:
+        """The worker's side, in the worker."""
+        return Allowance(self._board.words, self._worker * _WORDS, window, self.bell)
+
+
 class Allowance:
     """The worker's side of one line of `Credit`."""
 
-    def __init__(self, words: memoryview, start: int, window: Window) -> None:
+    def __init__(self, words: memoryview, start: int, window: Window, bell: Bell | None = None) -> None:
         self._all_words = words
         self._words = words[start : start + _WORDS]
         self._window = window
         self._vigil = Vigil()
+        self._bell = bell
+        self._fence = Fence()
         # All are 0, unless this worker replaces another: then it goes on where that one was heard.
         self._made = words[start + _COUNT]
         self._made_bytes = words[start + _BYTES]
@@ -153,7 +201,7 @@ class Allowance:
             room = self._room()
             if room is not None:
                 return room
-            self._vigil.wait(self._may_go_on, self._nap)
+            self._vigil.wait(self._may_go_on, self._nap if self._bell is None else partial(self._sleep, self._bell))
         return None
 
     def _may_go_on(self) -> bool:
@@ -165,6 +213,18 @@ class Allowance:
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
         return True
+
+    def _sleep(self, bell: Bell) -> bool:
+        words, window = self._words, self._window
+        words[_WAKE_COUNT] = max(0, self._made - window.count // 2)
+        words[_WAKE_BYTES] = max(0, self._made_bytes - window.nbytes // 2) if window.nbytes else _NEVER
+        while True:
+            words[_ASLEEP] = 1
+            self._fence()
+            if self._may_go_on():
+                words[_ASLEEP] = 0
+                return True
+            bell.wait(_LONGEST_SLEEP)
 
     def wait_for_hearing(self, most: int) -> bool:
         """Wait until fewer than `most` reports are unheard, and count one more; False if the worker is to stop."""

@@ -1,14 +1,15 @@
-"""Messages that wait in shared memory: a lane from each worker, beside a channel that wakes the consumer.
+"""Messages that wait in shared memory: a lane from each worker, beside a channel for what does not fit.
 
-While the consumer is busy, a message costs a copy at each end, and no call of the system. Guarantees:
+While the consumer is busy, a message costs a copy at each end, and no call of the system; while it sleeps, one more to
+ring a bell. Guarantees:
 
 - A lane has one writer and one reader. How far each has come is one aligned word that it alone writes, after all that
   it tells of: what a killed worker has left half written is never seen.
 - Messages of a worker are heard in the order in which they were sent. They are numbered: one that finds no room in the
-  lane, or the consumer asleep, goes through the channel, and neither way overtakes the other.
+  lane goes through the channel, and neither way overtakes the other.
 - No message is slept over. The worker writes, and then looks again whether the consumer sleeps; the consumer says that
   it is going to sleep, and then looks once more whether something was written. Between the two steps of either stands
-  an operation on a lock, which no store passes: so at least one of them sees the other.
+  a `Fence`: so at least one of them sees the other, and a bell is rung.
 
 That one processor sees the stores of another in the order in which they were made, is so on x86. Elsewhere messages go
 through the channel alone (`with_lanes`).
@@ -19,20 +20,21 @@ from __future__ import annotations
 import mmap
 import platform
 import struct
-import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.transport.bell import HAS_BELLS, Bell, Fence
 from dataflow.transport.channel import Channel, Port, Receiver, Sender
 from dataflow.transport.messages import TOKEN_BYTES, Kind, Message, pack, unpack
 from dataflow.transport.vigil import Vigil
 
 __all__ = ["LaneChannel", "with_lanes"]
 
-_ORDERED: Final = platform.machine() in {"x86_64", "AMD64"}
+_POSSIBLE: Final = HAS_BELLS and platform.machine() in {"x86_64", "AMD64"}
 _BYTES: Final = 256 << 10  # of a lane
 _HEAD: Final = 0  # words: how far the worker has written
 _TAIL: Final = 8  # how far the consumer has read
@@ -46,26 +48,28 @@ _LOOK: Final = 32  # messages of lanes, after which the channel is looked at
 
 def with_lanes(channel: Channel, num_workers: int) -> Channel:
     """`channel`, with a lane for each worker where that is safe."""
-    return LaneChannel(channel, num_workers) if _ORDERED else channel
+    return LaneChannel(channel, num_workers) if _POSSIBLE else channel
 
 
 class LaneChannel:
-    """Lanes, and a channel for what does not fit, and for waking the consumer."""
+    """Lanes, a bell, and a channel for what does not fit."""
 
     def __init__(self, channel: Channel, num_workers: int) -> None:
         self._channel = channel
+        self._bell = Bell()
         self._files = [_new_file() for _ in range(num_workers)]
         self._readers = [_Reader(file) for file in self._files]
 
     def port(self, worker: int) -> _LanePort:
-        return _LanePort(self._channel.port(worker), self._files[worker])
+        return _LanePort(self._channel.port(worker), self._files[worker], self._bell)
 
     def open_receiver(self) -> _LaneReceiver:
-        return _LaneReceiver(self._channel.open_receiver(), self._readers)
+        return _LaneReceiver(self._channel.open_receiver(), self._readers, self._bell)
 
     def close(self) -> None:
         for file in self._files:
             file.close()
+        self._bell.close()
         self._channel.close()
 
 
@@ -74,15 +78,16 @@ def _new_file() -> Descriptor:
 
 
 class _LanePort:
-    def __init__(self, port: Port, file: Descriptor) -> None:
+    def __init__(self, port: Port, file: Descriptor, bell: Bell) -> None:
         self._port = port
         self._file = file
+        self._bell = bell
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        return (self._file, *self._port.descriptors())
+        return (self._file, self._bell.descriptor, *self._port.descriptors())
 
     def open(self) -> _LaneSender:
-        return _LaneSender(self._port.open(), _Writer(self._file))
+        return _LaneSender(self._port.open(), _Writer(self._file), self._bell)
 
     def hand_over(self) -> None:
         self._file.close()
@@ -96,12 +101,7 @@ class _End:
         view = memoryview(mmap.mmap(file.fd, _DATA + _BYTES))
         self.words = view[:_DATA].cast("Q")
         self._data = view[_DATA:]
-        self._lock = threading.Lock()  # of this process: nobody contends for it, and no fork finds it taken
-
-    def barrier(self) -> None:
-        """Let no load that follows be done before the stores that precede it."""
-        with self._lock:
-            pass
+        self.fence = Fence()
 
 
 class _Writer(_End):
@@ -162,32 +162,32 @@ class _Reader(_End):
 
 
 class _LaneSender:
-    def __init__(self, sender: Sender, lane: _Writer) -> None:
+    def __init__(self, sender: Sender, lane: _Writer, bell: Bell) -> None:
         self._sender = sender
         self._lane = lane
+        self._bell = bell
         self._number = 0
 
     def send(self, message: Message) -> None:
         lane, message.number = self._lane, self._number
-        # The first one connects, which nobody else may do afterwards. One that goes through the channel wakes.
-        by_lane = message.kind is not Kind.HELLO and not lane.is_slept_over()
-        if by_lane and lane.write(pack(_NO_TOKEN, message), self._number):
-            self._number += 1
-            lane.barrier()
+        # The first one connects, which nobody else may do afterwards.
+        if message.kind is not Kind.HELLO and lane.write(pack(_NO_TOKEN, message), self._number):
+            lane.fence()
             if lane.is_slept_over():
-                self._sender.send(Message(Kind.WAKE, message.worker))
+                self._bell.ring()
         else:
             self._sender.send(message)
-            self._number += 1
+        self._number += 1
 
     def close(self, flush: float) -> None:
         self._sender.close(flush)
 
 
 class _LaneReceiver:
-    def __init__(self, receiver: Receiver, lanes: list[_Reader]) -> None:
+    def __init__(self, receiver: Receiver, lanes: list[_Reader], bell: Bell) -> None:
         self._receiver = receiver
         self._lanes = lanes
+        self._bell = bell
         self._due = [0] * len(lanes)  # number of the message that comes next, of each worker
         self._early: list[deque[Message]] = [deque() for _ in lanes]  # what has come through the channel, by worker
         self._last = 0  # whose lane was read last: the others come first
@@ -200,8 +200,7 @@ class _LaneReceiver:
             return message
         self._since = 0
         while (message := self._receiver.take()) is not None:
-            if message.kind is not Kind.WAKE:
-                self._early[message.worker].append(message)
+            self._early[message.worker].append(message)
         for worker, early in enumerate(self._early):
             if early and early[0].number == self._due[worker]:
                 self._due[worker] += 1
@@ -219,7 +218,7 @@ class _LaneReceiver:
         self._lanes[worker] = _Reader(file)
         self._due[worker] = 0
         self._early[worker].clear()
-        return _LanePort(port, file)
+        return _LanePort(port, file, self._bell)
 
     def everyone_connected(self) -> None:
         self._receiver.everyone_connected()
@@ -229,6 +228,7 @@ class _LaneReceiver:
 
     def close(self) -> None:
         self._lanes, self._due, self._early = [], [], []
+        self._bell.close()
         self._receiver.close()
 
     def _from_lane(self) -> Message | None:
@@ -246,11 +246,19 @@ class _LaneReceiver:
         )
 
     def _sleep(self, timeout: float, watched: Sequence[int]) -> bool:
-        for lane in self._lanes:
-            lane.words[_ASLEEP] = 1
-            lane.barrier()
-        try:
-            return self._has_next() or self._receiver.wait(timeout, watched)
-        finally:
+        end = time.monotonic() + timeout
+        while True:
             for lane in self._lanes:
-                lane.words[_ASLEEP] = 0
+                lane.words[_ASLEEP] = 1
+                lane.fence()
+            try:
+                if self._has_next() or self._receiver.wait(timeout, (*watched, self._bell.fileno())):
+                    return True
+                rung = self._bell.quiet()
+            finally:
+                for lane in self._lanes:
+                    lane.words[_ASLEEP] = 0
+            # It may have been rung for what was found before it was heard, or for what is not due yet.
+            timeout = end - time.monotonic()
+            if self._has_next() or not rung or timeout <= 0:
+                return self._has_next()

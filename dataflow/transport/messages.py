@@ -1,4 +1,4 @@
-"""What workers tell the consumer: seven kinds of message. A header is checked before anything is unpickled."""
+"""What workers tell the consumer: six kinds of message. A header is checked before anything is unpickled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class Kind(enum.IntEnum):
     ERROR = 4  # an exception, as data; the worker's last message
     LEFT = 5  # the worker's code called sys.exit, told as an exception; `count` is the exit code; its last message
     REPORT = 6  # an item that was skipped because its function raised, or how many were seen
-    WAKE = 7  # something has come another way: for the channel alone
 
 
 @dataclass(slots=True)

@@ -231,7 +231,7 @@ def test_what_nobody_else_can_reach_is_sent_without_a_copy():
         def close(self, flush):
             pass
 
-    outbox = Outbox(0, Sender(), encoder, Credit(1, shared=False).allowance(0, Window(1000)))
+    outbox = Outbox(0, Sender(), encoder, Credit(1, shared=False).line(0).allowance(Window(1000)))
     outbox.rehearse()
     outbox.put_all(expressions(keep=False))
     outbox.put_all(expressions(keep=True))

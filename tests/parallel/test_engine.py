@@ -235,7 +235,7 @@ def test_the_channel_hears_that_all_are_connected_once_each_has_spoken():
 
 def test_credit_is_given_as_a_chunk_is_begun():
     with Stage(data(1, 2, 3)) as stage:
-        allowance = stage.credit.allowance(0, Window(3))
+        allowance = stage.credit.line(0).allowance(Window(3))
         allowance.spend(3, 0)
         give_up = threading.Timer(LIMIT, stage.credit.stop)
         give_up.start()

@@ -388,7 +388,7 @@ def test_two_small_blocks_of_memory_suffice_to_learn_how_drafts_are_passed_on(mo
     codec = ArrayCodec(2, MIB)
     assert codec.budget.reserve(1, MIB - 2 * LARGE_BYTES)
     encoder, sender = codec.port(0).open_encoder(), FakeSender()
-    outbox = Outbox(0, sender, encoder, Credit(1, shared=False).allowance(0, Window(5)))
+    outbox = Outbox(0, sender, encoder, Credit(1, shared=False).line(0).allowance(Window(5)))
     outbox.rehearse()
     assert codec.budget.held()[0] == 0
     monkeypatch.delattr(ArenaWriter, "copy")

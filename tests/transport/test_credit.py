@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dataflow.descriptors import handing_over, pipe
+from dataflow.transport.bell import HAS_BELLS
 from dataflow.transport.credit import Credit, Window
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
@@ -32,8 +33,11 @@ WINDOWS = [
 ]
 
 
+needs_bells = pytest.mark.skipif(not HAS_BELLS, reason="there is no eventfd")
+
+
 def an_allowance(window, credit=None):
-    return (credit or Credit(1, shared=False)).allowance(0, window)
+    return (credit or Credit(1, shared=False)).line(0).allowance(window)
 
 
 def has_room(allowance, credit):
@@ -46,7 +50,7 @@ def has_room(allowance, credit):
 @pytest.mark.parametrize(("window", "made", "begun", "expected"), WINDOWS)
 def test_a_window_is_used_up_when_both_its_measures_are(window, made, begun, expected):
     credit = Credit(2, shared=False)
-    allowance = credit.allowance(1, window)
+    allowance = credit.line(1).allowance(window)
     allowance.spend(*made)
     credit.grant(1, *begun, 0)
     assert has_room(allowance, credit) is expected
@@ -123,7 +127,7 @@ def test_a_message_is_never_much_longer_than_eight_mebibytes():
 def test_every_worker_has_a_line_of_its_own():
     def room_of(worker):
         credit = Credit(3, shared=False)
-        allowances = [credit.allowance(k, Window(1)) for k in range(3)]
+        allowances = [credit.line(k).allowance(Window(1)) for k in range(3)]
         for allowance in allowances:
             allowance.spend(1, 1)
         credit.grant(1, 1, 1, 0)
@@ -134,7 +138,7 @@ def test_every_worker_has_a_line_of_its_own():
 
 def test_nothing_is_left_when_the_consumer_is_done_with_what_every_worker_has_made():
     credit = Credit(2, shared=False)
-    first, second = (credit.allowance(k, Window(5)) for k in range(2))
+    first, second = (credit.line(k).allowance(Window(5)) for k in range(2))
     assert first.nothing_left()
     first.spend(2, 0)
     second.spend(1, 0)
@@ -151,7 +155,7 @@ def test_nothing_is_left_when_the_consumer_is_done_with_what_every_worker_has_ma
 def test_datapoints_that_are_done_with_before_their_worker_has_counted_them_keep_nobody_waiting():
     """The flusher sends what stands in an unfinished message; its worker may then be silent for long."""
     credit = Credit(2, shared=False)
-    first, second = (credit.allowance(k, Window(5)) for k in range(2))
+    first, second = (credit.line(k).allowance(Window(5)) for k in range(2))
     second.spend(1, 0)
     credit.done(1, 3)
     assert first.nothing_left()
@@ -168,7 +172,7 @@ def test_an_allowance_without_end_never_makes_anybody_wait():
 
 def test_waiting_ends_with_credit():
     credit = Credit(1, shared=False)
-    allowance = credit.allowance(0, Window(1))
+    allowance = credit.line(0).allowance(Window(1))
     assert allowance.wait_for_room().count == 1
     allowance.spend(1, 0)
     answers = []
@@ -182,7 +186,7 @@ def test_waiting_ends_with_credit():
 
 def test_waiting_ends_when_all_are_told_to_stop():
     credit = Credit(2, shared=False)
-    allowances = [credit.allowance(k, Window(1)) for k in range(2)]
+    allowances = [credit.line(k).allowance(Window(1)) for k in range(2)]
     allowances[1].spend(1, 0)
     credit.stop()
     assert [allowance.stopped for allowance in allowances] == [True, True]
@@ -191,7 +195,7 @@ def test_waiting_ends_when_all_are_told_to_stop():
 
 def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
     credit = Credit(1, shared=False)
-    allowance = credit.allowance(0, Window(1))
+    allowance = credit.line(0).allowance(Window(1))
     allowance.spend(1, 0)
     naps = []
 
@@ -205,8 +209,99 @@ def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
     assert len(naps) < 200
 
 
-def spend_and_wait(credit, end):
-    allowance = credit.allowance(1, Window(2))
+class Slept(Exception):
+    """Instead of sleeping."""
+
+
+@pytest.fixture
+def shared():
+    credit = Credit(2, shared=True)
+    yield credit
+    credit.close()
+
+
+SLEEPS = [
+    # window, made (datapoints, bytes), then granted one after the other: does it ring?
+    (Window(1), (1, 9), [((1, 9), True)]),
+    (Window(8), (8, 0), [((3, 0), False), ((1, 0), True), ((1, 0), False)]),
+    (Window(8), (30, 0), [((25, 0), False), ((1, 0), True)]),
+    (Window(8, 100), (10, 120), [((1, 10), False), ((1, 60), True)]),
+    (Window(8, 100), (10, 120), [((6, 10), True)]),
+    (Window(8, 100), (8, 5000), [((3, 10), False), ((1, 10), True)]),
+]
+
+
+@needs_bells
+@pytest.mark.parametrize(("window", "made", "grants"), SLEEPS)
+def test_who_sleeps_is_woken_once_when_half_of_its_window_is_free(shared, monkeypatch, window, made, grants):
+    allowance = shared.line(1).allowance(window)
+    bell = shared.line(1).bell
+    allowance.spend(*made)
+    monkeypatch.setattr(bell, "wait", stop_waiting)
+    with pytest.raises(Slept):
+        allowance.wait_for_room()
+    rung = []
+    for granted, _ in grants:
+        shared.grant(0, *granted, 0)  # of another worker
+        assert not bell.quiet()
+        shared.grant(1, *granted, 0)
+        rung.append(bell.quiet())
+    assert rung == [expected for _, expected in grants]
+
+
+def stop_waiting(timeout):
+    raise Slept
+
+
+@needs_bells
+def test_nobody_rings_for_one_who_is_awake(shared):
+    allowance = shared.line(0).allowance(Window(1))
+    allowance.spend(1, 0)
+    shared.grant(0, 1, 0, 0)
+    assert allowance.wait_for_room()
+    assert not shared.line(0).bell.quiet()
+
+
+@needs_bells
+def test_credit_that_comes_while_one_falls_asleep_is_seen(shared, monkeypatch):
+    allowance = shared.line(0).allowance(Window(1))
+    allowance.spend(1, 0)
+    monkeypatch.setattr(shared.line(0).bell, "wait", stop_waiting)
+    monkeypatch.setattr(allowance, "_fence", lambda: shared.grant(0, 1, 0, 0))
+    assert allowance.wait_for_room()
+
+
+@needs_bells
+def test_who_is_woken_for_too_little_sleeps_on(shared, monkeypatch):
+    """Datapoints are handed out, and the messages that are queued are still too long."""
+    allowance = shared.line(0).allowance(Window(2, most_queued=100))
+    allowance.spend(2, 0)
+    allowance.queue(200)
+    waits = []
+
+    def wait(timeout):
+        waits.append(timeout)
+        shared.grant(0, 1, 0, 60)
+
+    monkeypatch.setattr(shared.line(0).bell, "wait", wait)
+    assert allowance.wait_for_room()
+    assert len(waits) == 2
+
+
+@needs_bells
+def test_who_sleeps_is_woken_to_stop(shared):
+    allowance = shared.line(0).allowance(Window(1))
+    allowance.spend(1, 0)
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(allowance.wait_for_room()))
+    waiting.start()
+    shared.stop()
+    waiting.join(LIMIT)
+    assert answers == [None]
+
+
+def spend_and_wait(line, end):
+    allowance = line.allowance(Window(2))
     allowance.spend(2, 10)
     os.write(end.fd, b"?" if allowance.nothing_left() else b"F")
     os.write(end.fd, b"T" if allowance.wait_for_room() else b"?")
@@ -218,8 +313,8 @@ def spend_and_wait(credit, end):
 def test_a_worker_process_sees_what_the_consumer_grants_by_every_start_method(method):
     credit = Credit(2, shared=True)
     read, write = pipe()
-    process = multiprocessing.get_context(method).Process(target=spend_and_wait, args=(credit, write))
-    with handing_over(write, *credit.descriptors()):
+    process = multiprocessing.get_context(method).Process(target=spend_and_wait, args=(credit.line(1), write))
+    with handing_over(write, *credit.line(1).descriptors()):
         process.start()
     write.close()
     assert os.read(read.fd, 1) == b"F"
@@ -245,7 +340,7 @@ def test_closing_gives_every_descriptor_back_at_once():
 
 def test_a_worker_goes_on_reading_after_the_consumer_has_closed():
     credit = Credit(1, shared=True)
-    allowance = credit.allowance(0, Window(1))
+    allowance = credit.line(0).allowance(Window(1))
     credit.stop()
     credit.close()
     wait_until(lambda: allowance.stopped, LIMIT, "the flag is gone")

@@ -29,7 +29,7 @@ class Line:
         self.codec = codec or ArrayCodec(num_workers, max_bytes)
         self.encoder = self.codec.port(0).open_encoder()
         self.decoder = self.codec.open_decoder()
-        self.outbox = Outbox(0, self.sender, self.encoder, self.credit.allowance(0, window))
+        self.outbox = Outbox(0, self.sender, self.encoder, self.credit.line(0).allowance(window))
         self._arrived = []
         self._heard = 0
 
@@ -440,7 +440,7 @@ def test_while_the_consumer_has_something_left_the_worker_waits_for_it_and_sends
 
 def test_who_waits_for_another_workers_datapoints_goes_inline_when_those_are_done_with():
     with Line(Window(1000), num_workers=2) as line:
-        other = line.credit.allowance(1, Window(10))
+        other = line.credit.line(1).allowance(Window(10))
         other.spend(3, 0)
         worker = worker_of(line, (image(k) for k in range(12)))
         wait_until(lambda: len(line.arrived()) == 10, LIMIT, "the arena did not fill")

@@ -24,7 +24,7 @@ class Worker:
         self.credit = Credit(1, shared=False)
         self.sender = FakeSender()
         encoder = codec.port(0).open_encoder()
-        self.outbox = Outbox(0, self.sender, encoder, self.credit.allowance(0, Window(100)))
+        self.outbox = Outbox(0, self.sender, encoder, self.credit.line(0).allowance(Window(100)))
 
     def close(self):
         self.outbox.close(0)
@@ -112,7 +112,7 @@ def test_a_worker_in_the_place_of_another_may_report_as_many():
     credit = Credit(1, shared=False)
     for _ in range(100):
         credit.heard(0)
-    allowance = credit.allowance(0, Window(1))
+    allowance = credit.line(0).allowance(Window(1))
     credit.stop()
     assert not allowance.wait_for_hearing(1), "who is to stop reports nothing"
     credit.close()
