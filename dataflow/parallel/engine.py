@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from dataflow.errors import WorkerDied
 from dataflow.life import terminated
@@ -47,12 +47,10 @@ _SETTLE: Final = 0.1  # seconds without a message after which all that a killed 
 _SETTLE_EXITED: Final = 0.5  # the same for one that exited: nearly all of these have sent last words
 
 
-_from_parent: list[Engine] = []
-"""Engines that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
-
-
 class Engine:
     """The workers of one runner at work, and the consumer's end of what they send."""
+
+    _inherited: ClassVar[list[Engine]] = []  # through a fork: kept, lest ZeroMQ's objects in them are finalised here
 
     def __init__(self, plan: Plan) -> None:
         self._pid = os.getpid()
@@ -116,24 +114,16 @@ class Engine:
                 self._check(ticket)
                 self._patience.asked(now)
                 if operator.length_hint(self._chunk):
-                    self._patience.satisfied()
-                    self._look_meanwhile()
-                    return self._chunk
+                    return self._in_hand()
                 self._hand_out_ended()
-                try:
-                    ready = self._plan.desk.ready()
-                except KeyboardInterrupt as error:  # its books may be wrong
-                    self._fail(error)
-                if isinstance(ready, BaseException):
-                    self._fail(ready)
-                if ready:
-                    self._chunk = iter(ready)
-                    continue
-                if ready is None and self._verdict is not None:
-                    self._fail(self._verdict)
+                ready = self._ready()
                 if ready is None and (self._ledger.exhausted or self._plan.desk.exhausted):
                     return None
-                news = self._step(now, silent)
+                news = not ready and self._step(now, silent)
+                if news and ready is None:
+                    ready = self._ready()
+                if ready:
+                    return self._in_hand()
                 silent = silent and not news
                 if self._patience.is_over(timeout, silent=silent) and not self._untimely:
                     raise late(self._plan.owner, timeout, [worker.state() for worker in self._crew.workers])
@@ -145,7 +135,7 @@ class Engine:
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
         if os.getpid() != self._pid:
-            _from_parent.append(self)
+            self._inherited.append(self)
             return
         self._closing = True
         with self._lock, ExitStack() as last:  # all of it, even if the user interrupts the wait for the workers
@@ -153,8 +143,7 @@ class Engine:
             last.callback(self._receiver.close)
             last.callback(self._crew.stop)
             list(self._chunk)  # an iteration in the middle of it finds it empty, and asks for the next
-            self._plan.credit.stop()
-            self._plan.desk.stop()
+            self._plan.stop()
             self._receiver.stop()
 
     def _check_process(self) -> None:
@@ -172,6 +161,18 @@ class Engine:
             raise terminated(owner)
         if self._ticket is not ticket:
             raise superseded(owner)
+
+    def _ready(self) -> list[Any] | None:
+        """What comes next, taken in hand; or raised."""
+        try:
+            ready = self._plan.desk.ready()
+        except KeyboardInterrupt as error:  # its books may be wrong
+            self._fail(error)
+        ready = self._verdict if ready is None else ready
+        if isinstance(ready, BaseException):
+            self._fail(ready)
+        self._chunk = iter(ready or ())
+        return ready
 
     def _step(self, now: float, silent: bool) -> bool:
         """Hear one message, if one is there, and look at the workers, if it is time; whether there is news."""
@@ -260,11 +261,13 @@ class Engine:
         elif not self._plan.desk.lost(worker, death):
             self._verdict = self._verdict or death
 
-    def _look_meanwhile(self) -> None:
-        """A slow consumer may take long over a chunk: a death is not kept from it till the end of that.
+    def _in_hand(self) -> Iterator[Any]:
+        """The chunk, on its way to the consumer.
 
-        What others have sent is given up then; what the dead worker has sent is handed out first, as always.
+        A slow one may take long over it: a death is not kept from it till the end of that. What others have sent is
+        given up then; what the dead worker has sent is handed out first, as always.
         """
+        self._patience.satisfied()
         now = time.monotonic()
         if now - self._looked > _LOOK:
             try:
@@ -273,6 +276,7 @@ class Engine:
                 self._fail(error)
             if self._verdict is not None:
                 self._fail(self._verdict)
+        return self._chunk
 
     def _is_under_way(self, worker: int) -> bool:
         """Whether there is a message of `worker` that was not heard yet.

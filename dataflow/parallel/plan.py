@@ -47,6 +47,11 @@ class Plan:
     tolerance: Tolerance = field(default_factory=lambda: Tolerance("", None))
     died: Callable[[str, int, int, int | None, int | None, int | None], WorkerDied] = died
 
+    def stop(self) -> None:
+        """Tell the workers that nothing more is wanted."""
+        self.credit.stop()
+        self.desk.stop()
+
     def close(self) -> None:
         """Let go of all that the consumer holds. Idempotent."""
         with ExitStack() as last:  # all of it, whatever one of them raises

@@ -7,6 +7,7 @@ Guarantees:
 - With keys, nobody is heard whose public key is not listed: the gate is open before the socket is bound.
 - The gate is a thread of its own, since a handshake must not wait until somebody takes the next datapoint.
 - A forked child neither uses nor closes what it inherited.
+- What the user has set for malloc holds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+import numpy as np
 import zmq
 from zmq.utils import z85
 
@@ -39,6 +41,7 @@ _EVENTS: Final = (
     | zmq.EVENT_DISCONNECTED
 )
 _NAMES: Final = ("CALLED-1", "CALLED-2")  # of the peers that we connect to
+_LEARNT_BYTES: Final = (32 << 20) - (1 << 16)  # glibc learns from blocks of up to 32 MiB, their last page included
 
 _from_parent: list[Router] = []
 """Routers that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
@@ -73,6 +76,7 @@ class Router:
         self.pid = os.getpid()
         self.addresses: tuple[str, ...] = ()  # where we are bound, with the ports that the system has chosen
         self.peers: tuple[bytes, ...] = ()  # whom we connect to
+        _let_freed_frames_stay()
         self._context: zmq.Context[Any] = zmq.Context()
         self._gate: _Gate | None = None
         try:
@@ -186,6 +190,17 @@ class Router:
             if address.startswith("ipc://"):  # ZeroMQ leaves the file
                 with suppress(OSError):
                     os.unlink(address.removeprefix("ipc://"))
+
+
+def _let_freed_frames_stay() -> None:
+    """Let malloc keep the memory of frames for the next ones, instead of giving it back to the system each time.
+
+    Pages that are mapped anew take as long as a third of the whole way. glibc gives back what is free at the end of a
+    heap once it exceeds twice the largest block, of up to 32 MiB, that it has seen freed: by that rule two frames of
+    one size may be too many. This block, of which no page is ever touched, raises it to 64 MiB, as any array of this
+    size would. Where malloc has been told otherwise (`MALLOC_TRIM_THRESHOLD_`, `mallopt`), it learns nothing.
+    """
+    np.empty(_LEARNT_BYTES, np.uint8)
 
 
 class _Gate:

@@ -3,6 +3,9 @@
 A message holds the skeletons of its datapoints as one msgpack array, the bytes of small arrays in one frame, and each
 large array in a frame of its own, or several. Nothing is pickled: what has no form of its own is refused here, with its
 place.
+
+Very large arrays are cut in pieces, which the receiver puts together. ZeroMQ takes memory for each frame, and malloc
+maps what is too large to be kept for the next one anew, page by page, at both ends. That takes longer than the copy.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ LARGE: Final = 1 << 16
 
 _ARRAY32: Final = b"\xdd"  # msgpack: an array, its length in the next four bytes
 _PIECE_BYTES: Final = 1 << 19
+_CUT_BYTES: Final = 20 << 20  # of the smallest array that is cut: three below have room in one heap of glibc, of 64 MiB
 _OVERHEAD: Final = 16  # bytes that a datapoint counts at least: the receiver has an object for it
 _MOST_LAYOUTS: Final = 4096  # remembered
 _SIMPLE: Final = PLAIN | {int, np.ndarray}
@@ -45,8 +49,7 @@ class FrameEncoder:
 
     Args:
         most_bytes: What one datapoint may take: the `hwm_bytes` of the receiver.
-        encrypted: Whether the frames will be. Then large arrays are cut in pieces: ZeroMQ copies each frame, and pieces
-            stay in the caches. That is worth more than the copy by which the receiver puts them together.
+        encrypted: Whether the frames will be. Then every large array is cut: ZeroMQ copies each frame once more.
     """
 
     nbytes = 0
@@ -55,7 +58,7 @@ class FrameEncoder:
 
     def __init__(self, most_bytes: int, *, encrypted: bool = False) -> None:
         self._most_bytes = most_bytes
-        self._piece_bytes = _PIECE_BYTES if encrypted else most_bytes
+        self._cut_bytes = _PIECE_BYTES if encrypted else _CUT_BYTES
         self._layouts: dict[Any, bytes] = {}  # of arrays, as `pack` writes them
         self._arrays: list[NDArray[Any]] = []  # of the datapoint that is being written
         self._packer = msgpack.Packer(
@@ -85,7 +88,7 @@ class FrameEncoder:
                 if size < LARGE:
                     small.append(array.tobytes("A"))
                 else:
-                    data, piece = _bytes_of(array), self._piece_bytes
+                    data, piece = _bytes_of(array), _PIECE_BYTES if size >= self._cut_bytes else size
                     large += [zmq.Frame(data[k : k + piece], copy=True) for k in range(0, size, piece)]
         elif nbytes > self._most_bytes:
             raise self._too_large(nbytes)

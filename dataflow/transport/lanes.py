@@ -191,20 +191,24 @@ class _LaneReceiver:
         self._due = [0] * len(lanes)  # number of the message that comes next, of each worker
         self._early: list[deque[Message]] = [deque() for _ in lanes]  # what has come through the channel, by worker
         self._last = 0  # whose lane was read last: the others come first
-        self._since = 0  # messages taken since the channel was looked at
+        self._num_early = 0
+        self._since = 0  # how often it was asked for one since the channel was looked at
+        self._channel_has_some = False
         self._vigil = Vigil()
 
     def take(self) -> Message | None:
         self._since += 1
-        if self._since < _LOOK and (message := self._from_lane()) is not None:
-            return message
-        self._since = 0
-        while (message := self._receiver.take()) is not None:
-            self._early[message.worker].append(message)
-        for worker, early in enumerate(self._early):
-            if early and early[0].number == self._due[worker]:
-                self._due[worker] += 1
-                return early.popleft()
+        if self._since >= _LOOK or self._channel_has_some:
+            self._since, self._channel_has_some = 0, False
+            while (message := self._receiver.take()) is not None:
+                self._early[message.worker].append(message)
+                self._num_early += 1
+        if self._num_early:
+            for worker, early in enumerate(self._early):
+                if early and early[0].number == self._due[worker]:
+                    self._due[worker] += 1
+                    self._num_early -= 1
+                    return early.popleft()
         return self._from_lane()
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
@@ -217,6 +221,7 @@ class _LaneReceiver:
         file = _new_file()
         self._lanes[worker] = _Reader(file)
         self._due[worker] = 0
+        self._num_early -= len(self._early[worker])
         self._early[worker].clear()
         return _LanePort(port, file, self._bell)
 
@@ -241,7 +246,10 @@ class _LaneReceiver:
         return None
 
     def _has_next(self) -> bool:
-        return any(lane.number() == due for lane, due in zip(self._lanes, self._due, strict=True)) or any(
+        for lane, due in zip(self._lanes, self._due, strict=True):
+            if lane.number() == due:
+                return True
+        return bool(self._num_early) and any(
             early and early[0].number == due for early, due in zip(self._early, self._due, strict=True)
         )
 
@@ -252,13 +260,18 @@ class _LaneReceiver:
                 lane.words[_ASLEEP] = 1
                 lane.fence()
             try:
-                if self._has_next() or self._receiver.wait(timeout, (*watched, self._bell.fileno())):
+                if self._has_next():
+                    return True
+                if self._receiver.wait(timeout, (*watched, self._bell.fileno())):
+                    self._channel_has_some = True
                     return True
                 rung = self._bell.quiet()
             finally:
                 for lane in self._lanes:
                     lane.words[_ASLEEP] = 0
+            if self._has_next():
+                return True
             # It may have been rung for what was found before it was heard, or for what is not due yet.
             timeout = end - time.monotonic()
-            if self._has_next() or not rung or timeout <= 0:
-                return self._has_next()
+            if not rung or timeout <= 0:
+                return False

@@ -14,7 +14,9 @@ from __future__ import annotations
 import logging
 import math
 import os
+import select
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -123,17 +125,27 @@ class _SocketReceiver:
         self._socket = self._context.socket(zmq.PULL)
         self._socket.set_hwm(0)
         self._socket.bind(address)
-        self._poller = zmq.Poller()
+        self._fd = int(self._socket.getsockopt(zmq.FD))  # tells that something has happened, not what
+        self._poll = select.poll()
         self._watched: Sequence[int] | None = None  # what is registered beside the socket
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
         if watched != self._watched:
             # A new one: an interrupt in the middle must not leave a number registered that is closed and given away.
-            self._poller, self._watched = zmq.Poller(), None
-            for source in (self._socket, *watched):
-                self._poller.register(source, zmq.POLLIN)
+            self._poll, self._watched = select.poll(), None
+            for fd in (self._fd, *watched):
+                self._poll.register(fd, select.POLLIN)
             self._watched = watched
-        return any(source is self._socket for source, _ in self._poller.poll(math.ceil(timeout * 1000)))
+        end = time.monotonic() + timeout
+        while not self._has_next():
+            ready = self._poll.poll(math.ceil(max(0.0, end - time.monotonic()) * 1000))
+            if not ready or any(fd != self._fd for fd, _ in ready):
+                return self._has_next()
+        return True
+
+    def _has_next(self) -> bool:
+        # Asked before each wait: what has happened is told once.
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def take(self) -> Message | None:
         for _ in range(_READ_AT_ONCE):

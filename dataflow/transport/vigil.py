@@ -13,8 +13,8 @@ from typing import Final
 
 __all__ = ["Vigil"]
 
-_AWAKE: Final = 60e-6  # seconds
-_SHORT: Final = 120e-6  # after a longer wait, the next one is slept through from the beginning
+_AWAKE: Final = 150e-6  # seconds
+_SHORT: Final = 300e-6  # after a longer wait, the next one is slept through from the beginning
 _let_others_run: Final = getattr(os, "sched_yield", lambda: None)
 
 

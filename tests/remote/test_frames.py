@@ -89,11 +89,13 @@ def test_large_arrays_travel_in_frames_of_their_own(name):
     same(through([array, 1], (2, {"a": array}), array), [[array, 1], (2, {"a": array}), array])
 
 
+@pytest.mark.parametrize("encrypted", [True, False])
 @pytest.mark.parametrize("name", LARGE_ARRAYS)
-def test_arrays_that_were_cut_in_pieces_are_whole_again(name, monkeypatch):
+def test_arrays_that_were_cut_in_pieces_are_whole_again(name, encrypted, monkeypatch):
     monkeypatch.setattr(writing, "_PIECE_BYTES", 10_007)
+    monkeypatch.setattr(writing, "_CUT_BYTES", LARGE)
     array = LARGE_ARRAYS[name]
-    encoder = FrameEncoder(MOST, encrypted=True)
+    encoder = FrameEncoder(MOST, encrypted=encrypted)
     body, _ = encoder.join([encoder.encode([array, 1]), encoder.encode((2, array))])
     pieces = -(-array.nbytes // 10_007) if array.nbytes >= LARGE else 0
     assert len(body) == 2 + 2 * pieces
@@ -103,6 +105,21 @@ def test_arrays_that_were_cut_in_pieces_are_whole_again(name, monkeypatch):
         for broken in (frames[:-1], [*frames, b"x"], [*frames[:-1], bytes(frames[-1]) + b"x"]):
             with pytest.raises(Unreadable):
                 FrameReader().read(broken, 2)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "sizes"),
+    [
+        ((20 << 20) - 1, [(20 << 20) - 1]),
+        (20 << 20, [1 << 19] * 40),
+        ((20 << 20) + 1, [1 << 19] * 40 + [1]),
+    ],
+)
+def test_very_large_arrays_are_cut_also_without_keys(nbytes, sizes):
+    array = np.zeros(nbytes, np.uint8)
+    array[-1] = 7
+    assert [len(frame) for frame in frames_of([array])[2:]] == sizes
+    same(through([array]), [[array]])
 
 
 def test_an_array_is_written_as_it_is_at_the_yield():
