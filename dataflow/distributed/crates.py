@@ -1,11 +1,14 @@
 """Datapoints on their way through an object store: encoded as between processes, but for large arrays.
 
 Between the processes of one machine these stand in an arena. Here each becomes a buffer of its message, and the object
-store takes it from there as it is: written once where it was made, mapped where it is read. Guarantees:
+store takes it from there as it is: written once where it was made, mapped where it is read. An encoder may have an
+arena all the same, which it shares with the consumer (`neighbours`); then buffers are for what finds no room there.
+Guarantees:
 
 - What is encoded is the datapoint as it is now; the flow may go on to change it.
 - An array that the flow itself has filled (a batch, `dataflow.empty`) becomes the buffer without a copy, if nobody else
   can reach it any more.
+- There is always room, and nobody waits for it. What is in the arena counts against all bounds like what is not.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import math
 import mmap
 import weakref
 from array import array as words
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -31,6 +34,7 @@ from dataflow.transport.parcels import Layout
 __all__ = ["CrateCodec", "CrateDecoder", "CrateEncoder"]
 
 _NUM_FRAMES: Final = 4  # of a message with arrays; behind them come the numbers of its buffers, and these
+_BUFFER: Final = -1  # instead of the status byte of a block: it is a buffer
 _BYTE: Final = np.dtype(np.uint8)
 _KEPT_BYTES: Final = 32 << 20  # of memory of one size that nobody uses
 
@@ -72,47 +76,69 @@ class _Memory:
 
 
 class _Crate:
-    """What an encoder has in place of the writer of an arena: a block is a buffer, and `start` its number."""
+    """What an encoder has in place of the writer of an arena: a block is a buffer, and `start` its number.
 
-    def __init__(self) -> None:
+    Args:
+        arena: Where arrays go as long as there is room.
+    """
+
+    def __init__(self, arena: ArenaWriter | None) -> None:
+        self._arena = arena
         self._buffers: dict[int, NDArray[np.uint8]] = {}  # not sent yet, in the order of their numbers
         self._next = 0
         self._memory = _Memory()
         self._written: list[int] = []  # by `write`, since the last `unload`
 
     def copy(self, array: NDArray[Any], like: Layout) -> Block:
+        block = None if self._arena is None else self._arena.copy(array, like)
+        if block is not None:
+            return block
         buffer = self._memory.array((array.nbytes,), _BYTE).view(np.ndarray)
         np.ndarray(array.shape, array.dtype, buffer, order=cast(Any, like[2]))[...] = array
         return self._add(buffer)
 
     def write(self, data: bytes) -> Block:
-        block = self._add(np.frombuffer(data, _BYTE))
-        self._written.append(block.start)
+        block = None if self._arena is None else self._arena.write(data)
+        if block is None:
+            block = self._add(np.frombuffer(data, _BYTE))
+            self._written.append(block.start)
         return block
 
     def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array for the flow to fill."""
         if dtype.hasobject or math.prod(shape) * dtype.itemsize < LARGE_BYTES:
             return np.empty(shape, dtype)
+        if self._arena is not None and type((array := self._arena.draft(shape, dtype)).base) is Base:
+            return array
         base = self._memory.array(shape, dtype)
-        base.block = Block(0, 0, base.nbytes)
+        base.block = Block(_BUFFER, 0, base.nbytes)
         return base.view(np.ndarray)
 
     def is_draft(self, base: Any) -> bool:
-        return type(base) is Base and base.block is not None
+        if type(base) is not Base or base.block is None:
+            return False
+        return base.block.status == _BUFFER or (self._arena is not None and self._arena.is_draft(base))
 
     def release(self, base: Base) -> Block:
+        if self._arena is not None and self._arena.is_draft(base):
+            return self._arena.release(base)
         base.block = None
         return self._add(base.view(np.ndarray).reshape(-1).view(_BYTE))
 
     def give_back(self, block: Block) -> None:
-        del self._buffers[block.start]
+        if self._arena is not None and block.status != _BUFFER:
+            self._arena.give_back(block)
+        else:
+            del self._buffers[block.start]
 
     def give_back_all(self) -> None:
         self._buffers.clear()
+        if self._arena is not None:
+            self._arena.give_back_all()
 
     def tidy(self) -> None:
-        """Nothing is kept."""
+        if self._arena is not None:
+            self._arena.tidy()
 
     def unload(self, encoded: Sequence[Any]) -> tuple[bytes, list[NDArray[np.uint8]]]:
         """The buffers of a message, and before them their numbers.
@@ -121,7 +147,8 @@ class _Crate:
         one belongs to a datapoint that failed half-way.
         """
         parcels = [item[2] for item in encoded if type(item) is tuple]
-        numbers = [data.start for pieces in parcels for _, data in pieces if type(data) is Block] + self._written
+        blocks = [data for pieces in parcels for _, data in pieces if type(data) is Block]
+        numbers = [block.start for block in blocks if block.status == _BUFFER] + self._written
         self._written = []
         buffers = [self._buffers[number] for number in numbers]
         last = max(numbers, default=-1)
@@ -133,16 +160,19 @@ class _Crate:
     def _add(self, buffer: NDArray[np.uint8]) -> Block:
         number, self._next = self._next, self._next + 1
         self._buffers[number] = buffer
-        return Block(0, number, len(buffer))
+        return Block(_BUFFER, number, len(buffer))
 
 
 class CrateEncoder(ArrayEncoder):
-    """The sender's end."""
+    """The sender's end.
 
-    keeps_memory = False
+    Args:
+        arena: Shared with the receiver; None where nothing is.
+    """
 
-    def __init__(self) -> None:
-        self._crate = _Crate()
+    def __init__(self, arena: ArenaWriter | None = None) -> None:
+        self._crate = _Crate(arena)
+        self.keeps_memory = arena is not None
         super().__init__(cast(ArenaWriter, self._crate))
 
     def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
@@ -150,51 +180,74 @@ class CrateEncoder(ArrayEncoder):
         if len(body) == _NUM_FRAMES:
             numbers, buffers = self._crate.unload(encoded)
             body += [numbers, *buffers]
+            elsewhere = nbytes - sum(map(len, body))
+            if elsewhere > 0:
+                body.append(range(elsewhere))  # a frame as long as what need not travel: so it is counted
         return body, nbytes
 
 
-class _Buffers:
-    """What a decoder has in place of the readers of all arenas: the buffers of the message in hand."""
+class _Places:
+    """What a decoder has in place of the readers of all arenas: these, and the buffers of the message in hand."""
 
-    def __init__(self, copy: bool) -> None:
+    def __init__(self, copy: bool, readers: Sequence[ArenaReader]) -> None:
         self.by_number: dict[int, Any] = {}
         self._copy = copy
+        self._readers = readers
+        self._worker = 0
 
-    def __getitem__(self, worker: int) -> _Buffers:
+    def __getitem__(self, worker: int) -> _Places:
+        self._worker = worker
         return self
 
     def leases(
-        self, blocks: Iterable[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
+        self, blocks: Sequence[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
     ) -> list[NDArray[Any]]:
-        arrays = [np.ndarray(shape, dtype, self.by_number[number], 0, None, order) for _, number in blocks]
-        return [array.copy(order) for array in arrays] if self._copy else arrays
+        if self.by_number:
+            arrays = [self._array(block, shape, dtype, order) for block in blocks]
+        else:
+            arrays = self._readers[self._worker].leases(blocks, shape, dtype, order)
+        if not self._copy:
+            for array in arrays:
+                array.flags.writeable = False
+        return arrays
 
-    def read(self, status: int, number: int, nbytes: int) -> memoryview:
-        return memoryview(self.by_number[number])
+    def _array(self, block: tuple[int, int], shape: Sequence[int], dtype: np.dtype[Any], order: Any) -> NDArray[Any]:
+        status, start = block
+        if status != _BUFFER:
+            return self._readers[self._worker].leases([block], shape, dtype, order)[0]
+        array: NDArray[Any] = np.ndarray(shape, dtype, self.by_number[start], 0, None, order)
+        return array.copy(order) if self._copy else array
+
+    def read(self, status: int, start: int, nbytes: int) -> memoryview:
+        if status != _BUFFER:
+            return self._readers[self._worker].read(status, start, nbytes)
+        return memoryview(self.by_number[start])
 
     def free(self, status: int) -> None:
-        """Whoever reads a buffer keeps it."""
+        if status != _BUFFER:  # else whoever reads it keeps it
+            self._readers[self._worker].free(status)
 
 
 class CrateDecoder(ArrayDecoder):
     """The receiver's end.
 
     Args:
-        copy: Whether large arrays are copied out, and may be written to. Else they are views of the object store:
-            read-only, and each keeps all of its message there.
+        copy: Whether large arrays may be written to, and those in the object store are copied out for that. Else they
+            are read-only; those in the store are views, and each keeps all of its message there.
+        readers: Of the arena that is shared with each sender.
     """
 
-    def __init__(self, copy: bool) -> None:
-        self._buffers = _Buffers(copy)
-        super().__init__(cast(Sequence[ArenaReader], self._buffers))
+    def __init__(self, copy: bool, readers: Sequence[ArenaReader] = ()) -> None:
+        self._places = _Places(copy, readers)
+        super().__init__(cast(Sequence[ArenaReader], self._places))
 
     def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
         if len(body) > _NUM_FRAMES:
-            self._buffers.by_number = dict(zip(words("Q", body[_NUM_FRAMES]), body[_NUM_FRAMES + 1 :], strict=True))
+            self._places.by_number = dict(zip(words("Q", body[_NUM_FRAMES]), body[_NUM_FRAMES + 1 :], strict=False))
         try:
             return super().decode(worker, body[:_NUM_FRAMES])
         finally:
-            self._buffers.by_number = {}
+            self._places.by_number = {}
 
     def decode_failure(self, body: Sequence[Any]) -> BaseException:
         """The same; what the consumer itself has found out comes as it is."""

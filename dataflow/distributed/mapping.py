@@ -45,7 +45,7 @@ class RayMapData(Actors, ParallelMap):
             may be under way to the actors, too.
         chunk_items: A reply has no more datapoints than this.
         chunk_seconds: A reply is not held back for longer than this, to be filled up; None for as long as it takes.
-        copy: Whether large arrays are copied out of the object store, and may be written to, as for `RayRunner`.
+        copy: Whether large arrays may be written to, as for `RayRunner`.
         actor_options: Options of the actors, as for `RayRunner`.
         address: Of the cluster, as for `RayRunner`.
         start_timeout: Seconds that an actor may take to start.

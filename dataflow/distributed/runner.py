@@ -27,8 +27,11 @@ class RayRunner(Actors, Runner):
     every node of the cluster needs the packages and the files that it uses; ``actor_options={"runtime_env": ...}`` is
     Ray's way to bring them.
 
-    Large arrays (16 KiB and more) arrive as read-only views of the object store, and each keeps the whole reply in
-    which it came there: pass ``copy=True`` to write to them, or to keep a few for long.
+    Large arrays (16 KiB and more) arrive read-only: pass ``copy=True`` to write to them. They are views of the object
+    store, where each keeps the whole reply in which it came, unless copied. Those of an actor on the consumer's own
+    machine lie in memory that the two share (on Linux, and up to a quarter of the machine's memory and 1 GiB for all
+    actors, or a few replies for each; what is beyond goes through the object store): these keep nothing but themselves,
+    and need no copy to be written to.
 
     Args:
         ds: The flow. It is reset once inside every actor, and not in this process.
@@ -50,7 +53,7 @@ class RayRunner(Actors, Runner):
             ``in_flight + 1`` replies at most.
         chunk_items: A reply has no more datapoints than this.
         chunk_seconds: A reply is not held back for longer than this, to be filled up; None for as long as it takes.
-        copy: Whether large arrays are copied out of the object store, and may be written to.
+        copy: Whether large arrays may be written to, and are copied out of the object store for that.
         actor_options: Options of the actors, as for ``ray.remote``; one CPU each where it has no "num_cpus". To spread
             them over the nodes: ``{"scheduling_strategy": "SPREAD"}``.
         address: Of the cluster, as for ``ray.init``, if this process is not connected to one. None is the cluster in

@@ -40,8 +40,8 @@ class MultiProcessRunnerZMQ(ProcessRunner):
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process.
         num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
-        hwm: Datapoints that a worker may have sent and the consumer has not yet handed out; at most ``2 * hwm + 2``
-            are computed ahead for each worker. None means 50, or as many as make up 256 KiB if that is more.
+        hwm: How far each worker runs ahead: at most ``2 * hwm + 2`` of its datapoints are made and not yet handed out.
+            None means 50, or as many as make up 256 KiB if that is more.
         strict: Whether a pass is exactly one of `ds`.
         ordered: With `strict`, whether the order is kept, too.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
