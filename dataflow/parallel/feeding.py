@@ -14,10 +14,10 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Final
 
 from dataflow.parallel.passing import Passing
+from dataflow.parallel.reading import Reading
 from dataflow.transport.parcels import NO_ROOM
 
 __all__ = ["Feeding"]
@@ -40,8 +40,14 @@ class Feeding(Passing):
             self.orders.resume()
         return ticket
 
-    def steps(self, ticket: object, source: Iterator[Any], timeout: float | None) -> Iterator[Iterator[Any]]:
-        """Chunks of results, until the source has ended and all are handed out."""
+    def steps(self, ticket: object, source: Iterator[Reading], timeout: float | None) -> Iterator[Iterator[Any]]:
+        """Chunks of results, until the source has ended and all are handed out.
+
+        Args:
+            ticket: Of this iteration.
+            source: Stepped before each time that something is read; it gives from what.
+            timeout: As for `chunk`.
+        """
         failure: Exception | None = None
         reading = True
         while True:
@@ -59,7 +65,7 @@ class Feeding(Passing):
         if failure is not None:
             raise failure
 
-    def _read(self, ticket: object, source: Iterator[Any]) -> tuple[bool, bool]:
+    def _read(self, ticket: object, source: Iterator[Reading]) -> tuple[bool, bool]:
         """Read for a while. Whether the source goes on, and whether more could be read at once."""
         dispatch, lock, check = self.orders, self._lock, self._check
         self._check_process()
@@ -76,17 +82,18 @@ class Feeding(Passing):
                     dispatch.pause()
                     return True, False
                 encode_plain, few = dispatch.plain_encoder(), min(self._at_once, dispatch.room_in_task())
+            reading = next(source, None)
+            if reading is None:
+                self._no_more(ticket)
+                return False, False
             plain: list[Any] = []
             other: Any = NO_ROOM
-            over = False
             began = now
             try:
-                if encode_plain is None:
-                    other = next(source, NO_ROOM)
-                    over = other is NO_ROOM
-                else:
-                    other = encode_plain(islice(source, few), plain.append)
-                    over = other is NO_ROOM and len(plain) < few
+                other = reading.read(few, encode_plain, plain)
+            except BaseException:
+                next(source, None)  # whoever keeps it for the next loop lets go of it
+                raise
             finally:
                 with lock:
                     # Where passes go on with one another, what was read is for whoever took over.
@@ -95,11 +102,12 @@ class Feeding(Passing):
                     if other is not NO_ROOM:
                         dispatch.give(other)
                         del other
-            if over:
-                self._no_more(ticket)
-                return False, False
             now = time.perf_counter()
-            self._at_once = min(2 * self._at_once, _MOST_AT_ONCE) if now - began < _SHORT else 1
+            took = now - began
+            if took > _SHORT:
+                self._at_once = max(1, int(few * _SHORT / took))
+            elif self._at_once < 2 * few:
+                self._at_once = min(2 * few, _MOST_AT_ONCE)
             if now > until:
                 with lock:
                     check(self._ticket if dispatch.continues else ticket)

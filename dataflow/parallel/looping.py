@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dataflow.base import DataFlow
 from dataflow.life import Life, life_of
@@ -17,6 +17,8 @@ from dataflow.seeding import Stream
 from dataflow.transforms.repeating import passes_on
 
 __all__ = ["Looped", "until_over"]
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,10 +59,14 @@ class Looped(Addressed):
 
     def passes_here(self, ds: DataFlow, stream: Stream) -> Iterator[Any]:
         """Pass after pass of `ds`, in the consumer: a loop goes on where the last one stopped."""
+        return self.continued_by(lambda p: self.told_here(partial(passes_on, ds, stream, p))(), stream)
+
+    def continued_by(self, begin: Callable[[int], Iterator[T]], stream: Stream) -> Iterator[T]:
+        """What a loop goes on with where the last one stopped; if there is nothing, `begin` makes it, from a pass."""
         life = life_of(self)
-        begin = self.told_here(partial(passes_on, ds, stream, life.begun))
+        p = life.begun
         life.begun += 1
-        return life.continued.take(stream, begin, type(self).__name__)
+        return life.continued.take(stream, lambda: begin(p), type(self).__name__)
 
     def told_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
         """The same; without workers, its nodes are told here what they would be told in one."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, SupportsIndex
+from typing import Any, ClassVar, Final, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from dataflow.parallel.dispatch import Dispatch
 from dataflow.parallel.feeding import Feeding
 from dataflow.parallel.looping import Looped, until_over
 from dataflow.parallel.plan import Plan
+from dataflow.parallel.reading import Reading, as_one_pass, one_pass, passes_from
 from dataflow.parallel.staffing import Placed
 from dataflow.parallel.tasking import Apply, Handed
 from dataflow.parallel.terms import tolerance_of
@@ -53,6 +54,8 @@ class _Drawn(RandomMapData):
 
 class ParallelMap(Looped, MapData):
     """What all parallel maps share: without workers it is a `MapData`."""
+
+    near: ClassVar[bool] = False  # whether the workers are on this machine
 
     def __init__(
         self,
@@ -110,6 +113,7 @@ class ParallelMap(Looped, MapData):
             ordered=self.ordered,
             continues=not self.strict,
             per_task=self.per_task(),
+            near=self.near,
         )
 
     def per_task(self) -> int | None:
@@ -151,7 +155,7 @@ class ParallelMap(Looped, MapData):
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: what is told of failures, and drawn, depends on the index
         ticket = engine.begin_pass(int(block[0]), holes=True)
-        steps = engine.steps(ticket, self.ds.at([block], stream), self.timeout)
+        steps = engine.steps(ticket, Reading(as_one_pass(self.ds.at([block], stream))), self.timeout)
         return until_over(steps, engine, ticket, life_of(self), self)
 
     def strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
@@ -164,26 +168,26 @@ class ParallelMap(Looped, MapData):
         first = p * self._stride
         ticket = engine.begin_pass(first)
         if not self.with_rng or not self.ds.addressable:
-            source = self.ds.run_pass(p, stream)
+            source = Reading(one_pass(self.ds, p, stream))
         else:
             # What was dropped below keeps its position, and so do the random numbers of those after it.
             blocks = onwards(first, _BLOCK) if self.ds.endless else consecutive(first, first + len(self.ds))
-            source = self.ds.at(blocks, stream)
+            source = Reading(as_one_pass(self.ds.at(blocks, stream)))
         steps = engine.steps(ticket, source, self.timeout)
         held = None if self.ds.endless else self
         return chain.from_iterable(until_over(steps, engine, ticket, life_of(self), held))
 
     def mixed_pass(self, stream: Stream) -> Iterator[Any]:
-        source = self.passes_here(self.ds if self.num_workers else self.worked(self.ds), stream)
         length = self.results_per_pass()
         if self.num_workers == 0:
-            return islice(source, length)
+            return islice(self.passes_here(self.worked(self.ds), stream), length)
+        source = self.continued_by(lambda p: Reading(passes_from(self.ds, p, stream)), stream)
         engine: Feeding = self.engine_at(stream)
         tolerance_of(self).begin_pass()
         return chain.from_iterable(self._mixed_chunks(engine, engine.go_on(), source, length))
 
     def _mixed_chunks(
-        self, engine: Feeding, ticket: object, source: Iterator[Any], length: int | None
+        self, engine: Feeding, ticket: object, source: Iterator[Reading], length: int | None
     ) -> Iterator[Iterator[Any]]:
         left = sys.maxsize if length is None else length
         try:

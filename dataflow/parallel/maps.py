@@ -93,6 +93,8 @@ class MultiThreadMapData(ParallelMap):
         self.set_restarts(max_restarts)
         self.set_terms(max_failures, worker_init)
 
+    near = True
+
     def make_channel(self) -> tuple[Channel, Codec, Credit]:
         return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
 
@@ -175,6 +177,8 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
         self.set_restarts(max_restarts)
         self.set_processes(context, max_bytes)
         self.set_terms(max_failures, worker_init, thread_limit)
+
+    near = True
 
     def make_codec(self) -> ArrayCodec:
         memory = self.memory()

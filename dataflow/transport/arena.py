@@ -38,6 +38,7 @@ __all__ = ["Arena", "ArenaWriter"]
 _IDLE_SECONDS: Final = 1.0
 _FREE: Final = b"\0"
 _MOST_DRAFTS: Final = 16
+_SHORT: Final = 1 << 18  # bytes that are copied at once; what takes longer must not stop the worker's other threads
 
 
 class Arena:
@@ -80,8 +81,6 @@ class _Touched:
 
     block: Block
     nbytes: int  # of its pages
-    view: NDArray[Any] | None = None  # the array that was last written to it as a whole
-    like: object = None  # and the layout of that
 
 
 class ArenaWriter:
@@ -92,7 +91,11 @@ class ArenaWriter:
         self._budget = budget
         self._worker = worker
         self._pid = os.getpid()
-        self._classes, _ = divided(budget.limit)
+        self._limit = budget.limit
+        classes, _ = divided(budget.limit)
+        kinds = [classes[class_of(1 << bits)] for bits in range((budget.limit - 1).bit_length() + 1)]
+        # Where the status bytes of one class begin and end, by the logarithm of what is to be held.
+        self._spans = [(kind.status, kind.status + kind.num_blocks, kind) for kind in kinds]
         self._touched: dict[int, _Touched] = {}  # by status byte
         self._lock = threading.Lock()
         self._drafts: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
@@ -105,23 +108,28 @@ class ArenaWriter:
         touched = self._take(nbytes)
         return None if touched is None else touched.block
 
-    def copy(self, array: NDArray[Any], like: tuple[Any, tuple[int, ...], Any]) -> Block | None:
+    def copy(self, array: NDArray[Any], layout: tuple[Any, tuple[int, ...], Any]) -> Block | None:
         """A block that holds what `array` holds now; None as in `take`.
 
         Args:
             array: C- or F-contiguous, or none of both.
-            like: Of what dtype, shape and order the copy is. One object for arrays that are alike saves time.
+            layout: Dtype, shape and order of the copy.
         """
-        touched = self._take(array.nbytes)
+        nbytes = array.nbytes
+        touched = self._take(nbytes)
         if touched is None:
             return None
         # From here on the block is this caller's alone: its byte is set.
-        view = touched.view
-        if view is None or touched.like is not like:
-            view = touched.view = self.view(touched.block, array.shape, array.dtype, like[2])
-            touched.like = like
-        view[...] = array
-        return touched.block
+        block = touched.block
+        if nbytes <= _SHORT:
+            try:
+                self._memory[block.start : block.start + nbytes] = array  # type: ignore[call-overload]
+            except ValueError:  # it is not C-contiguous
+                pass
+            else:
+                return block
+        self.view(block, array.shape, array.dtype, layout[2])[...] = array
+        return block
 
     def write(self, data: bytes) -> Block | None:
         """A block that begins with `data`; None as in `take`."""
@@ -133,25 +141,26 @@ class ArenaWriter:
         return touched.block
 
     def _take(self, nbytes: int) -> _Touched | None:
-        if not self.fits(nbytes):
+        if nbytes > self._limit:
             return None
-        kind = self._classes[class_of(nbytes)]
+        first, end, kind = self._spans[(nbytes - 1).bit_length()]
+        memory = self._memory
         with self._lock:
-            status = self._memory.find(_FREE, kind.status, kind.status + kind.num_blocks)
+            status = memory.find(_FREE, first, end)
             if status < 0:
                 return None
             touched = self._touched.get(status)
             if touched is None or touched.nbytes < nbytes:
-                touched = self._touch(Block(status, kind.start + (status - kind.status) * kind.size, kind.size), nbytes)
+                touched = self._touch(Block(status, kind.start + (status - first) * kind.size, kind.size), nbytes)
                 if touched is None:
                     return None
-            self._memory[status] = 1
+            memory[status] = 1
             self._used = True
         return touched
 
     def fits(self, nbytes: int) -> bool:
         """Whether there could ever be a block for `nbytes`."""
-        return nbytes <= self._budget.limit
+        return nbytes <= self._limit
 
     def give_back(self, block: Block) -> None:
         """Free a block that was taken and never sent."""

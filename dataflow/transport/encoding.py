@@ -13,6 +13,7 @@ An array of `LARGE_BYTES` or more goes into a block of the arena; a smaller one 
 
 from __future__ import annotations
 
+import marshal
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,20 +25,21 @@ from numpy.typing import NDArray
 from dataflow.failures import Report
 from dataflow.transport.arena import ArenaWriter
 from dataflow.transport.blocks import LARGE_BYTES, Block
+from dataflow.transport.columns import Layout, Piece, name_of
 from dataflow.transport.drafts import DraftCounts
 from dataflow.transport.failures import pack_failure, pack_report
-from dataflow.transport.leases import is_base
+from dataflow.transport.kinds import NUMBERS, ROWS, Kind, Kinds
+from dataflow.transport.leases import Base
 from dataflow.transport.nesting import NestedPickler
-from dataflow.transport.parcels import NESTED, NO_ROOM, PLAIN_BYTES, PROTOCOL, Layout, Piece, join, name_of
+from dataflow.transport.parcels import NESTED, NO_ROOM, PLAIN_BYTES, join
+from dataflow.transport.shells import PROTOCOL, VERSION
 
 __all__ = ["ArrayEncoder"]
 
 _ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
 _ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
 _pickled: Final = pickle.dumps
-_PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
-
-_MOST_LAYOUTS: Final = 1024
+_marshalled: Final = marshal.dumps
 
 
 class ArrayEncoder:
@@ -54,11 +56,7 @@ class ArrayEncoder:
         self._inline = False  # for this datapoint, every array becomes bytes
         self.nbytes = 0  # of the last encoded datapoint
         self.plain = False  # the last datapoint was short and without arrays: the next one will be
-        self._gaps: tuple[bool, list[Any]] = (False, [])  # of the last datapoint with arrays
-        # By component: what its last array was like. One object for arrays that are alike: `join` compares identities.
-        self._layouts: dict[Any, tuple[np.dtype[Any], Layout, int]] = {}
-        self._last_kind: type | None = None  # of the last datapoint with a single array
-        self._last: tuple[Any, ...] = ()  # its key, dtype, shape, layout, gaps, bytes
+        self._kinds = Kinds()
         self._drafts = DraftCounts()
 
     def encode_plain(self, datapoints: Iterator[Any], append: Callable[[bytes], object]) -> Any:
@@ -69,7 +67,15 @@ class ArrayEncoder:
         """
         for dp in datapoints:
             try:
-                body = _pickled(dp, PROTOCOL)
+                if type(dp) in ROWS:
+                    for value in dp:
+                        if type(value) not in NUMBERS:
+                            body = _pickled(dp, PROTOCOL)
+                            break
+                    else:
+                        body = _marshalled(dp, VERSION)
+                else:
+                    body = _pickled(dp, PROTOCOL)
             except Exception:
                 self.plain = False  # `encode` meets it again
                 return dp
@@ -81,83 +87,110 @@ class ArrayEncoder:
 
     def encode(self, dp: Any) -> Any:
         """Bytes, or a `Parcel` for a datapoint with arrays; `NO_ROOM` if the arena has no room for these now."""
-        kind = type(dp)
-        if kind is self._last_kind:
-            # Like the last one, with a single array: the case of millions.
-            key, dtype, shape, layout, gaps, size = self._last
-            try:
-                value = dp[key]
-            except LookupError:
-                value = None
-            if (
-                type(value) is _ARRAY
-                and value.dtype is dtype
-                and value.shape == shape
-                and value.flags.c_contiguous
-                and not is_base(value.base)
-            ):
-                shell: Any = dp.copy() if kind is dict else list(dp)
-                shell[key] = None
-                body = _pickled(shell, PROTOCOL)
-                if len(body) <= PLAIN_BYTES or _ARRAY_INSIDE not in body:  # there is no other one
-                    if size < LARGE_BYTES or self._inline:
-                        piece: Any = value.tobytes()
-                    else:
-                        piece = self._arena.copy(value, layout)
-                        if piece is None:
-                            return NO_ROOM
-                    self.nbytes = nbytes = size + len(body)
-                    return body, gaps, ((layout, piece),), nbytes
-            value = None
-        if kind is list or kind is tuple or kind is dict:
-            # Contiguous arrays that are components are done here; the rest elsewhere.
-            shell = None
-            for key, value in dp.items() if kind is dict else enumerate(dp):
-                if type(value) is _ARRAY:
-                    dtype = value.dtype
-                    like = self._layouts.get(key)
-                    if like is None or like[0] is not dtype:
-                        if dtype.hasobject or type(key) not in _PLAIN_KEYS:
-                            return self._encode_nested(dp)
-                        like = self._like(key, value)
-                    _, layout, size = like
-                    if layout[1] != value.shape:
-                        layout, size = (layout[0], value.shape, "C"), value.nbytes
-                        self._layouts[key] = dtype, layout, size
-                    if not value.flags.c_contiguous:
-                        break
-                    if shell is None:
-                        shell = dp.copy() if kind is dict else list(dp)
-                        pieces: list[Any] = []
-                        keys: list[Any] = []
-                        nbytes = large = 0
-                    if size < LARGE_BYTES or self._inline:
-                        pieces.append((layout, value.tobytes()))
-                    elif is_base(value.base):
-                        break
-                    else:
-                        pieces.append((layout, value))
-                        large += 1
-                    nbytes += size
-                    keys.append(key)
-                    shell[key] = None
+        its_type = type(dp)
+        kind = self._kinds.last
+        if its_type is kind.type and kind.key_alone is not None and (parcel := self._encode_like(dp, kind)) is not None:
+            return parcel
+        if its_type is dict:
+            types = list(map(type, dp.values()))
+        elif its_type in ROWS:
+            types = list(map(type, dp))
+        else:
+            return self._encode_nested(dp) if its_type is _ARRAY else self._encode_without(dp, False)
+        if types != kind.types or its_type is not kind.type or (its_type is dict and list(dp) != kind.names):
+            kind = self._kinds.find(dp, types)
+        if not kind.keys:
+            return self._encode_without(dp, kind.is_simple, kind.is_row)
+        if not kind.has_plain_keys:
+            return self._encode_nested(dp)
+        # Contiguous arrays are done here; the rest elsewhere.
+        arrays: Any = (dp[kind.keys[0]],) if kind.pick is None else kind.pick(dp)
+        pieces: list[Any] = []
+        nbytes = 0
+        large = is_new = False
+        for array, (dtype, layout, size) in zip(arrays, kind.layouts, strict=False):
+            if array.dtype is not dtype:
+                dtype = array.dtype
+                if dtype.hasobject:
+                    return self._encode_nested(dp)
+                layout, size, is_new = (name_of(dtype), array.shape, "C"), array.nbytes, True
+            elif array.shape != layout[1]:
+                layout, size = (layout[0], array.shape, "C"), array.nbytes
+            if not array.flags.c_contiguous:
+                break
+            if size < LARGE_BYTES or self._inline:
+                pieces.append((layout, array.tobytes()))
+            elif type(array.base) is Base:
+                break
             else:
-                if shell is not None:
-                    return self._filled(dp, shell, keys, pieces, nbytes, large)
-                value = None
-            if shell is not None or type(value) is _ARRAY:
-                # A draft's references are counted: no variable, and no iterator, may hold it now.
-                shell = value = pieces = None  # type: ignore[assignment]
-                return self._encode_mixed(dp)
-        elif kind is _ARRAY:
-            return self._encode_nested(dp)
-        body = _pickled(dp, PROTOCOL)
-        self.nbytes = len(body)
-        if self.nbytes <= PLAIN_BYTES:
-            self.plain = True
-        elif _ARRAY_INSIDE in body:
-            return self._encode_nested(dp)
-        return body
+                pieces.append((layout, array))
+                large = True
+            nbytes += size
+        else:
+            num = len(pieces)
+            # Of two or three, these are all pairs.
+            maybe_twice = num > 1 and (
+                num > 3 or arrays[0] is arrays[1] or arrays[0] is arrays[-1] or arrays[-2] is arrays[-1]
+            )
+            if maybe_twice and len(set(map(id, arrays))) < num:
+                return self._encode_nested(dp)
+            if is_new:
+                kind.layouts = [(a.dtype, piece[0], a.nbytes) for a, piece in zip(arrays, pieces, strict=True)]
+            shell = kind.shell(dp)
+            if kind.is_row:
+                body = _marshalled(shell, VERSION)
+            else:
+                body = _pickled(shell, PROTOCOL)
+                if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
+                    return self._encode_nested(dp)
+            if large:
+                for k, (layout, data) in enumerate(pieces):
+                    if type(data) is _ARRAY:
+                        block = self._arena.copy(data, layout)
+                        if block is None:
+                            self._give_back(pieces[:k])
+                            return NO_ROOM
+                        pieces[k] = layout, block
+            self.nbytes = nbytes = nbytes + len(body)
+            return body, kind.gaps, pieces, nbytes
+        # A draft's references are counted: no variable may hold it now.
+        arrays = array = pieces = None  # type: ignore[assignment]
+        return self._encode_mixed(dp, kind)
+
+    def _encode_like(self, dp: Any, kind: Kind) -> Any:
+        """A parcel, if the datapoint is like the last one, with a single array: the case of millions. None if not."""
+        key = kind.key_alone
+        try:
+            array = dp[key]
+        except LookupError:
+            return None
+        dtype, layout, size = kind.layouts[0]
+        if type(array) is not _ARRAY or array.dtype is not dtype or not array.flags.c_contiguous:
+            return None
+        if array.shape != layout[1]:
+            layout, size = (layout[0], array.shape, "C"), array.nbytes
+            kind.layouts[0] = dtype, layout, size
+        is_small = size < LARGE_BYTES or self._inline
+        if not is_small and type(array.base) is Base:
+            return None
+        shell: Any = dp.copy() if kind.type is dict else list(dp)
+        shell[key] = None
+        body = b""
+        if kind.is_row:
+            for value in shell:
+                if type(value) not in NUMBERS:
+                    break
+            else:
+                body = _marshalled(shell, VERSION)
+        if not body:
+            body = _pickled(shell, PROTOCOL)
+            if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
+                return None
+        piece: Any = array.tobytes() if is_small else self._arena.copy(array, layout)
+        if piece is None:
+            return NO_ROOM
+        self.nbytes = nbytes = size + len(body)
+        return body, kind.gaps, ((layout, piece),), nbytes
 
     def encode_inline(self, dp: Any) -> Any:
         """The same without the arena."""
@@ -189,68 +222,32 @@ class ArrayEncoder:
 
     # -- datapoints with arrays ----------------------------------------------------------------------------------------
 
-    def _like(self, key: Any, array: NDArray[Any]) -> tuple[np.dtype[Any], Layout, int]:
-        if len(self._layouts) > _MOST_LAYOUTS:
-            self._layouts.clear()
-        like = array.dtype, (name_of(array.dtype), array.shape, "C"), array.nbytes
-        self._layouts[key] = like
-        return like
-
-    def _filled(self, dp: Any, shell: Any, keys: list[Any], pieces: list[Any], nbytes: int, large: int) -> Any:
-        """A parcel: `pieces` are bytes, and the arrays that go into blocks."""
-        if len(keys) > 1 and len({id(dp[key]) for key in keys}) < len(keys):
+    def _encode_without(self, dp: Any, is_simple: bool, is_row: bool = False) -> Any:
+        """A datapoint of which no component is an array."""
+        body = _marshalled(dp, VERSION) if is_row else _pickled(dp, PROTOCOL)
+        self.nbytes = len(body)
+        if self.nbytes <= PLAIN_BYTES:
+            self.plain = True
+        elif not is_simple and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
-        body = _pickled(shell, PROTOCOL)
-        if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
-            return self._encode_nested(dp)
-        is_tuple = type(dp) is tuple
-        gaps = self._gaps
-        if gaps[1] != keys or gaps[0] is not is_tuple:
-            gaps = self._gaps = (is_tuple, keys)
-        if len(keys) == 1:
-            (key,) = keys
-            dtype, layout, size = self._layouts[key]
-            self._last_kind, self._last = type(dp), (key, dtype, layout[1], layout, gaps, size)
-        if large:
-            for k, (layout, data) in enumerate(pieces):
-                if type(data) is _ARRAY:
-                    block = self._arena.copy(data, layout)
-                    if block is None:
-                        self._give_back(pieces[:k])
-                        return NO_ROOM
-                    pieces[k] = layout, block
-        self.nbytes = nbytes = nbytes + len(body)
-        return body, gaps, pieces, nbytes
+        return body
 
     def _give_back(self, pieces: list[Any]) -> None:
         for _, data in pieces:
             if type(data) is Block:
                 self._arena.give_back(data)
 
-    def _encode_mixed(self, dp: Any) -> Any:
+    def _encode_mixed(self, dp: Any, kind: Kind) -> Any:
         """Components of which at least one is a draft, or not contiguous."""
-        if type(dp) is dict:
-            keys = [key for key, value in dp.items() if type(value) is _ARRAY]
-            if not _PLAIN_KEYS.issuperset(map(type, keys)):
-                return self._encode_nested(dp)
-            shell: Any = {key: None if type(value) is _ARRAY else value for key, value in dp.items()}
-        else:
-            keys = [k for k, value in enumerate(dp) if type(value) is _ARRAY]
-            shell = [None if type(value) is _ARRAY else value for value in dp]
-        return self._encode_parts(dp, shell, (type(dp) is tuple, keys), [dp[key] for key in keys])
-
-    def _encode_parts(self, dp: Any, shell: Any, gaps: Any, arrays: list[NDArray[Any]]) -> Any:
-        """The shell has None where an array is a direct component, as nearly always."""
-        if len(arrays) > 1 and len(arrays) > len(set(map(id, arrays))):
+        arrays = [dp[key] for key in kind.keys]
+        if len(set(map(id, arrays))) < len(arrays) or True in [array.dtype.hasobject for array in arrays]:
             return self._encode_nested(dp)
-        if True in [array.dtype.hasobject for array in arrays]:  # before any block is taken
-            return self._encode_nested(dp)
-        body = pickle.dumps(shell, PROTOCOL)
+        body = _pickled(kind.shell(dp), PROTOCOL)  # before any block is taken
         if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         self.nbytes = len(body)
-        pieces = self._pack(arrays, type(dp), sys.getrefcount(dp))
-        return NO_ROOM if pieces is None else (body, gaps, pieces, self.nbytes)
+        pieces = self._pack(arrays, kind.type, sys.getrefcount(dp))
+        return NO_ROOM if pieces is None else (body, kind.gaps, pieces, self.nbytes)
 
     def _encode_nested(self, dp: Any) -> Any:
         pickler = NestedPickler()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.transport.parcels import PROTOCOL
+from dataflow.transport.shells import PROTOCOL
 
 __all__ = ["NestedPickler", "NestedUnpickler"]
 

@@ -69,7 +69,10 @@ class Outbox:
 
     def put_mark(self, mark: Any) -> None:
         """Put what tells something of the datapoints that follow. It leaves with the first of them, and bounds none."""
-        self._collected.append(self._encoder.encode(mark))
+        encoder = self._encoder
+        plain = encoder.plain
+        self._collected.append(encoder.encode(mark))
+        encoder.plain = plain  # it is not like them
 
     def put_all(
         self, datapoints: Iterable[Any], around: Callable[[], AbstractContextManager[object]] = nullcontext

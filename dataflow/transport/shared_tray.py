@@ -13,34 +13,26 @@ Guarantees:
 from __future__ import annotations
 
 import os
-import struct
+from array import array
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.descriptors import Descriptor, pipe
+from dataflow.descriptors import pipe
 from dataflow.transport.arena import Arena, ArenaWriter
 from dataflow.transport.blocks import Block
 from dataflow.transport.budget import Budget
 from dataflow.transport.claims import Claims
-from dataflow.transport.decoding import ArrayDecoder
 from dataflow.transport.encoding import ArrayEncoder
-from dataflow.transport.leases import ArenaReader
 from dataflow.transport.parcels import NO_ROOM
-from dataflow.transport.trays import PlainEncoder, Task
+from dataflow.transport.shared_inbox import LARGEST_BYTES, NUMBER, TOKEN, WORD_BYTES, SharedPort, words_of
+from dataflow.transport.trays import PlainEncoder
 
 __all__ = ["SharedTray"]
 
-_TOKEN: Final = struct.Struct("<QQ")  # number of a task, and where it stands
-_WORD: Final = np.dtype(np.uint64)
-_NUMBER, _FIRST, _FRAMES = 0, 1, 2  # words at the beginning of a task
-_WORDS: Final = 3  # the lengths of its frames come after them
 _NO_TASK: Final = 2**64 - 1
-_LARGEST: Final = 1 << 32  # bytes: what one datapoint may have at all. It costs addresses, not memory
 
 
 class _Share(Budget):
@@ -68,7 +60,7 @@ class SharedTray:
         largest: How many bytes one datapoint may have at all: more than `max_bytes`, if it is alone.
     """
 
-    def __init__(self, max_bytes: int, largest: int = _LARGEST) -> None:
+    def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES) -> None:
         self._budget = _Share(max_bytes, largest)
         self._arena = Arena(0, self._budget)
         self.claims = Claims()
@@ -76,11 +68,13 @@ class SharedTray:
         self._writer: _Recorder | None = None  # None while the tray is not open
         self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
 
-    def port(self, worker: int) -> _SharedPort:
-        return _SharedPort(worker, self._arena, self.claims, self._read)
+    def port(self, worker: int) -> SharedPort:
+        return SharedPort(worker, self._arena, self._budget.limit, self.claims, self._read)
 
     def open(self) -> None:
-        self._writer = _Recorder(self._arena.open_writer())
+        arena = self._arena.open_writer()
+        self._writer = _Recorder(arena)
+        self._words = words_of(arena, self._budget.limit)
         self._encoder = ArrayEncoder(cast(ArenaWriter, self._writer))
         os.set_blocking(self._write.fd, False)
 
@@ -100,15 +94,14 @@ class SharedTray:
         self._budget.alone = alone
         before = len(writer.taken)
         frames, _ = self._encoder.join(encoded)
-        lengths = [len(frame) for frame in frames]
-        words = np.array([number, first, len(frames), *lengths], _WORD)
-        block = writer.write(b"".join([words.tobytes(), *frames]))
+        words = array("Q", [number, first, len(frames), *map(len, frames)])
+        block = writer.write(b"".join([words, *frames]))
         if block is None:
             for unused in writer.taken[before:]:
                 writer.give_back(unused)
             return None
         taken, writer.taken = writer.taken, []
-        slot = _SharedSlot(self, number, block, taken, writer.view(block, (1,), _WORD))
+        slot = _SharedSlot(self, number, block.start, taken)
         slot.put_back()
         return slot
 
@@ -116,6 +109,12 @@ class SharedTray:
         if self._writer is not None:
             self.free(self._writer.taken)
             self._writer.taken = []
+
+    def withdraw(self, start: int, blocks: Sequence[Block]) -> None:
+        """Nobody is to take the task at `start` any more. After a close there is nothing to be done."""
+        if self._writer is not None:
+            self._words[start // WORD_BYTES + NUMBER] = _NO_TASK  # before the memory is given to another
+            self.free(blocks)
 
     def free(self, blocks: Sequence[Block]) -> None:
         """Nobody reads these blocks any more; after a close there is nothing to be freed."""
@@ -126,15 +125,20 @@ class SharedTray:
     def post(self, token: bytes) -> None:
         """Write a token into the pipe, as soon as there is room for it."""
         self._tokens.append(token)
-        self.pump()
+        self._write_tokens()
 
     def pump(self) -> None:
-        with suppress(BlockingIOError, BrokenPipeError):  # full; or all workers have ended, which will be noticed
+        self._write_tokens()
+        if self._writer is not None:
+            self._writer.tidy()
+
+    def _write_tokens(self) -> None:
+        try:
             while self._tokens:
                 os.write(self._write.fd, self._tokens[0])
                 self._tokens.popleft()
-        if self._writer is not None:
-            self._writer.tidy()
+        except (BlockingIOError, BrokenPipeError):  # full; or all workers have ended, which will be noticed
+            pass
 
     def stop(self) -> None:
         self._tokens.clear()
@@ -145,7 +149,7 @@ class SharedTray:
         self._read.close()
         if self._writer is not None:
             self._writer = None
-            del self._encoder
+            del self._encoder, self._words
         self.claims.close()
         self._arena.close()
         self._budget.close()
@@ -177,19 +181,20 @@ class _Recorder:
             self.taken.remove(block)
         self._writer.give_back(block)
 
+    def tidy(self) -> None:
+        self._writer.tidy()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
 
 
 class _SharedSlot:
-    def __init__(
-        self, tray: SharedTray, number: int, block: Block, blocks: Sequence[Block], words: NDArray[np.uint64]
-    ) -> None:
+    def __init__(self, tray: SharedTray, number: int, start: int, blocks: Sequence[Block]) -> None:
         self._tray = tray
         self._number = number
-        self._token = _TOKEN.pack(number, block.start)
+        self._start = start
+        self._token = TOKEN.pack(number, start)
         self._blocks = blocks
-        self._words = words
 
     @property
     def taken_by(self) -> int | None:
@@ -200,90 +205,5 @@ class _SharedSlot:
         self._tray.post(self._token)
 
     def discard(self) -> None:
-        self._words[_NUMBER] = _NO_TASK  # before the memory is given to another
-        self._tray.free(self._blocks)
+        self._tray.withdraw(self._start, self._blocks)
         self._blocks = ()
-
-
-class _SharedPort:
-    def __init__(self, worker: int, arena: Arena, claims: Claims, end: Descriptor) -> None:
-        self._worker = worker
-        self._arena = arena
-        self._claims = claims
-        self._end = end
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return (self._end, *self._claims.descriptors(), *self._arena.descriptors())
-
-    def open(self) -> _SharedInbox:
-        return _SharedInbox(self._worker, self._arena.open_writer(), self._claims, self._end)
-
-
-class _SharedInbox:
-    def __init__(self, worker: int, arena: ArenaWriter, claims: Claims, end: Descriptor) -> None:
-        self._claims = claims
-        self._worker = worker
-        self._arena = arena
-        self._end = end
-        self._taken = 0, np.empty(1, _WORD)  # the task that was taken last, and where it stands
-        self._decoder = ArrayDecoder(cast(Sequence[ArenaReader], (_Copies(arena),)))
-
-    def take(self) -> Task | None:
-        while len(token := os.read(self._end.fd, _TOKEN.size)) == _TOKEN.size:
-            number, start = _TOKEN.unpack(token)
-            words = self._words(start, _WORDS)
-            if words[_NUMBER] != number or self._claims.holder(number) is not None:
-                continue  # discarded, or taken by another under an earlier token
-            # Of two that see it free at once both do it. The consumer takes the first result, and drops the other.
-            self._claims.claim(number, self._worker)
-            frames = self._frames(start, words)
-            if words[_NUMBER] != number:
-                continue
-            datapoints = self._decoder.decode(0, frames)
-            first = int(words[_FIRST])
-            if words[_NUMBER] == number:
-                self._taken = number, words
-                return Task(number, first, datapoints)
-        return None
-
-    def is_wanted(self) -> bool:
-        number, words = self._taken
-        return bool(words[_NUMBER] == number)
-
-    def _frames(self, start: int, words: NDArray[np.uint64]) -> list[memoryview]:
-        count = min(int(words[_FRAMES]), 64)  # of another task if this one was discarded: anything may stand here
-        lengths = self._words(start, _WORDS + count)[_WORDS:].tolist()
-        begin = (_WORDS + count) * _WORD.itemsize
-        if sum(lengths) > _LARGEST:
-            return []
-        data = self._arena.view(Block(0, start + begin, 0), (sum(lengths),), np.dtype(np.uint8)).tobytes()
-        frames, offset = [], 0
-        for length in lengths:
-            frames.append(memoryview(data)[offset : offset + length])
-            offset += length
-        return frames
-
-    def _words(self, start: int, count: int) -> NDArray[np.uint64]:
-        return self._arena.view(Block(0, start, 0), (count,), _WORD)
-
-    def close(self) -> None:
-        self._end.close()
-
-
-class _Copies:
-    """Where an encoded datapoint says that an array stands in a block: a copy of it."""
-
-    def __init__(self, arena: ArenaWriter) -> None:
-        self._arena = arena
-
-    def leases(
-        self, blocks: Sequence[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
-    ) -> list[NDArray[Any]]:
-        view = self._arena.view
-        return [view(Block(status, start, 0), shape, dtype, order).copy(order) for status, start in blocks]
-
-    def read(self, status: int, start: int, nbytes: int) -> memoryview:
-        return memoryview(self._arena.view(Block(status, start, 0), (nbytes,), np.dtype(np.uint8)).tobytes())
-
-    def free(self, status: int) -> None:
-        """The consumer does it, when the task is done."""

@@ -569,6 +569,7 @@ def test_a_worker_that_is_killed_while_it_writes_a_block_tears_nothing(kind, whe
                 os.kill(os.getpid(), signal.SIGKILL)
             self.array[key] = value
 
+    monkeypatch.setattr("dataflow.transport.arena._SHORT", 0)  # every copy is numpy's
     monkeypatch.setattr(ArenaWriter, "view", lambda *arguments: Killing(view(*arguments)))
     monkeypatch.setattr(ArrayEncoder, "calibrate", lambda encoder, run: None)
     with moved(kind, Flow(images, 1000)) as df:

@@ -334,3 +334,50 @@ def test_what_is_left_of_a_pass_that_was_broken_off_is_ignored():
     assert isinstance(error, KeyError)
     with pytest.raises(KeyError):
         raise error
+
+
+# -- tasks that are done in no time ------------------------------------------------------------------------------------
+
+
+def brisk(near, pace=1e-6):
+    """A desk of two workers, of whom one has told how fast it is."""
+    desk = Dispatch(PaperTray(), 2, 120, ordered=False, continues=True, near=near)
+    desk.per_task = 30
+    desk.begin()
+    fill(desk, range(30))
+    desk.tray.take(0, 0)
+    desk.heard(0, [Mark(0, pace), *range(30)], None)
+    assert len(drained(desk)[0]) == 30
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("near", "pace", "sizes"), [(True, 1e-6, [40, 40, 40]), (False, 1e-6, [30] * 4), (True, 4e-3, [5] * 24)]
+)
+def test_tasks_are_fewer_and_longer_where_they_are_done_in_no_time(near, pace, sizes):
+    desk = brisk(near, pace)
+    fill(desk, range(120))
+    assert [len(slot.datapoints) for slot in list(desk.tray.slots.values())[1:]] == sizes
+
+
+def test_a_short_task_waits_for_more_while_everybody_has_a_brisk_one():
+    for near, num_tasks in ((True, 2), (False, 4)):
+        desk = brisk(near)
+        fill(desk, range(desk.per_task * 2))
+        fill(desk, range(7))
+        desk.pause()
+        fill(desk, range(7))
+        desk.pause()
+        assert len(desk.tray.slots) - 1 == num_tasks
+    desk = brisk(True)
+    fill(desk, range(desk.per_task + 7))
+    desk.pause()
+    assert len(desk.tray.slots) - 1 == 2  # somebody has nothing to do
+
+
+def test_what_hinders_a_worker_for_a_moment_makes_no_task_shorter():
+    desk = brisk(True)
+    fill(desk, range(40))
+    desk.tray.take(1, 0)
+    desk.heard(0, [Mark(1, 1e-3 / 40), *range(40)], None)
+    assert desk.per_task == 40

@@ -7,6 +7,7 @@ import itertools
 import pickle
 import sys
 import threading
+import weakref
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -527,6 +528,109 @@ def test_where_there_is_no_room_many_small_arrays_travel_in_the_message():
         assert blocks and sum(map(len, body)) > 200 * 784
         for original, copy in zip(datapoints, wire.decoder.decode(0, body), strict=True):
             check_same(original, copy)
+
+
+ROWS_OF_NUMBERS = [
+    [0, -1, 1 << 31, -(1 << 63), 1 << 200],
+    (0.0, -0.0, 1e-320, float("inf"), 2.5),
+    [True, False, None],
+    [],
+    (),
+    [1] * 1000,
+]
+NO_ROWS_OF_NUMBERS = [[1, "a"], [np.float64(2.5), 1], [np.int64(3)], [Colour.RED], [2j], [(1, 2)], {"a": 1}, 5, "b"]
+
+
+@pytest.mark.parametrize("with_array", [False, True], ids=["alone", "with an array"])
+def test_rows_of_numbers_and_others_travel_in_one_message_in_any_order(with_array):
+    rows = [*ROWS_OF_NUMBERS, *NO_ROWS_OF_NUMBERS]
+    for datapoints in (ROWS_OF_NUMBERS, NO_ROWS_OF_NUMBERS, rows, rows[::-1], rows[::2] + rows[1::2], rows[5:7] * 3):
+        if with_array:
+            datapoints = [[*dp, IMAGE] if isinstance(dp, list) else dp for dp in datapoints]
+        with Wire() as wire:
+            copies = wire.send(*datapoints)
+            check_same(datapoints, copies)
+            assert repr(copies) == repr(datapoints)
+
+
+def test_short_rows_of_numbers_in_a_row_mix_with_others():
+    steps = [[1, 2.5], (None, True), [b"x", 1], [1, "a"], 7, {"a": 1}, [3, 4]]
+    with Wire() as wire:
+        out = []
+        assert wire.encoder.encode_plain(iter(steps), out.append) is NO_ROOM
+        copies = wire.decoder.decode(0, wire.encoder.join(out)[0])
+        check_same(steps, copies)
+
+
+def test_what_is_one_object_beside_numbers_stays_one():
+    shared = ["x"]
+    with Wire() as wire:
+        _, copy = wire.send([1, 2], [1, shared, shared])
+        assert copy[1] is copy[2]
+
+
+def test_what_came_before_an_unreadable_datapoint_is_handed_out_whatever_it_was():
+    datapoints = [[1], [2, 3.5], ["text"], [4], [IMAGE, 1], [5], {"x": IMAGE, "y": "text"}, [6]]
+    with Wire() as wire:
+        for k in range(len(datapoints)):
+            before, after = datapoints[:k], datapoints[k:]
+            with pytest.raises(Undecodable) as caught:
+                wire.send(*before, [Unreadable()], *after)
+            check_same(before, caught.value.before)
+
+
+LENGTHS = st.lists(st.sampled_from([0, 1, 2, 7, 100, 2100, 5000]), min_size=1, max_size=7)
+TAILS = st.sampled_from([(), (2,), (3, 1), (0,), (2, 0, 3)])
+RAGGED_DTYPES = st.sampled_from(["u1", "<i2", ">f8", "S3", "S0", "?", "M8[s]"]).map(np.dtype)
+
+
+@given(LENGTHS, TAILS, RAGGED_DTYPES, st.sampled_from(["dict", "list", "nested", "alone"]))
+@settings(max_examples=150, deadline=None)
+def test_arrays_that_differ_in_their_first_dimension_arrive(lengths, tail, dtype, where):
+    arrays = [filled(dtype, (length, *tail), k) for k, length in enumerate(lengths)]
+    make = {
+        "dict": lambda a: {"id": 1, "a": a, "text": "t" * 70, "b": a[:1].copy()},
+        "list": lambda a: [1, a],
+        "nested": lambda a: [[a], a],
+        "alone": lambda a: a,
+    }[where]
+    datapoints = [make(array) for array in arrays]
+    with Wire() as wire:
+        before = wire.free_blocks()
+        copies = wire.send(*datapoints)
+        check_same(datapoints, copies)
+        for copy in arrays_in(copies):
+            large = copy.nbytes >= LARGE_BYTES
+            assert large or copy.base is None or copy.base.nbytes == copy.nbytes  # pins nothing
+        del copies, copy
+        assert wire.free_blocks() == before
+
+
+def test_lengths_and_dimensions_may_change_from_one_datapoint_to_the_next():
+    shapes = [(3,), (3,), (), (4, 2), (5, 2), (5, 3), (0,), (9000,), (2, 9000), (3, 9000)]
+    for order in ("C", "F"):
+        datapoints = [{"a": np.asarray(filled(np.dtype("f4"), shape, 0), order=order), "b": 1} for shape in shapes]
+        with Wire() as wire:
+            check_same(datapoints, wire.send(*datapoints))
+
+
+def test_small_arrays_and_blocks_of_one_shape_arrive_in_one_message():
+    with Wire() as wire:
+        datapoints = [[LARGE + k, k] for k in range(4)]
+        encoded = [(wire.encoder.encode_inline if k % 2 else wire.encode)(dp) for k, dp in enumerate(datapoints)]
+        check_same(datapoints, wire.decoder.decode(0, wire.encoder.join(encoded)[0]))
+
+
+def test_datapoints_of_ever_new_kinds_arrive_and_their_keys_are_not_kept():
+    with Wire() as wire:
+        key = Key()
+        kept = weakref.ref(key)
+        (copy,) = wire.send({key: IMAGE})
+        assert len(copy) == 1
+        del key
+        assert kept() is None
+        for k in range(1100):
+            check_same({f"{k}": IMAGE, "b": k}, wire.send({f"{k}": IMAGE, "b": k})[0])
 
 
 # -- no room, and failures ---------------------------------------------------------------------------------------------

@@ -89,6 +89,17 @@ def test_what_is_put_arrives_once_and_in_order():
         assert [line.sender.sent[0].kind, line.sender.sent[-1].kind] == [Kind.HELLO, Kind.ENDED]
 
 
+def test_a_mark_says_nothing_of_what_the_datapoints_are_like():
+    """After a short one without arrays, the next datapoint would be tried as if it were such a one."""
+    with Line() as line:
+        line.outbox.put_mark((1, 2))
+        assert not line.encoder.plain
+        line.outbox.put_all([[1]])
+        assert line.encoder.plain
+        line.outbox.put_mark("x" * 1000)
+        assert line.encoder.plain
+
+
 def test_a_mark_arrives_in_front_of_what_follows_and_leaves_the_datapoints_plain():
     """Whatever it is: small datapoints after it are encoded as fast as without it."""
     with Line() as line:

@@ -1,0 +1,94 @@
+"""What a map reads: one pass of its input, or one after the other, many datapoints at a time.
+
+To enter the code of a user's node, or a lock, costs as much as a step of that node: so it is done once for many steps.
+
+Guarantees:
+
+- A datapoint is encoded before the input takes its next step.
+- Of several threads, one reads at a time.
+- No pass is begun before something of it is asked for. After an empty one, or an exception, there are no more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count, islice
+from typing import Any
+
+from dataflow.adoption import in_place
+from dataflow.base import DataFlow
+from dataflow.seeding import Stream
+from dataflow.transport.parcels import NO_ROOM
+from dataflow.transport.trays import PlainEncoder
+
+__all__ = ["Reading", "as_one_pass", "one_pass", "passes_from"]
+
+Pass = tuple[Iterator[Any], Callable[[], AbstractContextManager[object]]]
+"""The steps of a pass, and what has to be entered for them."""
+
+
+def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Pass]:
+    """Pass `p` alone."""
+    yield in_place(ds, p, stream)
+
+
+def as_one_pass(datapoints: Iterator[Any]) -> Iterator[Pass]:
+    """What has been begun already, alone."""
+    return iter([(datapoints, nullcontext)])
+
+
+def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Pass]:
+    """Pass `p`, and all that follow it."""
+    return (in_place(ds, q, stream) for q in count(p))
+
+
+class Reading:
+    """Passes that are being read.
+
+    It is an iterator that gives itself for as long as there may be something left: so whoever guards the steps of
+    iterators guards this.
+    """
+
+    def __init__(self, passes: Iterator[Pass]) -> None:
+        self._passes = passes
+        self._lock = threading.Lock()
+        self._current: Pass | None = None  # None between two passes
+        self._is_empty = True  # nothing of the current pass was read so far
+        self._is_over = False
+
+    def __iter__(self) -> Reading:
+        return self
+
+    def __next__(self) -> Reading:
+        if self._is_over:
+            raise StopIteration
+        return self
+
+    def read(self, few: int, encode_plain: PlainEncoder | None, plain: list[Any]) -> Any:
+        """Read up to `few` datapoints, and append them to `plain` as `encode_plain` gives them.
+
+        Returns:
+            A datapoint that `encode_plain` leaves to others, as every one is where there is none; else `NO_ROOM`.
+        """
+        with self._lock:
+            try:
+                current = self._current = self._current or next(self._passes, None)
+                if current is None or self._is_over:  # another thread has read to the end
+                    self._is_over = True
+                    return NO_ROOM
+                steps, enter = current
+                with enter():
+                    if encode_plain is None:
+                        other = next(steps, NO_ROOM)
+                    else:
+                        other = encode_plain(islice(steps, few), plain.append)
+            except BaseException:
+                self._is_over = True
+                raise
+            if other is not NO_ROOM or plain:
+                self._is_empty = False
+            if other is NO_ROOM and (encode_plain is None or len(plain) < few):
+                self._current, self._is_over, self._is_empty = None, self._is_empty, True
+            return other

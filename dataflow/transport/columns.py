@@ -1,0 +1,168 @@
+"""The arrays of datapoints that are alike, by component: what they are like, and where they stand.
+
+Said once for a whole column, where all of it is alike but for the first dimension, as most is: texts, sounds and sets
+of points differ in how long they are. The bytes of all small arrays stand one after the other, column by column.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, chain, groupby
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.transport.blocks import Block
+
+__all__ = ["ColumnReader", "Layout", "Piece", "described", "name_of"]
+
+Layout = tuple[Any, tuple[int, ...], str]  # dtype (or its name), shape, order
+Piece = tuple[Layout, bytes | Block]
+Run = tuple[Any, tuple[int, ...], str, int, bytes | None, bytes | None]
+"""Some arrays of a column: what their dtype is called; their shape, or what follows the first dimension; their order;
+how many they are; if they differ in the first dimension, what that is; and status byte and start of their blocks, if
+they have any."""
+
+_SMALL: Final = -(2**63), 0  # instead of status byte and start: among blocks, a small array
+_MOST_NAMES: Final = 1024
+_NAMES: Final[dict[np.dtype[Any], Any]] = {}  # what `name_of` has answered: a pure function, remembered
+_place: Final = attrgetter("status", "start")
+_copied: Final = np.ndarray.copy
+
+
+def described(column: Sequence[Piece], small: list[bytes]) -> list[Run]:
+    """What the arrays of a column are like; the bytes of those that are small go to `small`."""
+    if not column:
+        return []
+    layouts, data = zip(*column, strict=True)
+    count = len(data)
+    kinds = set(map(type, data))
+    if len(kinds) == 1 and layouts[0] == layouts[-1] and layouts.count(layouts[0]) == count:
+        return [(*layouts[0], count, None, _placed(data, kinds, small))]
+    names, shapes, orders = zip(*layouts, strict=True)
+    if names.count(names[0]) == orders.count("C") == count:
+        lengths: Any = None
+        if set(map(len, shapes)) == {1}:
+            lengths = chain.from_iterable(shapes)
+        elif () not in shapes and [shape[1:] for shape in shapes].count(shapes[0][1:]) == count:
+            lengths = [shape[0] for shape in shapes]
+        if lengths is not None:
+            return [(names[0], shapes[0][1:], "C", count, array("q", lengths).tobytes(), _placed(data, kinds, small))]
+    runs: list[Run] = []
+    for (layout, kind), run in groupby(column, lambda piece: (piece[0], type(piece[1]))):
+        some = [piece[1] for piece in run]
+        runs.append((*layout, len(some), None, _placed(some, {kind}, small)))
+    return runs
+
+
+def _placed(data: Sequence[Any], kinds: set[type], small: list[bytes]) -> bytes | None:
+    """Where the blocks are; None if there are none."""
+    if Block not in kinds:
+        small += data
+        return None
+    places: Iterable[tuple[int, int]]
+    if len(kinds) == 1:
+        places = map(_place, data)
+    else:
+        places = [_place(where) if type(where) is Block else _SMALL for where in data]
+        small += [where for where in data if type(where) is not Block]
+    return array("q", chain.from_iterable(places)).tobytes()
+
+
+class ColumnReader:
+    """Makes the arrays of columns, in the order in which they were described.
+
+    Args:
+        small: The bytes of the small ones, which are copied out.
+        leases: Makes arrays in blocks, as `ArenaReader.leases` does.
+    """
+
+    def __init__(self, small: memoryview, leases: Callable[..., list[NDArray[Any]]]) -> None:
+        self._small = small
+        self._leases = leases
+        self._start = 0  # of what was not read yet
+
+    def read(self, runs: Iterable[Run]) -> list[NDArray[Any]]:
+        """The arrays of a column."""
+        arrays: list[NDArray[Any]] = []
+        for name, shape, order, count, lengths, places in runs:
+            dtype = _dtype(name)
+            if lengths is not None:
+                arrays += self._of_lengths(array("q", lengths), places, shape, dtype)
+            elif places is None:
+                nbytes = count * math.prod(shape) * dtype.itemsize
+                arrays += _copies(self._next(nbytes), shape, dtype, order, count)
+            else:
+                arrays += self._leases(_pairs(places), shape, dtype, order)
+        return arrays
+
+    def _of_lengths(
+        self, lengths: array[int], places: bytes | None, tail: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Iterable[NDArray[Any]]:
+        """Arrays that are alike but for the first dimension."""
+        row_bytes = math.prod(tail) * dtype.itemsize
+        if not row_bytes:
+            return [np.ndarray((length, *tail), dtype) for length in lengths]
+        if places is None:
+            stops = list(accumulate(lengths))
+            many = np.ndarray((stops[-1], *tail), dtype, self._next(stops[-1] * row_bytes))
+            return [many[start:stop].copy() for start, stop in zip([0, *stops], stops, strict=False)]
+        where = _pairs(places)
+        total = sum([length for length, place in zip(lengths, where, strict=True) if place == _SMALL])
+        many = np.ndarray((total, *tail), dtype, self._next(total * row_bytes))
+        arrays: list[NDArray[Any]] = []
+        stop = 0
+        for length, place in zip(lengths, where, strict=True):
+            if place == _SMALL:
+                start, stop = stop, stop + length
+                arrays.append(many[start:stop].copy())
+            else:
+                arrays += self._leases([place], (length, *tail), dtype, "C")
+        return arrays
+
+    def _next(self, nbytes: int) -> memoryview:
+        start = self._start
+        self._start += nbytes
+        return self._small[start : self._start]
+
+
+def _copies(
+    data: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any], order: Any, count: int
+) -> Iterable[NDArray[Any]]:
+    """The `count` arrays in `data`, each in memory of its own."""
+    if not data.nbytes:  # nothing to copy, and numpy's copy would make one byte of none
+        return [np.ndarray(shape, dtype, order=order) for _ in range(count)]
+    many = np.ndarray((count, *(shape[::-1] if order == "F" else shape)), dtype, data)
+    if not shape:
+        return [many[k : k + 1].copy().reshape(()) for k in range(count)]
+    if order == "F":
+        return [one.T.copy(order="F") for one in many]
+    return map(_copied, many)
+
+
+def _pairs(places: bytes) -> list[tuple[int, int]]:
+    words = array("q", places)
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
+@functools.lru_cache(maxsize=_MOST_NAMES)
+def _dtype(name: Any) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(name)
+    return dtype
+
+
+def name_of(dtype: np.dtype[Any]) -> Any:
+    """A dtype as text, or itself where text would lose something."""
+    try:
+        return _NAMES[dtype]
+    except KeyError:
+        added = dtype.isbuiltin == 2  # by another package, such as bfloat16: known under its name there alone
+        name = dtype if added or dtype.kind == "V" or dtype.metadata else dtype.str
+        if len(_NAMES) < _MOST_NAMES:
+            _NAMES[dtype] = name
+        return name

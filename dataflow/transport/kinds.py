@@ -1,0 +1,98 @@
+"""What datapoints are like: their arrays have the same places, and the rest is of the same types.
+
+A flow gives datapoints of one kind, or of few. What follows from the types of the components alone is found out once.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+
+from dataflow.transport.columns import Layout
+
+__all__ = ["NUMBERS", "ROWS", "Kind", "Kinds"]
+
+ROWS: Final = frozenset({list, tuple})
+NUMBERS: Final = frozenset({int, float, bool, type(None)})
+"""Exactly these arrive from `marshal` as they do from `pickle`: it does not remember them either."""
+
+_PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
+_ARRAY: Final = np.ndarray
+_SIMPLE: Final = NUMBERS | {str, bytes, complex}
+_UNKNOWN: Final[tuple[Any, Layout, int]] = (None, (None, (), "C"), 0)
+_MOST_KINDS: Final = 1024
+_MOST_COMPONENTS: Final = 64  # of a datapoint whose kind is remembered beyond the next
+
+
+class Kind:
+    """The datapoints of one type whose components have these types; those of a dict, under the same keys.
+
+    Args:
+        dp: One of them.
+        types: Of its components.
+    """
+
+    __slots__ = (
+        "_nones",
+        "gaps",
+        "has_plain_keys",
+        "is_row",
+        "is_simple",
+        "key_alone",
+        "keys",
+        "layouts",
+        "names",
+        "pick",
+        "type",
+        "types",
+    )
+
+    def __init__(self, dp: Any, types: list[type]) -> None:
+        self.type = type(dp)
+        self.types = types
+        self.names = list(dp) if self.type is dict else None  # its keys
+        self.has_plain_keys = self.names is None or _PLAIN_KEYS.issuperset(map(type, self.names))
+        names = range(len(types)) if self.names is None else self.names
+        self.keys = [name for name, its in zip(names, types, strict=True) if its is _ARRAY]  # of the arrays
+        self.gaps = (self.type is tuple, self.keys)
+        self.key_alone = self.keys[0] if len(self.keys) == 1 and self.has_plain_keys else None
+        self._nones = dict.fromkeys(self.keys)
+        self.pick = itemgetter(*self.keys) if len(self.keys) > 1 else None
+        self.layouts = [_UNKNOWN] * len(self.keys)  # of each array of the last one: dtype, layout, bytes
+        rest = set(types) - {_ARRAY}
+        self.is_row = self.names is None and rest <= NUMBERS
+        self.is_simple = self.has_plain_keys and rest <= _SIMPLE  # no array stands anywhere else
+
+    def shell(self, dp: Any) -> Any:
+        """A copy of `dp`, of this kind, that has None where an array is."""
+        if self.names is not None:
+            return dp | self._nones
+        shell = list(dp)
+        for key in self.keys:
+            shell[key] = None
+        return shell
+
+
+class Kinds:
+    """Those that were seen."""
+
+    def __init__(self) -> None:
+        self.last = Kind([], [])
+        self._seen: dict[Any, Kind] = {}
+
+    def find(self, dp: Any, types: list[type]) -> Kind:
+        """The kind of a datapoint that is not like the last one."""
+        key = (type(dp), *types, *dp) if type(dp) is dict else (type(dp), *types)
+        kind = self._seen.get(key)
+        if kind is None:
+            kind = Kind(dp, types)
+            if not kind.has_plain_keys:
+                return kind  # nobody's objects are kept
+            if len(self._seen) >= _MOST_KINDS:
+                self._seen.clear()
+            if len(types) <= _MOST_COMPONENTS:
+                self._seen[key] = kind
+        self.last = kind
+        return kind
