@@ -73,6 +73,8 @@ class MultiThreadMapData(ParallelMap):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
+    near = True
+
     def __init__(
         self,
         ds: DataFlow,
@@ -92,8 +94,6 @@ class MultiThreadMapData(ParallelMap):
         self.set_staff(self.num_workers, UNBOUNDED, timeout)
         self.set_restarts(max_restarts)
         self.set_terms(max_failures, worker_init)
-
-    near = True
 
     def make_channel(self) -> tuple[Channel, Codec, Credit]:
         return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
@@ -154,6 +154,8 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
+    near = True
+
     def __init__(
         self,
         ds: DataFlow,
@@ -177,8 +179,6 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
         self.set_restarts(max_restarts)
         self.set_processes(context, max_bytes)
         self.set_terms(max_failures, worker_init, thread_limit)
-
-    near = True
 
     def make_codec(self) -> ArrayCodec:
         memory = self.memory()
