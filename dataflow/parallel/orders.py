@@ -53,7 +53,7 @@ class Orders:
 
     short_task = 5e-3  # seconds; tasks that are done faster may be longer: their way there and back would count
     long_task = 20e-3
-    most_bytes_per_task = 4 << 20  # of results: the fewer are in use at a time, the more of them stay in the caches
+    most_bytes_per_task = 6 << 20  # of results: the fewer are in use at a time, the more of them stay in the caches
 
     def __init__(self, tray: Tray, num_workers: int, most_per_task: int, *, ordered: bool) -> None:
         self.tray = tray
