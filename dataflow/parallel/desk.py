@@ -17,11 +17,8 @@ class Desk(Protocol):
     def open(self) -> None:
         """The workers were started."""
 
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None) -> int:
-        """Datapoints have come; after them, `error` instead of one that could not be read. How many there were."""
-
-    def weighed(self, nbytes: int) -> None:
-        """So many bytes those that are heard next have in all."""
+    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
+        """Datapoints of `nbytes` have come; after them, `error` instead of one that could not be read. How many."""
 
     def ready(self) -> list[Any] | BaseException | None:
         """What comes next, if it is there: datapoints, or what is to be raised. Asked when all before is handed out."""
@@ -57,15 +54,12 @@ class Mixture:
     def open(self) -> None:
         """Nothing goes to the workers."""
 
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None) -> int:
+    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         if datapoints:
             self._ready.append(datapoints)
         if error is not None:
             self._ready.append(error)
         return len(datapoints)
-
-    def weighed(self, nbytes: int) -> None:
-        """Nobody asks."""
 
     def ready(self) -> list[Any] | BaseException | None:
         return self._ready.popleft() if self._ready else None

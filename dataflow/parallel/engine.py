@@ -216,8 +216,7 @@ class Engine:
         # Credit is given as a chunk is begun: the worker goes on while the consumer takes it.
         self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
         self._undone.append((worker, message.count))
-        self._plan.desk.weighed(message.nbytes)
-        return self._plan.desk.heard(worker, datapoints, error)
+        return self._plan.desk.heard(worker, datapoints, error, message.nbytes)
 
     def _hand_out_ended(self) -> None:
         """The last chunk is used up: its worker may know that the consumer keeps what it still has of it.

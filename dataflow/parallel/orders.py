@@ -63,7 +63,6 @@ class Orders:
         self.under_way = 0  # datapoints asked for, or about to be, and not handed out
         self.keeps_holes = False  # whether they are handed out
         self._ordered = ordered
-        self._bytes = 0  # of the message that is heard next
         self._bytes_each = 0.0  # of results, at present
         self._num_alive = num_workers
         self._enough = 2 * num_workers  # tasks that keep all of them busy
@@ -122,14 +121,13 @@ class Orders:
     def open(self) -> None:
         self.tray.open()
 
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None) -> int:
-        if datapoints and type(datapoints[0]) is Mark:
-            mark = datapoints.pop(0)
-            self._weigh(len(datapoints))
+    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
+        mark = datapoints.pop(0) if datapoints and type(datapoints[0]) is Mark else None
+        if datapoints:  # one large datapoint among small ones is not forgotten at once
+            self._bytes_each = max(nbytes / len(datapoints), _FADING * self._bytes_each)
+        if mark is not None:
             self._current[worker], self._partial[worker] = mark.number, []
             self._adapt(mark.pace)
-        else:
-            self._weigh(len(datapoints))
         number = self._current.get(worker, -1)
         asked = self._asked.get(number)
         if asked is None:
@@ -176,13 +174,6 @@ class Orders:
         asked = self._asked.pop(number)
         asked.slot.discard()
         self._done[number] = _Done(list(results if self.keeps_holes else present(results)), error, asked.count)
-
-    def weighed(self, nbytes: int) -> None:
-        self._bytes = nbytes
-
-    def _weigh(self, count: int) -> None:
-        if count:  # one large datapoint among small ones is not forgotten at once
-            self._bytes_each = max(self._bytes / count, _FADING * self._bytes_each)
 
     def most_in_task(self) -> int:
         """How many datapoints a task may have, whatever their size."""

@@ -111,7 +111,7 @@ class OnePass(Orders):
     def refill(self) -> None:
         self.tray.pump()
 
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None) -> int:
+    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         if datapoints and type(datapoints[0]) is Mark:
             self._current[worker] = datapoints[0].number
             del datapoints[0]

@@ -141,7 +141,7 @@ class ArenaWriter:
         return touched.block
 
     def _take(self, nbytes: int) -> _Touched | None:
-        if nbytes > self._limit:
+        if not self.fits(nbytes):
             return None
         first, end, kind = self._spans[(nbytes - 1).bit_length()]
         memory = self._memory

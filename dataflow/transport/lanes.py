@@ -101,7 +101,6 @@ class _End:
         view = memoryview(mmap.mmap(file.fd, _DATA + _BYTES))
         self.words = view[:_DATA].cast("Q")
         self._data = view[_DATA:]
-        self.fence = Fence()
 
 
 class _Writer(_End):
@@ -166,13 +165,14 @@ class _LaneSender:
         self._sender = sender
         self._lane = lane
         self._bell = bell
+        self._fence = Fence()
         self._number = 0
 
     def send(self, message: Message) -> None:
         lane, message.number = self._lane, self._number
         # The first one connects, which nobody else may do afterwards.
         if message.kind is not Kind.HELLO and lane.write(pack(_NO_TOKEN, message), self._number):
-            lane.fence()
+            self._fence()
             if lane.is_slept_over():
                 self._bell.ring()
         else:
@@ -194,6 +194,7 @@ class _LaneReceiver:
         self._num_early = 0
         self._since = 0  # how often it was asked for one since the channel was looked at
         self._channel_has_some = False
+        self._fence = Fence()
         self._vigil = Vigil()
 
     def take(self) -> Message | None:
@@ -258,7 +259,7 @@ class _LaneReceiver:
         while True:
             for lane in self._lanes:
                 lane.words[_ASLEEP] = 1
-                lane.fence()
+            self._fence()
             try:
                 if self._has_next():
                     return True

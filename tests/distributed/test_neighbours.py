@@ -11,10 +11,9 @@ from dataflow.distributed import neighbours
 from dataflow.distributed.crates import CrateCodec
 from dataflow.distributed.neighbours import NeighbourCodec, codec_for_actors
 from dataflow.transport.blocks import LARGE_BYTES
-from dataflow.transport.credit import Credit, Window
 from dataflow.transport.leases import Base
 from dataflow.transport.messages import Kind, Message
-from dataflow.transport.outbox import Outbox
+from tests.distributed.drafts import Drafts
 
 pytestmark = pytest.mark.skipif(not neighbours.machine(), reason="no process can open what another has open")
 LARGE = 10_000  # float64
@@ -100,37 +99,16 @@ def test_what_is_too_large_for_the_arena_travels(codec):
 
 def test_what_nobody_else_can_reach_is_sent_without_a_copy(codec):
     encoder, decoder = codec.port(0).open_encoder(), codec.open_decoder()
-    bodies, kept = [], []
-
-    def made(keep):
-        array = encoder.allocate((5000,), np.dtype(float))
-        array[...] = 1
-        if keep:
-            kept.append(array)
-        return array
-
-    def expressions(keep):
-        yield [made(keep)]
-
-    class Sender:
-        def send(self, message):
-            if message.kind is Kind.DATA:
-                bodies.append(message.body)
-
-        def close(self, flush):
-            pass
-
-    outbox = Outbox(0, Sender(), encoder, Credit(1, shared=False).line(0).allowance(Window(1000)))
-    outbox.rehearse()
+    drafts = Drafts(encoder)
     gave_back = encoder._crate._arena._touched
-    outbox.put_all(expressions(keep=False))
+    drafts.put(keep=False)
     assert len(gave_back) == 1  # blocks that were ever written to
-    outbox.put_all(expressions(keep=True))
+    drafts.put(keep=True)
     assert len(gave_back) == 3
-    outbox.close(0)
-    kept[0][...] = 2
-    assert [float(decoder.decode(0, body)[0][0].sum()) for body in bodies] == [5000, 5000]
-    kept.clear()
+    drafts.finish()
+    drafts.kept[0][...] = 2
+    assert [float(decoder.decode(0, body)[0][0].sum()) for body in drafts.bodies] == [5000, 5000]
+    drafts.kept.clear()
 
 
 def test_memory_is_used_again_when_nobody_reads_it_any_more_and_not_before(codec):

@@ -8,10 +8,9 @@ import pytest
 from dataflow.distributed.crates import CrateDecoder, CrateEncoder
 from dataflow.distributed.dealing import DealtTray
 from dataflow.distributed.station import Chunking, Inbox, Shelf
-from dataflow.transport.credit import Credit, Window
 from dataflow.transport.messages import Kind, Message
-from dataflow.transport.outbox import Outbox
 from dataflow.transport.parcels import NO_ROOM
+from tests.distributed.drafts import Drafts
 from tests.support.waits import LIMIT
 
 
@@ -207,38 +206,16 @@ def test_many_small_arrays_are_one_buffer():
 
 
 def test_what_nobody_else_can_reach_is_sent_without_a_copy():
-    encoder = CrateEncoder()
-    bodies = []
-
-    addresses, kept = [], []
-
-    def made(keep):
-        array = encoder.allocate((5000,), np.dtype(float))
-        array[...] = 1
-        addresses.append(array.ctypes.data)
-        if keep:
-            kept.append(array)
-        return array
-
-    def expressions(keep):
-        yield [made(keep)]
-
-    class Sender:
-        def send(self, message):
-            if message.kind is Kind.DATA:
-                bodies.append(message.body)
-
-        def close(self, flush):
-            pass
-
-    outbox = Outbox(0, Sender(), encoder, Credit(1, shared=False).line(0).allowance(Window(1000)))
-    outbox.rehearse()
-    outbox.put_all(expressions(keep=False))
-    outbox.put_all(expressions(keep=True))
-    outbox.close(0)
-    assert [body[5].ctypes.data == address for body, address in zip(bodies, addresses, strict=True)] == [True, False]
-    kept[0][...] = 2
-    assert (CrateDecoder(copy=False).decode(0, bodies[1])[0][0] == 1).all()
+    drafts = Drafts(CrateEncoder())
+    drafts.put(keep=False)
+    drafts.put(keep=True)
+    drafts.finish()
+    assert [body[5].ctypes.data == address for body, address in zip(drafts.bodies, drafts.addresses, strict=True)] == [
+        True,
+        False,
+    ]
+    drafts.kept[0][...] = 2
+    assert (CrateDecoder(copy=False).decode(0, drafts.bodies[1])[0][0] == 1).all()
 
 
 def test_a_datapoint_that_fails_half_way_leaves_nothing():

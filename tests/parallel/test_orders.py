@@ -218,13 +218,11 @@ def test_a_task_holds_six_mebibytes_of_results():
     desk = dispatch(2, 400)
     sizes = []
     for nbytes in (0, 10, 1 << 18, 1 << 18, 1 << 18, 1 << 20, 1, 1 << 30):
-        desk.weighed(nbytes)
-        desk.heard(0, [Mark(0, 1e-6), "result"], None)
+        desk.heard(0, [Mark(0, 1e-6), "result"], None, nbytes)
         sizes.append(desk.per_task)
     assert sizes == [2, 4, 8, 16, 24, 6, 6, 1]  # one large datapoint among small ones counts for a while
     for _ in range(300):
-        desk.weighed(1)
-        desk.heard(0, ["result"], None)
+        desk.heard(0, ["result"], None, 1)
     desk.heard(0, [Mark(0, 1e-6)], None)
     assert desk.per_task == 2
 
