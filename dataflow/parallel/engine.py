@@ -114,7 +114,7 @@ class Engine:
                 self._check(ticket)
                 self._patience.asked(now)
                 if operator.length_hint(self._chunk):
-                    return self._in_hand()
+                    return self._in_hand(now)
                 self._hand_out_ended()
                 ready = self._ready()
                 if ready is None and (self._ledger.exhausted or self._plan.desk.exhausted):
@@ -123,13 +123,14 @@ class Engine:
                 if news and ready is None:
                     ready = self._ready()
                 if ready:
-                    return self._in_hand()
+                    return self._in_hand(now)
                 silent = silent and not news
                 if self._patience.is_over(timeout, silent=silent) and not self._untimely:
                     raise late(self._plan.owner, timeout, [worker.state() for worker in self._crew.workers])
                 if ready is not None or not (news or wait):  # all was dropped: there is room for more
                     return self._chunk
                 if not news:
+                    self._plan.credit.idle()
                     silent = not self._receiver.wait(min(_POLL, timeout or _POLL), self._sentinels())
 
     def close(self) -> None:
@@ -260,14 +261,13 @@ class Engine:
         elif not self._plan.desk.lost(worker, death):
             self._verdict = self._verdict or death
 
-    def _in_hand(self) -> Iterator[Any]:
+    def _in_hand(self, now: float) -> Iterator[Any]:
         """The chunk, on its way to the consumer.
 
         A slow one may take long over it: a death is not kept from it till the end of that. What others have sent is
         given up then; what the dead worker has sent is handed out first, as always.
         """
         self._patience.satisfied()
-        now = time.monotonic()
         if now - self._looked > _LOOK:
             try:
                 self._look(now)

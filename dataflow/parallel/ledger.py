@@ -29,8 +29,8 @@ _AFTER = {
     Kind.ERROR: State.FAILED,
     Kind.LEFT: State.LEFT,
 }
-_LAST_WORDS = {State.ENDED, State.FAILED, State.LEFT}
-_OVER = {*_LAST_WORDS, State.DEAD}
+_LAST_WORDS = (State.ENDED, State.FAILED, State.LEFT)
+_OVER = (*_LAST_WORDS, State.DEAD)
 
 
 @dataclass
@@ -54,10 +54,10 @@ class Ledger:
     def heard(self, worker: int, kind: Kind, count: int = 0) -> None:
         """A message of `worker` has come."""
         assert self.states[worker] not in _LAST_WORDS, "a worker is silent after its last words"
-        if self.states[worker] is not State.DEAD:
-            self.states[worker] = _AFTER[kind]
         if kind is Kind.DATA:
             self.received[worker] += count
+        if self.states[worker] is not State.DEAD:
+            self.states[worker] = _AFTER[kind]
 
     def dead(self, worker: int) -> None:
         """`worker` has died, and all that it had sent was heard."""
@@ -80,7 +80,7 @@ class Ledger:
     @property
     def exhausted(self) -> bool:
         """Whether nothing more can come, and all is well."""
-        return all(state is State.ENDED for state in self.states)
+        return self.states.count(State.ENDED) == self.num_workers
 
     def missed(self, worker: int) -> bool:
         """Whether the end of `worker` would be untimely: it owes its last words."""

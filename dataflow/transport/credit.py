@@ -8,6 +8,10 @@ Guarantees:
   flag while it waits. At least one datapoint may always be under way.
 - A worker that sleeps is woken by a bell when half of its window is free, or it is to stop. Where stores are seen in
   another order than on x86, it may oversleep, by `_LONGEST_SLEEP` at most.
+- A worker that has sent something gives way, if the consumer had something to do already. Where there are more
+  processes than processors, the consumer would else wait for whole slices of time, the windows would fill up meanwhile,
+  and all workers wait for the consumer. This is no more than a hint to the system: the word for it has many writers,
+  and a mistake costs one call of the system.
 """
 
 from __future__ import annotations
@@ -21,11 +25,12 @@ from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_memory_file
 from dataflow.transport.bell import HAS_BELLS, Bell, Fence
-from dataflow.transport.vigil import Vigil
+from dataflow.transport.vigil import Vigil, let_others_run
 
 __all__ = ["Allowance", "Credit", "Line", "Room", "Window"]
 
 _WORDS: Final = 16  # per worker: a cache line for the words of the consumer, and one for the worker's own
+_BUSY: Final = 0  # in a line before those of the workers: set by who sends, cleared by the consumer when it waits
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP, _HEARD = range(6)  # written by the consumer
 _MADE, _WAKE_COUNT, _WAKE_BYTES = range(8, 11)  # written by the worker
 _ASLEEP: Final = 11  # set by the worker, cleared by the consumer when it rings
@@ -93,7 +98,7 @@ class Credit:
     """The consumer's side: a line of counters for each worker."""
 
     def __init__(self, num_workers: int, *, shared: bool) -> None:
-        self._board = _Board(num_workers * _WORDS, shared=shared)
+        self._board = _Board((1 + num_workers) * _WORDS, shared=shared)
         self._bells = [Bell() for _ in range(num_workers)] if shared and HAS_BELLS else []
         self._fence = Fence()
 
@@ -103,7 +108,7 @@ class Credit:
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         """The consumer begins to hand out `count` datapoints of `worker`; `queued` bytes of messages are used up."""
-        words, start = self._board.words, worker * _WORDS
+        words, start = self._board.words, _start_of(worker)
         words[start + _FRAMES] += queued
         words[start + _COUNT] += count
         words[start + _BYTES] += nbytes
@@ -118,16 +123,20 @@ class Credit:
 
     def done(self, worker: int, count: int) -> None:
         """The consumer has handed them all out, and asks for more."""
-        self._board.words[worker * _WORDS + _DONE] += count
+        self._board.words[_start_of(worker) + _DONE] += count
 
     def heard(self, worker: int) -> None:
         """The consumer has heard one report of `worker`."""
-        self._board.words[worker * _WORDS + _HEARD] += 1
+        self._board.words[_start_of(worker) + _HEARD] += 1
+
+    def idle(self) -> None:
+        """The consumer has nothing to do, and is going to wait."""
+        self._board.words[_BUSY] = 0
 
     def stop(self) -> None:
         """Tell every worker to stop at its next step."""
         words = self._board.words
-        for start in range(0, len(words), _WORDS):
+        for start in _starts(words):
             words[start + _STOP] = 1
         for bell in self._bells:
             bell.ring()
@@ -137,6 +146,16 @@ class Credit:
         self._board.close()
         while self._bells:
             self._bells.pop().close()
+
+
+def _start_of(worker: int) -> int:
+    """Where the line of `worker` begins."""
+    return (1 + worker) * _WORDS
+
+
+def _starts(words: memoryview) -> range:
+    """Where the lines of all workers begin."""
+    return range(_WORDS, len(words), _WORDS)
 
 
 class Line:
@@ -154,14 +173,15 @@ class Line:
 
     def allowance(self, window: Window) -> Allowance:
         """The worker's side, in the worker."""
-        return Allowance(self._board.words, self._worker * _WORDS, window, self.bell)
+        return Allowance(self._board.words, self._worker, window, self.bell)
 
 
 class Allowance:
     """The worker's side of one line of `Credit`."""
 
-    def __init__(self, words: memoryview, start: int, window: Window, bell: Bell | None = None) -> None:
+    def __init__(self, words: memoryview, worker: int, window: Window, bell: Bell | None = None) -> None:
         self._all_words = words
+        start = _start_of(worker)
         self._words = words[start : start + _WORDS]
         self._window = window
         self._vigil = Vigil()
@@ -191,9 +211,17 @@ class Allowance:
 
     def without_end(self) -> Allowance:
         """One that nobody reads and nothing bounds: all is done with at once."""
-        words = memoryview(bytearray(_WORDS * _WORD_BYTES)).cast("Q")
-        words[_DONE] = sys.maxsize
+        words = memoryview(bytearray(2 * _WORDS * _WORD_BYTES)).cast("Q")
+        words[_start_of(0) + _DONE] = sys.maxsize
         return Allowance(words, 0, Window(sys.maxsize))
+
+    def give_way(self) -> None:
+        """Something was sent: let the consumer use this processor, if it had something to do before."""
+        if self._bell is None:  # a thread, which takes turns by the interpreter's lock; or it is on another machine
+            return
+        if self._all_words[_BUSY]:
+            let_others_run()
+        self._all_words[_BUSY] = 1
 
     def wait_for_room(self) -> Room | None:
         """Wait until something may be made, and say how much; None if the worker is to stop."""
@@ -255,4 +283,4 @@ class Allowance:
         unfinished message.
         """
         words = self._all_words
-        return all(words[k + _MADE] <= words[k + _DONE] for k in range(0, len(words), _WORDS))
+        return all(words[k + _MADE] <= words[k + _DONE] for k in _starts(words))

@@ -26,6 +26,11 @@ class Kind(enum.IntEnum):
     LEFT = 5  # the worker's code called sys.exit, told as an exception; `count` is the exit code; its last message
     REPORT = 6  # an item that was skipped because its function raised, or how many were seen
 
+    __hash__ = int.__hash__  # what it stands for in tables; an enumeration's own is slower
+
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
+
 
 @dataclass(slots=True)
 class Message:
@@ -64,10 +69,10 @@ def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message 
     _, kind, worker, count, nbytes, number, num_frames = _HEADER.unpack_from(view)
     start = _HEADER.size + num_frames * _LENGTH.size
     # Who knows the token is one of ours, and sends nothing but what `pack` makes, if not always all of it.
-    if worker >= num_workers or start > len(view):
+    if worker >= num_workers or start > len(view) or kind not in _KINDS:
         return None
     frames = []
     for (length,) in _LENGTH.iter_unpack(view[_HEADER.size : start]):
         frames.append(view[start : start + length])
         start += length
-    return Message(Kind(kind), worker, count, nbytes, frames, number) if start == len(view) else None
+    return Message(_KINDS[kind], worker, count, nbytes, frames, number) if start == len(view) else None

@@ -102,6 +102,7 @@ class Outbox:
             if not count:
                 return before - start
             self._adapt(count, time.perf_counter() - began)
+            self._allowance.give_way()
 
     def _fill(self, steps: Iterator[Any], room: Room, start: int) -> None:
         """Put datapoints until there are enough for a message, or the pass has ended."""

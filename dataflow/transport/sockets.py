@@ -126,6 +126,7 @@ class _SocketReceiver:
         self._socket.set_hwm(0)
         self._socket.bind(address)
         self._fd = int(self._socket.getsockopt(zmq.FD))  # tells that something has happened, not what
+        self._is_empty = False  # nothing was there, and the descriptor has told nothing since
         self._poll = select.poll()
         self._watched: Sequence[int] | None = None  # what is registered beside the socket
 
@@ -138,21 +139,28 @@ class _SocketReceiver:
             self._watched = watched
         end = time.monotonic() + timeout
         while not self._has_next():
-            ready = self._poll.poll(math.ceil(max(0.0, end - time.monotonic()) * 1000))
-            if not ready or any(fd != self._fd for fd, _ in ready):
+            ready = [fd for fd, _ in self._poll.poll(math.ceil(max(0.0, end - time.monotonic()) * 1000))]
+            if self._fd in ready:
+                self._is_empty = False
+            if ready != [self._fd]:
                 return self._has_next()
         return True
 
     def _has_next(self) -> bool:
-        # Asked before each wait: what has happened is told once.
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        # The descriptor tells what has happened once, and whoever asks the socket hears it: after that, it must be
+        # asked until nothing is there.
+        if not self._is_empty:
+            self._is_empty = not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+        return not self._is_empty
 
     def take(self) -> Message | None:
         for _ in range(_READ_AT_ONCE):
             try:
                 data = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self._is_empty = True
                 return None
+            self._is_empty = False
             message = unpack(self._token, self._num_workers, data)
             if message is not None:
                 return message

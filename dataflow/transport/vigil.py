@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Vigil"]
+__all__ = ["Vigil", "let_others_run"]
 
 _AWAKE: Final = 150e-6  # seconds
 _SHORT: Final = 300e-6  # after a longer wait, the next one is slept through from the beginning
-_let_others_run: Final = getattr(os, "sched_yield", lambda: None)
+
+let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
+"""Gives this processor to whoever waits for it, for a moment; if nobody does, nothing happens."""
 
 
 class Vigil:
@@ -29,7 +31,7 @@ class Vigil:
         began = time.perf_counter()
         try:
             while self._awake:
-                _let_others_run()
+                let_others_run()
                 if has_come():
                     return True
                 self._awake = time.perf_counter() - began < _AWAKE

@@ -245,6 +245,18 @@ def test_credit_is_given_as_a_chunk_is_begun():
         give_up.join()
 
 
+def test_workers_are_told_that_the_consumer_has_nothing_to_do_before_it_waits(monkeypatch):
+    with Stage(data(1)) as stage:
+        story = []
+        monkeypatch.setattr(stage.credit, "idle", lambda: story.append("idle"))
+        stage.receiver.during = lambda: (story.append("wait"), stage.receiver.inbox.append(data(2)))
+        ticket = stage.engine.claim()
+        assert stage.take(ticket) == [1]
+        assert story == []
+        assert stage.take(ticket) == [2]
+        assert story == ["idle", "wait"]
+
+
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_while_waiting_does_no_harm(interrupt):
     with Stage() as stage:

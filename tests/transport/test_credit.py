@@ -300,6 +300,36 @@ def test_who_sleeps_is_woken_to_stop(shared):
     assert answers == [None]
 
 
+@pytest.fixture
+def yielded(monkeypatch):
+    """Grows each time that a processor is given away."""
+    times = []
+    monkeypatch.setattr("dataflow.transport.credit.let_others_run", lambda: times.append(1))
+    return times
+
+
+@needs_bells
+def test_who_has_sent_gives_way_if_the_consumer_had_something_to_do_before(shared, yielded):
+    one, other = (shared.line(k).allowance(Window(5)) for k in range(2))
+    one.give_way()
+    assert len(yielded) == 0
+    other.give_way()
+    one.give_way()
+    assert len(yielded) == 2
+    shared.idle()
+    other.give_way()
+    assert len(yielded) == 2
+    one.give_way()
+    assert len(yielded) == 3
+
+
+def test_a_thread_gives_way_by_the_interpreters_lock_alone(yielded):
+    allowance = an_allowance(Window(5))
+    allowance.give_way()
+    allowance.give_way()
+    assert not yielded
+
+
 def spend_and_wait(line, end):
     allowance = line.allowance(Window(2))
     allowance.spend(2, 10)

@@ -163,6 +163,17 @@ def test_a_message_is_full_after_half_of_the_bytes():
         assert max(message.nbytes for message in line.data()) <= 15_500
 
 
+def test_the_worker_gives_way_after_each_message(monkeypatch):
+    line = Line(Window(4))
+    story = []
+    monkeypatch.setattr(type(line.outbox._allowance), "give_way", lambda self: story.append("way"))
+    line.sender.before = lambda message: (story.append(message.count), line.hand_out(message))
+    line.outbox._target = 2
+    line.outbox.put_all([k] for k in range(5))
+    assert story == [2, "way", 2, "way", 1, "way"]
+    line.close()
+
+
 def test_bytes_counted_are_bytes_granted():
     line = Line(Window(5))
     line.sender.before = line.grant

@@ -166,6 +166,35 @@ def test_many_forgeries_do_not_keep_an_honest_message_back():
         forger.close(0)
 
 
+def test_what_comes_after_nothing_was_there_is_noticed_however_that_was_found():
+    with Sockets() as sockets:
+        receiver, sender = sockets.receiver, sockets.senders[0]
+        for k, finds_nothing in enumerate([lambda: receiver.wait(0.01), receiver.take] * 20):
+            assert not finds_nothing()
+            sender.send(data(0, k, b"x"))
+            sender.send(data(0, k, b"y"))
+            for frame in (b"x", b"y"):
+                assert receiver.wait(LIMIT)
+                assert receiver.wait(0)  # until it is taken
+                message = receiver.take()
+                assert (message.count, bytes(message.body[0])) == (k, frame)
+
+
+def test_a_socket_in_which_nothing_was_is_not_asked_again_before_its_descriptor_tells(monkeypatch):
+    with Sockets() as sockets:
+        assert sockets.receiver.take() is None
+        asked = []
+        inquire = zmq.Socket.getsockopt
+        monkeypatch.setattr(zmq.Socket, "getsockopt", lambda *args: asked.append(args[1]) or inquire(*args))
+        for _ in range(3):
+            assert not sockets.receiver.wait(0.01)
+        quiet = len(asked)
+        sockets.senders[0].send(data(0, 5, b"x"))
+        assert sockets.receiver.wait(LIMIT)
+        assert len(asked) > quiet
+        assert quiet <= 1  # the connection was news, or not yet
+
+
 def test_a_watched_descriptor_wakes_the_receiver_and_is_forgotten_afterwards():
     read, write = os.pipe()
     os.close(write)

@@ -13,7 +13,7 @@ class Clock:
         self.now = 0.0
         self.turns = 0
         monkeypatch.setattr(vigil.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(vigil, "_let_others_run", self.let_others_run)
+        monkeypatch.setattr(vigil, "let_others_run", self.let_others_run)
 
     def let_others_run(self):
         self.turns += 1
