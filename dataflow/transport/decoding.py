@@ -102,8 +102,10 @@ def _complete(shells: list[Any], gaps: Any, columns: Sequence[Iterable[Any]]) ->
     """The datapoints of shells that all have the same gaps."""
     if gaps is None or gaps == NESTED:
         return shells
-    is_tuple, keys = gaps
-    for key, column in zip(keys, columns, strict=True):
+    is_tuple, places, names = gaps
+    for place, column in zip(places, columns, strict=True):
         for shell, array in zip(shells, column, strict=False):  # in this order: a column may be shared
-            shell[key] = array
+            shell[place] = array
+    if names is not None:
+        return [dict(zip(names, shell, strict=False)) for shell in shells]
     return list(map(tuple, shells)) if is_tuple else shells

@@ -28,7 +28,7 @@ from dataflow.transport.blocks import LARGE_BYTES, Block
 from dataflow.transport.columns import Layout, Piece, name_of
 from dataflow.transport.drafts import DraftCounts
 from dataflow.transport.failures import pack_failure, pack_report
-from dataflow.transport.kinds import NUMBERS, ROWS, Kind, Kinds
+from dataflow.transport.kinds import NUMBERS, ROWS, TEXTS, Kind, Kinds
 from dataflow.transport.leases import Base
 from dataflow.transport.nesting import NestedPickler
 from dataflow.transport.parcels import NESTED, NO_ROOM, PLAIN_BYTES, join
@@ -89,33 +89,35 @@ class ArrayEncoder:
         """Bytes, or a `Parcel` for a datapoint with arrays; `NO_ROOM` if the arena has no room for these now."""
         its_type = type(dp)
         kind = self._kinds.last
-        if its_type is kind.type and kind.key_alone is not None and (parcel := self._encode_like(dp, kind)) is not None:
+        if its_type is kind.type and kind.alone is not None and (parcel := self._encode_like(dp, kind)) is not None:
             return parcel
         if its_type is dict:
-            types = list(map(type, dp.values()))
+            row = list(dp.values())
         elif its_type in ROWS:
-            types = list(map(type, dp))
+            row = list(dp)
         else:
             return self._encode_nested(dp) if its_type is _ARRAY else self._encode_without(dp, False)
-        if types != kind.types or its_type is not kind.type or (its_type is dict and list(dp) != kind.names):
+        types = list(map(type, row))
+        if types != kind.types or its_type is not kind.type or (its_type is dict and not kind.has_names_of(dp)):
             kind = self._kinds.find(dp, types)
-        if not kind.keys:
+        if not kind.places:
             return self._encode_without(dp, kind.is_simple, kind.is_row)
         if not kind.has_plain_keys:
             return self._encode_nested(dp)
         # Contiguous arrays are done here; the rest elsewhere.
-        arrays: Any = (dp[kind.keys[0]],) if kind.pick is None else kind.pick(dp)
+        arrays: Any = (row[kind.places[0]],) if kind.pick is None else kind.pick(row)
         pieces: list[Any] = []
         nbytes = 0
         large = is_new = False
         for array, (dtype, layout, size) in zip(arrays, kind.layouts, strict=False):
+            shape = array.shape
             if array.dtype is not dtype:
                 dtype = array.dtype
                 if dtype.hasobject:
                     return self._encode_nested(dp)
-                layout, size, is_new = (name_of(dtype), array.shape, "C"), array.nbytes, True
-            elif array.shape != layout[1]:
-                layout, size = (layout[0], array.shape, "C"), array.nbytes
+                layout, size, is_new = (name_of(dtype), shape, "C"), array.nbytes, True
+            elif shape != layout[1]:
+                layout, size = (layout[0], shape, "C"), array.nbytes
             if not array.flags.c_contiguous:
                 break
             if size < LARGE_BYTES or self._inline:
@@ -136,11 +138,12 @@ class ArrayEncoder:
                 return self._encode_nested(dp)
             if is_new:
                 kind.layouts = [(a.dtype, piece[0], a.nbytes) for a, piece in zip(arrays, pieces, strict=True)]
-            shell = kind.shell(dp)
+            for place in kind.places:
+                row[place] = None
             if kind.is_row:
-                body = _marshalled(shell, VERSION)
+                body = _marshalled(row, VERSION)
             else:
-                body = _pickled(shell, PROTOCOL)
+                body = _pickled(row, PROTOCOL)
                 if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
                     return self._encode_nested(dp)
             if large:
@@ -154,15 +157,18 @@ class ArrayEncoder:
             self.nbytes = nbytes = nbytes + len(body)
             return body, kind.gaps, pieces, nbytes
         # A draft's references are counted: no variable may hold it now.
-        arrays = array = pieces = None  # type: ignore[assignment]
+        row = arrays = array = pieces = None  # type: ignore[assignment]
         return self._encode_mixed(dp, kind)
 
     def _encode_like(self, dp: Any, kind: Kind) -> Any:
         """A parcel, if the datapoint is like the last one, with a single array: the case of millions. None if not."""
-        key = kind.key_alone
+        if kind.names is not None and not kind.has_names_of(dp):
+            return None
+        row = list(dp if kind.names is None else dp.values())
+        place: Any = kind.alone
         try:
-            array = dp[key]
-        except LookupError:
+            array = row[place]
+        except IndexError:
             return None
         dtype, layout, size = kind.layouts[0]
         if type(array) is not _ARRAY or array.dtype is not dtype or not array.flags.c_contiguous:
@@ -173,19 +179,15 @@ class ArrayEncoder:
         is_small = size < LARGE_BYTES or self._inline
         if not is_small and type(array.base) is Base:
             return None
-        shell: Any = dp.copy() if kind.type is dict else list(dp)
-        shell[key] = None
-        body = b""
-        if kind.is_row:
-            for value in shell:
-                if type(value) not in NUMBERS:
-                    break
-            else:
-                body = _marshalled(shell, VERSION)
-        if not body:
-            body = _pickled(shell, PROTOCOL)
-            if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
-                return None
+        row[place] = None
+        for value in row:
+            if type(value) not in TEXTS:
+                body = _pickled(row, PROTOCOL)
+                if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
+                    return None
+                break
+        else:
+            body = _marshalled(row, VERSION)
         piece: Any = array.tobytes() if is_small else self._arena.copy(array, layout)
         if piece is None:
             return NO_ROOM
@@ -239,10 +241,13 @@ class ArrayEncoder:
 
     def _encode_mixed(self, dp: Any, kind: Kind) -> Any:
         """Components of which at least one is a draft, or not contiguous."""
-        arrays = [dp[key] for key in kind.keys]
+        row = list(dp if kind.names is None else dp.values())
+        arrays = [row[place] for place in kind.places]
         if len(set(map(id, arrays))) < len(arrays) or True in [array.dtype.hasobject for array in arrays]:
             return self._encode_nested(dp)
-        body = _pickled(kind.shell(dp), PROTOCOL)  # before any block is taken
+        for place in kind.places:
+            row[place] = None
+        body = _pickled(row, PROTOCOL)  # before any block is taken
         if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         self.nbytes = len(body)

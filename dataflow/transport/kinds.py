@@ -5,22 +5,25 @@ A flow gives datapoints of one kind, or of few. What follows from the types of t
 
 from __future__ import annotations
 
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any, Final
 
 import numpy as np
 
 from dataflow.transport.columns import Layout
 
-__all__ = ["NUMBERS", "ROWS", "Kind", "Kinds"]
+__all__ = ["NUMBERS", "ROWS", "TEXTS", "Kind", "Kinds"]
 
 ROWS: Final = frozenset({list, tuple})
 NUMBERS: Final = frozenset({int, float, bool, type(None)})
 """Exactly these arrive from `marshal` as they do from `pickle`: it does not remember them either."""
 
+TEXTS: Final = NUMBERS | {str, bytes}
+"""Beside arrays these too are written by `marshal`: equal, if not as one object where one stands there twice."""
+
 _PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
 _ARRAY: Final = np.ndarray
-_SIMPLE: Final = NUMBERS | {str, bytes, complex}
+_SIMPLE: Final = TEXTS | {complex}
 _UNKNOWN: Final[tuple[Any, Layout, int]] = (None, (None, (), "C"), 0)
 _MOST_KINDS: Final = 1024
 _MOST_COMPONENTS: Final = 64  # of a datapoint whose kind is remembered beyond the next
@@ -35,16 +38,15 @@ class Kind:
     """
 
     __slots__ = (
-        "_nones",
+        "alone",
         "gaps",
         "has_plain_keys",
         "is_row",
         "is_simple",
-        "key_alone",
-        "keys",
         "layouts",
         "names",
         "pick",
+        "places",
         "type",
         "types",
     )
@@ -54,25 +56,22 @@ class Kind:
         self.types = types
         self.names = list(dp) if self.type is dict else None  # its keys
         self.has_plain_keys = self.names is None or _PLAIN_KEYS.issuperset(map(type, self.names))
-        names = range(len(types)) if self.names is None else self.names
-        self.keys = [name for name, its in zip(names, types, strict=True) if its is _ARRAY]  # of the arrays
-        self.gaps = (self.type is tuple, self.keys)
-        self.key_alone = self.keys[0] if len(self.keys) == 1 and self.has_plain_keys else None
-        self._nones = dict.fromkeys(self.keys)
-        self.pick = itemgetter(*self.keys) if len(self.keys) > 1 else None
-        self.layouts = [_UNKNOWN] * len(self.keys)  # of each array of the last one: dtype, layout, bytes
+        self.places = [place for place, its in enumerate(types) if its is _ARRAY]  # of the arrays
+        self.gaps = (self.type is tuple, self.places, self.names)
+        self.alone = self.places[0] if len(self.places) == 1 and self.has_plain_keys else None
+        self.pick = itemgetter(*self.places) if len(self.places) > 1 else None
+        self.layouts = [_UNKNOWN] * len(self.places)  # of each array of the last one: dtype, layout, bytes
         rest = set(types) - {_ARRAY}
-        self.is_row = self.names is None and rest <= NUMBERS
+        # `marshal` can write what travels: without arrays the whole datapoint, which must be no dict then.
+        self.is_row = rest <= TEXTS if self.places else self.names is None and rest <= NUMBERS
         self.is_simple = self.has_plain_keys and rest <= _SIMPLE  # no array stands anywhere else
 
-    def shell(self, dp: Any) -> Any:
-        """A copy of `dp`, of this kind, that has None where an array is."""
-        if self.names is not None:
-            return dp | self._nones
-        shell = list(dp)
-        for key in self.keys:
-            shell[key] = None
-        return shell
+    def has_names_of(self, dp: Any) -> bool:
+        """Whether a dict has the very same keys in the same order: 1, 1.0 and True are equal, and not the same."""
+        names = self.names or []
+        if len(dp) == len(names) and all(map(is_, dp, names)):
+            return True
+        return list(dp) == names and list(map(type, dp)) == list(map(type, names))
 
 
 class Kinds:
@@ -84,7 +83,7 @@ class Kinds:
 
     def find(self, dp: Any, types: list[type]) -> Kind:
         """The kind of a datapoint that is not like the last one."""
-        key = (type(dp), *types, *dp) if type(dp) is dict else (type(dp), *types)
+        key = (type(dp), *types, *map(type, dp), *dp) if type(dp) is dict else (type(dp), *types)
         kind = self._seen.get(key)
         if kind is None:
             kind = Kind(dp, types)

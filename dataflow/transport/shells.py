@@ -1,6 +1,6 @@
 """Shells, which are what is left of datapoints without their arrays: many of them in one buffer, loaded by one call.
 
-A shell is a pickle; or, if it is a row of numbers, what `marshal` writes of it in a third of the time. Both can be
+A shell is a pickle; or, if it is a row of numbers and text, what `marshal` writes of it, which is faster. Both can be
 joined: `marshal` writes the elements of a list one after the other, and so does pickle by protocol 3, which has
 explicit memo indexes and no frames. The first byte tells which it is.
 """

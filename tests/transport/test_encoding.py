@@ -633,6 +633,166 @@ def test_datapoints_of_ever_new_kinds_arrive_and_their_keys_are_not_kept():
             check_same({f"{k}": IMAGE, "b": k}, wire.send({f"{k}": IMAGE, "b": k})[0])
 
 
+# -- dicts -------------------------------------------------------------------------------------------------------------
+
+
+class Name(str):
+    """A user's own text, which equals any other of the same letters."""
+
+    __slots__ = ()
+
+
+EQUAL_KEYS = {
+    "numbers": [1, True, 1.0, np.int64(1), 1 + 0j],
+    "texts": ["a", Name("a"), np.str_("a")],
+    "tuples": [(1,), (True,), (1.0,)],
+}
+
+
+@pytest.mark.parametrize("name", EQUAL_KEYS)
+@pytest.mark.parametrize("num_arrays", [1, 2])
+def test_keys_that_are_equal_but_of_other_types_stay_what_they_are(name, num_arrays):
+    for first, second in itertools.permutations(EQUAL_KEYS[name], 2):
+        datapoints = [{key: 5, **{f"{k}": IMAGE + k for k in range(num_arrays)}} for key in (first, second, first)]
+        with Wire() as wire:
+            copies = wire.send(*datapoints)
+            assert [type(next(iter(copy))) for copy in copies] == [type(first), type(second), type(first)]
+            for original, copy in zip(datapoints, copies, strict=True):
+                check_same(original, copy)
+
+
+@pytest.mark.parametrize("num_arrays", [1, 2, 4])
+def test_keys_keep_their_order(num_arrays):
+    arrays = {f"{k}": IMAGE + k for k in range(num_arrays)}
+    datapoints = [
+        {"x": 1, "y": 2, **arrays},
+        {"y": 3, "x": 4, **arrays},
+        {"x": 5, "y": 6, **arrays},
+        {**arrays, "x": 7, "y": 8},
+        {"x": 9, **arrays},
+        {"x": 1, "y": 2, "z": 3, **arrays},
+    ]
+    with Wire() as wire:
+        for first, second in itertools.product(datapoints, repeat=2):
+            for original, copy in zip((first, second, first), wire.send(first, second, first), strict=True):
+                check_same(original, copy)
+
+
+STRANGE_KEYS = [
+    "",
+    "'",
+    '"',
+    "\\",
+    "\n",
+    "{",
+    "}: lambda",
+    "lambda",
+    "v0",
+    "None",
+    "\0",
+    "\ud800",
+    "é",
+    "a b",
+    "\u2028",
+]
+
+
+@pytest.mark.parametrize("keys", [*([key] for key in STRANGE_KEYS), STRANGE_KEYS, range(-2, 70), [0, "a"], [10**5000]])
+def test_any_texts_and_numbers_may_be_keys(keys):
+    dp = {key: k or IMAGE for k, key in enumerate(keys)}
+    with Wire() as wire:
+        copies = wire.send(dp, dp | {next(iter(dp)): IMAGE + 1})
+        assert copies[1].keys() == dp.keys()
+        check_same(list(dp), list(copies[0]))
+        check_same(list(dp.values()), list(copies[0].values()))
+        assert copies[0] is not copies[1]
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 300, 1000])
+def test_a_dict_may_have_many_keys(count):
+    dp = {f"key {k}": IMAGE + k % 99 if k % 3 == 0 else k for k in range(count)}
+    with Wire() as wire:
+        for copy in wire.send(dp, dp, dp):
+            check_same(dp, copy)
+
+
+@pytest.mark.parametrize("key", ["a", 1, None, Colour.RED, np.float64(1), (1, Name("a"))], ids=repr)
+def test_a_dict_without_arrays_may_have_any_keys(key):
+    dp = {key: 1, "text": "x" * 99}
+    with Wire() as wire:
+        for copy in wire.send(dp, {key: 1}, dp):
+            assert copy in (dp, {key: 1})
+            assert list(map(type, copy)) == list(map(type, dp))[: len(copy)]
+
+
+def test_keys_are_sent_once_for_many_datapoints():
+    with Wire() as wire:
+        for extra in ({}, {"other": {1, 2}}, {"more": IMAGE}):
+            datapoints = [{f"a long key {k}": "text", "array": IMAGE + k, **extra} for k in (7,) * 50]
+            body, _ = wire.encoder.join([wire.encode(dp) for dp in datapoints])
+            assert b"".join(map(bytes, body)).count(b"a long key") == 1
+            assert body[0].startswith(pickle.PROTO) is ("other" in extra)  # text and numbers need no pickle
+            check_same(datapoints, wire.decoder.decode(0, body))
+
+
+TEXTS = ["", "a" * 300, "é€😀", "\ud800 alone", "\0", "ndarray\n" * 20, b"", b"\0\xff" * 200, b"numpy\nndarray\n" * 9]
+
+
+@pytest.mark.parametrize("make", [list, tuple, lambda row: {f"{k}": value for k, value in enumerate(row)}])
+@pytest.mark.parametrize("num_arrays", [0, 1, 2])
+def test_texts_beside_arrays_arrive(make, num_arrays):
+    rows = [[text, 1, None, 2.5, True, *(IMAGE + k for k in range(num_arrays))] for text in TEXTS]
+    datapoints = [make(row) for row in [*rows, TEXTS, [*TEXTS, IMAGE], *rows]]
+    with Wire() as wire:
+        copies = wire.send(*datapoints)
+        for original, copy in zip(datapoints, copies, strict=True):
+            check_same(original, copy)
+        assert repr(copies) == repr(datapoints)
+
+
+NO_TEXTS = [
+    Name("a"),
+    np.str_("a"),
+    np.bytes_(b"a"),
+    bytearray(b"a"),
+    Colour.RED,
+    np.float64(2.5),
+    np.int64(3),
+    2j,
+    (1,),
+]
+
+
+@pytest.mark.parametrize("value", [*NO_TEXTS, [IMAGE], {"x": IMAGE}, Thing(IMAGE)], ids=repr)
+@pytest.mark.parametrize("num_arrays", [1, 2])
+def test_what_only_looks_like_text_or_a_number_arrives_as_it_is(value, num_arrays):
+    for make in (list, tuple, lambda row: {f"{k}": value for k, value in enumerate(row)}):
+        plain = make(["text", *(IMAGE + k for k in range(num_arrays)), b"bytes"])
+        dp = make([value, *(IMAGE + k for k in range(num_arrays)), b"bytes"])
+        with Wire() as wire:
+            for original, copy in zip((plain, dp, plain, dp), wire.send(plain, dp, plain, dp), strict=True):
+                check_same(original, copy)
+
+
+COMPONENTS = st.one_of(
+    st.sampled_from([*(value for value in PLAIN if repr(value) != "nan"), *TEXTS]),
+    st.sampled_from(sorted(POOL)).map(lambda name: POOL[name] + 1),
+    st.sampled_from([[POOL["small"]], Thing(POOL["small"])]),
+)
+PLAIN_KEYS = st.lists(st.sampled_from(["a", "b", "c", 1, "1", True, 1.0, Name("a")]), unique=True, max_size=5)
+
+
+@given(st.lists(PLAIN_KEYS, min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=12), st.data())
+@settings(max_examples=120, deadline=None)
+def test_dicts_of_few_kinds_arrive_in_any_order(kinds, turns, data):
+    datapoints = [{key: data.draw(COMPONENTS) for key in kinds[turn % len(kinds)]} for turn in turns]
+    with Wire() as wire:
+        copies = wire.send(*datapoints)
+        for original, copy in zip(datapoints, copies, strict=True):
+            check_same(original, copy)
+            assert list(map(type, copy)) == list(map(type, original))
+
+
 # -- no room, and failures ---------------------------------------------------------------------------------------------
 
 
