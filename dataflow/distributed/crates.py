@@ -29,7 +29,6 @@ from dataflow.transport.blocks import LARGE_BYTES, Block
 from dataflow.transport.decoding import ArrayDecoder
 from dataflow.transport.encoding import ArrayEncoder
 from dataflow.transport.leases import ArenaReader, Base
-from dataflow.transport.parcels import Layout
 
 __all__ = ["CrateCodec", "CrateDecoder", "CrateEncoder"]
 
@@ -89,12 +88,12 @@ class _Crate:
         self._memory = _Memory()
         self._written: list[int] = []  # by `write`, since the last `unload`
 
-    def copy(self, array: NDArray[Any], like: Layout) -> Block:
-        block = None if self._arena is None else self._arena.copy(array, like)
+    def copy(self, array: NDArray[Any], order: Any) -> Block:
+        block = None if self._arena is None else self._arena.copy(array, order)
         if block is not None:
             return block
         buffer = self._memory.array((array.nbytes,), _BYTE).view(np.ndarray)
-        np.ndarray(array.shape, array.dtype, buffer, order=cast(Any, like[2]))[...] = array
+        np.ndarray(array.shape, array.dtype, buffer, order=order)[...] = array
         return self._add(buffer)
 
     def write(self, data: bytes) -> Block:
@@ -146,8 +145,8 @@ class _Crate:
         Messages leave in the order in which their datapoints were encoded: what has a lower number and is not in this
         one belongs to a datapoint that failed half-way.
         """
-        parcels = [item[2] for item in encoded if type(item) is tuple]
-        blocks = [data for pieces in parcels for _, data in pieces if type(data) is Block]
+        parcels = [item[3] for item in encoded if type(item) is tuple]
+        blocks = [piece for data in parcels for piece in data if type(piece) is Block]
         numbers = [block.start for block in blocks if block.status == _BUFFER] + self._written
         self._written = []
         buffers = [self._buffers[number] for number in numbers]

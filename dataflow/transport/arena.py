@@ -108,12 +108,12 @@ class ArenaWriter:
         touched = self._take(nbytes)
         return None if touched is None else touched.block
 
-    def copy(self, array: NDArray[Any], layout: tuple[Any, tuple[int, ...], Any]) -> Block | None:
+    def copy(self, array: NDArray[Any], order: Any) -> Block | None:
         """A block that holds what `array` holds now; None as in `take`.
 
         Args:
             array: C- or F-contiguous, or none of both.
-            layout: Dtype, shape and order of the copy.
+            order: Of the copy.
         """
         nbytes = array.nbytes
         touched = self._take(nbytes)
@@ -128,7 +128,7 @@ class ArenaWriter:
                 pass
             else:
                 return block
-        self.view(block, array.shape, array.dtype, layout[2])[...] = array
+        self.view(block, array.shape, array.dtype, order)[...] = array
         return block
 
     def write(self, data: bytes) -> Block | None:

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from dataflow.transport.blocks import Block
 
-__all__ = ["ColumnReader", "Layout", "Piece", "described", "name_of"]
+__all__ = ["ColumnReader", "Layout", "Like", "Piece", "described", "described_apart", "name_of"]
 
+Like = tuple[Any, str]  # dtype (or its name), order
 Layout = tuple[Any, tuple[int, ...], str]  # dtype (or its name), shape, order
-Piece = tuple[Layout, bytes | Block]
+Piece = bytes | Block  # an array that was copied
 Run = tuple[Any, tuple[int, ...], str, int, bytes | None, bytes | None]
 """Some arrays of a column: what their dtype is called; their shape, or what follows the first dimension; their order;
 how many they are; if they differ in the first dimension, what that is; and status byte and start of their blocks, if
@@ -35,27 +36,30 @@ _place: Final = attrgetter("status", "start")
 _copied: Final = np.ndarray.copy
 
 
-def described(column: Sequence[Piece], small: list[bytes]) -> list[Run]:
-    """What the arrays of a column are like; the bytes of those that are small go to `small`."""
-    if not column:
-        return []
-    layouts, data = zip(*column, strict=True)
-    count = len(data)
+def described(like: Like, shapes: tuple[Any, ...], data: Sequence[Piece], small: list[bytes]) -> list[Run]:
+    """What the arrays of a column are, all of which are `like`; the bytes of those that are small go to `small`."""
+    name, order = like
+    count, first = len(shapes), shapes[0]
     kinds = set(map(type, data))
-    if len(kinds) == 1 and layouts[0] == layouts[-1] and layouts.count(layouts[0]) == count:
-        return [(*layouts[0], count, None, _placed(data, kinds, small))]
-    names, shapes, orders = zip(*layouts, strict=True)
-    if names.count(names[0]) == orders.count("C") == count:
+    if len(kinds) == 1 and first == shapes[-1] and shapes.count(first) == count:
+        return [(name, first, order, count, None, _placed(data, kinds, small))]
+    if order == "C":
         lengths: Any = None
         if set(map(len, shapes)) == {1}:
             lengths = chain.from_iterable(shapes)
-        elif () not in shapes and [shape[1:] for shape in shapes].count(shapes[0][1:]) == count:
+        elif () not in shapes and [shape[1:] for shape in shapes].count(first[1:]) == count:
             lengths = [shape[0] for shape in shapes]
         if lengths is not None:
-            return [(names[0], shapes[0][1:], "C", count, array("q", lengths).tobytes(), _placed(data, kinds, small))]
+            return [(name, first[1:], order, count, array("q", lengths).tobytes(), _placed(data, kinds, small))]
+    return described_apart([(name, shape, order) for shape in shapes], data, small)
+
+
+def described_apart(layouts: Iterable[Layout], data: Iterable[Piece], small: list[bytes]) -> list[Run]:
+    """What arrays are that may have nothing in common."""
     runs: list[Run] = []
-    for (layout, kind), run in groupby(column, lambda piece: (piece[0], type(piece[1]))):
-        some = [piece[1] for piece in run]
+    pieces = zip(layouts, data, strict=True)
+    for (layout, kind), run in groupby(pieces, lambda piece: (piece[0], type(piece[1]))):
+        some = [piece for _, piece in run]
         runs.append((*layout, len(some), None, _placed(some, {kind}, small)))
     return runs
 

@@ -106,58 +106,52 @@ class ArrayEncoder:
             return self._encode_nested(dp)
         # Contiguous arrays are done here; the rest elsewhere.
         arrays: Any = (row[kind.places[0]],) if kind.pick is None else kind.pick(row)
-        pieces: list[Any] = []
+        shapes: list[Any] = []
+        data: list[Any] = []
         nbytes = 0
-        large = is_new = False
-        for array, (dtype, layout, size) in zip(arrays, kind.layouts, strict=False):
-            shape = array.shape
-            if array.dtype is not dtype:
-                dtype = array.dtype
-                if dtype.hasobject:
-                    return self._encode_nested(dp)
-                layout, size, is_new = (name_of(dtype), shape, "C"), array.nbytes, True
-            elif shape != layout[1]:
-                layout, size = (layout[0], shape, "C"), array.nbytes
+        large = False
+        for array, (dtype, name, last, size) in zip(arrays, kind.last, strict=False):
+            if array.dtype is not dtype and (name is None or name_of(array.dtype) != name):
+                kind.learn(arrays)
+                break
+            if (shape := array.shape) != last:
+                size = array.nbytes
             if not array.flags.c_contiguous:
                 break
             if size < LARGE_BYTES or self._inline:
-                pieces.append((layout, array.tobytes()))
+                data.append(array.tobytes())
             elif type(array.base) is Base:
                 break
             else:
-                pieces.append((layout, array))
+                data.append(array)
                 large = True
+            shapes.append(shape)
             nbytes += size
         else:
-            num = len(pieces)
+            num = len(data)
             # Of two or three, these are all pairs.
             maybe_twice = num > 1 and (
                 num > 3 or arrays[0] is arrays[1] or arrays[0] is arrays[-1] or arrays[-2] is arrays[-1]
             )
             if maybe_twice and len(set(map(id, arrays))) < num:
                 return self._encode_nested(dp)
-            if is_new:
-                kind.layouts = [(a.dtype, piece[0], a.nbytes) for a, piece in zip(arrays, pieces, strict=True)]
             for place in kind.places:
                 row[place] = None
-            if kind.is_row:
-                body = _marshalled(row, VERSION)
-            else:
-                body = _pickled(row, PROTOCOL)
-                if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
-                    return self._encode_nested(dp)
+            body = _marshalled(row, VERSION) if kind.is_row else _pickled(row, PROTOCOL)
+            if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
+                return self._encode_nested(dp)
             if large:
-                for k, (layout, data) in enumerate(pieces):
-                    if type(data) is _ARRAY:
-                        block = self._arena.copy(data, layout)
+                for k, array in enumerate(data):
+                    if type(array) is _ARRAY:
+                        block = self._arena.copy(array, "C")
                         if block is None:
-                            self._give_back(pieces[:k])
+                            self._give_back(data[:k])
                             return NO_ROOM
-                        pieces[k] = layout, block
+                        data[k] = block
             self.nbytes = nbytes = nbytes + len(body)
-            return body, kind.gaps, pieces, nbytes
+            return body, kind.form, shapes, data, nbytes
         # A draft's references are counted: no variable may hold it now.
-        row = arrays = array = pieces = None  # type: ignore[assignment]
+        row = arrays = array = data = None  # type: ignore[assignment]
         return self._encode_mixed(dp, kind)
 
     def _encode_like(self, dp: Any, kind: Kind) -> Any:
@@ -170,12 +164,12 @@ class ArrayEncoder:
             array = row[place]
         except IndexError:
             return None
-        dtype, layout, size = kind.layouts[0]
+        dtype, name, shape, size = kind.last[0]
         if type(array) is not _ARRAY or array.dtype is not dtype or not array.flags.c_contiguous:
             return None
-        if array.shape != layout[1]:
-            layout, size = (layout[0], array.shape, "C"), array.nbytes
-            kind.layouts[0] = dtype, layout, size
+        if array.shape != shape:
+            shape, size = array.shape, array.nbytes
+            kind.last[0] = dtype, name, shape, size
         is_small = size < LARGE_BYTES or self._inline
         if not is_small and type(array.base) is Base:
             return None
@@ -188,11 +182,11 @@ class ArrayEncoder:
                 break
         else:
             body = _marshalled(row, VERSION)
-        piece: Any = array.tobytes() if is_small else self._arena.copy(array, layout)
+        piece = array.tobytes() if is_small else self._arena.copy(array, "C")
         if piece is None:
             return NO_ROOM
         self.nbytes = nbytes = size + len(body)
-        return body, kind.gaps, ((layout, piece),), nbytes
+        return body, kind.form, (shape,), (piece,), nbytes
 
     def encode_inline(self, dp: Any) -> Any:
         """The same without the arena."""
@@ -234,10 +228,10 @@ class ArrayEncoder:
             return self._encode_nested(dp)
         return body
 
-    def _give_back(self, pieces: list[Any]) -> None:
-        for _, data in pieces:
-            if type(data) is Block:
-                self._arena.give_back(data)
+    def _give_back(self, data: list[Any]) -> None:
+        for piece in data:
+            if type(piece) is Block:
+                self._arena.give_back(piece)
 
     def _encode_mixed(self, dp: Any, kind: Kind) -> Any:
         """Components of which at least one is a draft, or not contiguous."""
@@ -247,48 +241,53 @@ class ArrayEncoder:
             return self._encode_nested(dp)
         for place in kind.places:
             row[place] = None
-        body = _pickled(row, PROTOCOL)  # before any block is taken
-        if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
+        body = _marshalled(row, VERSION) if kind.is_row else _pickled(row, PROTOCOL)  # before any block is taken
+        if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         self.nbytes = len(body)
-        pieces = self._pack(arrays, kind.type, sys.getrefcount(dp))
-        return NO_ROOM if pieces is None else (body, kind.gaps, pieces, self.nbytes)
+        packed = self._pack(arrays, kind.type, sys.getrefcount(dp))
+        if packed is None:
+            return NO_ROOM
+        layouts, data = packed
+        form = (kind.gaps, [(name, order) for name, _, order in layouts])
+        return body, form, [shape for _, shape, _ in layouts], data, self.nbytes
 
     def _encode_nested(self, dp: Any) -> Any:
         pickler = NestedPickler()
         pickler.dump(dp)
         body = pickler.file.getvalue()
         self.nbytes = len(body)
-        pieces = self._pack(pickler.arrays, type(dp), 0)
-        return NO_ROOM if pieces is None else (body, NESTED, pieces, self.nbytes)
+        packed = self._pack(pickler.arrays, type(dp), 0)
+        return NO_ROOM if packed is None else (body, NESTED, *packed, self.nbytes)
 
-    def _pack(self, arrays: list[NDArray[Any]], kind: type, dp_count: int) -> list[Piece] | None:
+    def _pack(self, arrays: list[NDArray[Any]], kind: type, dp_count: int) -> tuple[list[Layout], list[Piece]] | None:
         """The arrays as bytes and blocks. None if the arena has no room."""
-        pieces: list[tuple[Layout, Any]] = []
+        layouts: list[Layout] = []
+        data: list[Any] = []
         drafts = False
         for array in arrays:
             flags = array.flags
             order: Any = "C" if flags.c_contiguous or not flags.f_contiguous else "F"
-            layout = (name_of(array.dtype), array.shape, order)
+            layouts.append((name_of(array.dtype), array.shape, order))
             nbytes = array.nbytes
             self.nbytes += nbytes
             if nbytes < LARGE_BYTES or self._inline:
-                pieces.append((layout, array.tobytes(order)))
+                data.append(array.tobytes(order))
                 continue
             base = array.base
             if base is not None and self._arena.is_draft(base):
                 counts = dp_count, sys.getrefcount(array), sys.getrefcount(base)
                 if self._drafts.unreachable(kind, counts) and flags.c_contiguous and nbytes == base.nbytes:
                     drafts = True
-                    pieces.append((layout, base))
+                    data.append(base)
                     continue
-            block = self._arena.copy(array, layout)
+            block = self._arena.copy(array, order)
             if block is None:
-                self._give_back(pieces)
+                self._give_back(data)
                 return None
-            pieces.append((layout, block))
+            data.append(block)
         # Only now is it sure that the datapoint leaves: drafts change hands.
-        return [(layout, self._passed_on(data)) for layout, data in pieces] if drafts else pieces
+        return layouts, list(map(self._passed_on, data)) if drafts else data
 
     def _passed_on(self, data: Any) -> bytes | Block:
         return self._arena.release(data) if isinstance(data, np.ndarray) else data

@@ -5,12 +5,14 @@ A flow gives datapoints of one kind, or of few. What follows from the types of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import is_, itemgetter
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dataflow.transport.columns import Layout
+from dataflow.transport.columns import name_of
 
 __all__ = ["NUMBERS", "ROWS", "TEXTS", "Kind", "Kinds"]
 
@@ -24,7 +26,7 @@ TEXTS: Final = NUMBERS | {str, bytes}
 _PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
 _ARRAY: Final = np.ndarray
 _SIMPLE: Final = TEXTS | {complex}
-_UNKNOWN: Final[tuple[Any, Layout, int]] = (None, (None, (), "C"), 0)
+_UNKNOWN: Final[tuple[Any, Any, Any, int]] = (None, None, None, 0)
 _MOST_KINDS: Final = 1024
 _MOST_COMPONENTS: Final = 64  # of a datapoint whose kind is remembered beyond the next
 
@@ -39,11 +41,12 @@ class Kind:
 
     __slots__ = (
         "alone",
+        "form",
         "gaps",
         "has_plain_keys",
         "is_row",
         "is_simple",
-        "layouts",
+        "last",
         "names",
         "pick",
         "places",
@@ -60,11 +63,20 @@ class Kind:
         self.gaps = (self.type is tuple, self.places, self.names)
         self.alone = self.places[0] if len(self.places) == 1 and self.has_plain_keys else None
         self.pick = itemgetter(*self.places) if len(self.places) > 1 else None
-        self.layouts = [_UNKNOWN] * len(self.places)  # of each array of the last one: dtype, layout, bytes
+        self.last = [_UNKNOWN] * len(self.places)  # of each array, as `learn` found it: dtype, its name, shape, bytes
+        self.form = (self.gaps, [("", "C")] * len(self.places))
         rest = set(types) - {_ARRAY}
         # `marshal` can write what travels: without arrays the whole datapoint, which must be no dict then.
         self.is_row = rest <= TEXTS if self.places else self.names is None and rest <= NUMBERS
         self.is_simple = self.has_plain_keys and rest <= _SIMPLE  # no array stands anywhere else
+
+    def learn(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """The next ones may be like these. Arrays of objects are never met again: the encoder must see each."""
+        if True in [array.dtype.hasobject for array in arrays]:
+            return
+        names = [name_of(array.dtype) for array in arrays]
+        self.last = [(a.dtype, name, a.shape, a.nbytes) for a, name in zip(arrays, names, strict=True)]
+        self.form = (self.gaps, [(name, "C") for name in names])  # a new one: parcels hold the other
 
     def has_names_of(self, dp: Any) -> bool:
         """Whether a dict has the very same keys in the same order: 1, 1.0 and True are equal, and not the same."""

@@ -1,24 +1,26 @@
 """What a message of datapoints looks like, between the worker that encodes and the consumer that decodes.
 
-A datapoint with arrays is a parcel: its *shell*, which is what is left without the arrays; its *gaps*, where the arrays
-belong; and the arrays themselves, as bytes or as blocks of the arena. One without arrays is its shell alone.
+A datapoint with arrays is a parcel: its *shell*, which is what is left without the arrays; its *form*, which it has in
+common with others: its *gaps*, where the arrays belong, and what these are like; their shapes; and the arrays
+themselves, as bytes or as blocks of the arena. One without arrays is its shell alone.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, groupby
 from typing import Any, Final
 
 from dataflow.transport.blocks import LARGE_BYTES, Block
-from dataflow.transport.columns import Layout, Piece, described
+from dataflow.transport.columns import Like, Piece, described, described_apart
 from dataflow.transport.shells import PROTOCOL, joined
 
-__all__ = ["NESTED", "NO_ROOM", "PLAIN_BYTES", "Layout", "Parcel", "join"]
+__all__ = ["NESTED", "NO_ROOM", "PLAIN_BYTES", "Form", "Parcel", "join"]
 
 NESTED: Final = "nested"
-"""The gaps of a shell that refers to its arrays by number, wherever they are."""
+"""The gaps of a shell that refers to its arrays by number, wherever they are; and the form of its parcel, which has
+layouts instead of shapes."""
 
 PLAIN_BYTES: Final = 64
 """A pickle that holds an array is longer."""
@@ -28,8 +30,11 @@ NO_ROOM: Final = object()
 
 _ONLY_BYTES: Final = frozenset({bytes})
 
-Parcel = tuple[bytes, Any, list[Piece], int]
-"""An encoded datapoint with arrays: its shell, its gaps, the arrays, and the bytes of all."""
+Form = tuple[Any, Sequence[Like]]
+"""The gaps, and what the arrays in them are like."""
+
+Parcel = tuple[bytes, Form | str, Sequence[Any], Sequence[Piece], int]
+"""An encoded datapoint with arrays: its shell, its form, the shapes of its arrays, these, and the bytes of all."""
 
 
 def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tuple[list[Any], int]:
@@ -40,19 +45,22 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     """
     if _ONLY_BYTES.issuperset(map(type, encoded)):
         return joined(encoded)
-    parcels = [item if type(item) is tuple else (item, None, (), len(item)) for item in encoded]
-    bodies, every_gaps, every_pieces, sizes = zip(*parcels, strict=True)
+    parcels = [item if type(item) is tuple else (item, None, (), (), len(item)) for item in encoded]
+    bodies, forms, every_shapes, every_data, sizes = zip(*parcels, strict=True)
     small: list[bytes] = []
-    groups = []
+    groups: list[tuple[Any, int, list[Any]]] = []
     end = 0
-    for gaps, count in _runs(every_gaps):
+    for form, count in _runs(forms):
         start, end = end, end + count
-        columns: Iterable[Any] = ()
-        if gaps == NESTED:
-            columns = [list(chain.from_iterable(every_pieces[start:end]))]
-        elif gaps is not None:
-            columns = zip(*every_pieces[start:end], strict=True)
-        groups.append((gaps, count, [described(column, small) for column in columns]))
+        shapes, data = every_shapes[start:end], every_data[start:end]
+        if form is None:
+            groups.append((None, count, []))
+        elif form == NESTED:
+            column = described_apart(chain.from_iterable(shapes), chain.from_iterable(data), small)
+            groups.append((NESTED, count, [column]))
+        else:
+            columns = zip(form[1], zip(*shapes, strict=True), zip(*data, strict=True), strict=True)
+            groups.append((form[0], count, [described(*column, small) for column in columns]))
     many = b"".join(small)
     block = write(many) if len(many) >= LARGE_BYTES else None
     where = None if block is None else (block.status, block.start, len(many))

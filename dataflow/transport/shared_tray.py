@@ -165,8 +165,8 @@ class _Recorder:
     def take(self, nbytes: int) -> Block | None:
         return self._noted(self._writer.take(nbytes))
 
-    def copy(self, array: NDArray[Any], like: Any) -> Block | None:
-        return self._noted(self._writer.copy(array, like))
+    def copy(self, array: NDArray[Any], order: Any) -> Block | None:
+        return self._noted(self._writer.copy(array, order))
 
     def write(self, data: bytes) -> Block | None:
         return self._noted(self._writer.write(data))

@@ -735,6 +735,34 @@ def test_keys_are_sent_once_for_many_datapoints():
             check_same(datapoints, wire.decoder.decode(0, body))
 
 
+@pytest.mark.parametrize("make", [list, tuple, lambda parts: dict(zip("abc", parts, strict=True))])
+def test_arrays_of_objects_are_met_in_each_of_many_datapoints_that_are_alike(make):
+    objects = np.array([{}, (1, "two")], dtype=object)
+    with Wire() as wire:
+        check_same([make([IMAGE, objects, 3])] * 4, wire.send(*[make([IMAGE, objects, 3])] * 4))
+
+
+@pytest.mark.parametrize("num_arrays", [1, 2])
+def test_a_component_may_change_its_dtype_and_shape_from_datapoint_to_datapoint(num_arrays):
+    arrays = [
+        np.zeros(shape, dtype) + k for k, dtype in enumerate(("u1", ">i4", "f8", "M8[s]")) for shape in (3, (2, 4))
+    ]
+    arrays += [np.zeros(2, [("x", "u1"), ("y", "f4")]), np.zeros(2, [("x", "u1"), ("z", "f4")]), np.array(["é", "ab"])]
+    datapoints = [[array] * num_arrays + [k] for k, array in enumerate(arrays + arrays[::-1])]
+    datapoints = [[part.copy() if k else part for k, part in enumerate(dp[:-1])] + dp[-1:] for dp in datapoints]
+    with Wire() as wire:
+        check_same(datapoints, wire.send(*datapoints))
+
+
+def test_datapoints_whose_arrays_differ_in_dtype_do_not_share_a_description():
+    with Wire() as wire:
+        alike = [[np.full(2, k, "i4"), k] for k in range(3)]
+        others = [[np.full(2, k, "f4"), k] for k in range(3)]
+        body, _ = wire.encoder.join([wire.encode(dp) for dp in (*alike, *others, *alike)])
+        groups, _ = pickle.loads(body[2])
+        assert [count for _, count, _ in groups] == [3, 3, 3]
+
+
 TEXTS = ["", "a" * 300, "é€😀", "\ud800 alone", "\0", "ndarray\n" * 20, b"", b"\0\xff" * 200, b"numpy\nndarray\n" * 9]
 
 
