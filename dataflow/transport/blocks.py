@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-__all__ = ["LARGE_BYTES", "PAGE", "Block", "BlockClass", "class_of", "divided"]
+__all__ = ["LARGE_BYTES", "PAGE", "PLACE", "Block", "BlockClass", "class_of", "divided"]
 
 LARGE_BYTES: Final = 16 << 10
 """From this size on, an array has a block of its own."""
 
 PAGE: Final = mmap.PAGESIZE
+PLACE: Final = struct.Struct("qq")
+"""Status byte and start of a block, in a message."""
+
 _SMALLEST_CLASS: Final = (max(LARGE_BYTES, PAGE) - 1).bit_length()  # blocks of 2 to this, and so on; whole pages
 _MOST_BLOCKS: Final = 1 << 16  # of one class
 
@@ -28,13 +32,17 @@ class BlockClass:
     start: int  # offset of the first block
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Block:
     """A piece of an arena."""
 
     status: int  # offset of its status byte
     start: int  # offset of its first byte
     size: int
+    place: bytes = field(init=False, repr=False, compare=False)  # status and start, as messages say it
+
+    def __post_init__(self) -> None:
+        self.place = PLACE.pack(self.status, self.start)
 
 
 def class_of(nbytes: int) -> int:

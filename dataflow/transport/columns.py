@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.transport.blocks import Block
+from dataflow.transport.blocks import PLACE, Block
 
 __all__ = ["ColumnReader", "Layout", "Like", "Piece", "described", "described_apart", "name_of"]
 
@@ -30,9 +30,10 @@ how many they are; if they differ in the first dimension, what that is; and stat
 they have any."""
 
 _SMALL: Final = -(2**63), 0  # instead of status byte and start: among blocks, a small array
+_NO_PLACE: Final = PLACE.pack(*_SMALL)
 _MOST_NAMES: Final = 1024
 _NAMES: Final[dict[np.dtype[Any], Any]] = {}  # what `name_of` has answered: a pure function, remembered
-_place: Final = attrgetter("status", "start")
+_place: Final = attrgetter("place")
 _copied: Final = np.ndarray.copy
 
 
@@ -69,13 +70,10 @@ def _placed(data: Sequence[Any], kinds: set[type], small: list[bytes]) -> bytes 
     if Block not in kinds:
         small += data
         return None
-    places: Iterable[tuple[int, int]]
     if len(kinds) == 1:
-        places = map(_place, data)
-    else:
-        places = [_place(where) if type(where) is Block else _SMALL for where in data]
-        small += [where for where in data if type(where) is not Block]
-    return array("q", chain.from_iterable(places)).tobytes()
+        return b"".join(map(_place, data))
+    small += [where for where in data if type(where) is not Block]
+    return b"".join([where.place if type(where) is Block else _NO_PLACE for where in data])
 
 
 class ColumnReader:
@@ -102,7 +100,7 @@ class ColumnReader:
                 nbytes = count * math.prod(shape) * dtype.itemsize
                 arrays += _copies(self._next(nbytes), shape, dtype, order, count)
             else:
-                arrays += self._leases(_pairs(places), shape, dtype, order)
+                arrays += self._leases(PLACE.iter_unpack(places), shape, dtype, order)
         return arrays
 
     def _of_lengths(
@@ -116,7 +114,7 @@ class ColumnReader:
             stops = list(accumulate(lengths))
             many = np.ndarray((stops[-1], *tail), dtype, self._next(stops[-1] * row_bytes))
             return [many[start:stop].copy() for start, stop in zip([0, *stops], stops, strict=False)]
-        where = _pairs(places)
+        where = list(PLACE.iter_unpack(places))
         total = sum([length for length, place in zip(lengths, where, strict=True) if place == _SMALL])
         many = np.ndarray((total, *tail), dtype, self._next(total * row_bytes))
         arrays: list[NDArray[Any]] = []
@@ -147,11 +145,6 @@ def _copies(
     if order == "F":
         return [one.T.copy(order="F") for one in many]
     return map(_copied, many)
-
-
-def _pairs(places: bytes) -> list[tuple[int, int]]:
-    words = array("q", places)
-    return list(zip(words[::2], words[1::2], strict=True))
 
 
 @functools.lru_cache(maxsize=_MOST_NAMES)

@@ -3,15 +3,15 @@
 Guarantees:
 
 - Every counter has one writer, and is one aligned word of 8 bytes: no lock, so nothing that a killed process could
-  leave taken. Only the word that tells that a worker sleeps has two, and a mistake there costs one call of the system.
+  leave taken. Two words are hints and have more: that a worker sleeps, and that the consumer has something to do. A
+  mistake there costs one call of the system.
 - A worker waits while what it made and the consumer has not yet handed out fills its window; it looks at the stop
   flag while it waits. At least one datapoint may always be under way.
 - A worker that sleeps is woken by a bell when half of its window is free, or it is to stop. Where stores are seen in
   another order than on x86, it may oversleep, by `_LONGEST_SLEEP` at most.
-- A worker that has sent something gives way, if the consumer had something to do already. Where there are more
-  processes than processors, the consumer would else wait for whole slices of time, the windows would fill up meanwhile,
-  and all workers wait for the consumer. This is no more than a hint to the system: the word for it has many writers,
-  and a mistake costs one call of the system.
+- A worker that has sent something gives way, if the consumer had something to do already; nothing is waited for. Where
+  there are more processes than processors, the consumer would else wait for whole slices of time, the windows would
+  fill up meanwhile, and all workers wait for the consumer.
 """
 
 from __future__ import annotations

@@ -165,11 +165,13 @@ class ArrayEncoder:
         except IndexError:
             return None
         dtype, name, shape, size = kind.last[0]
+        shapes = kind.shapes
         if type(array) is not _ARRAY or array.dtype is not dtype or not array.flags.c_contiguous:
             return None
         if array.shape != shape:
             shape, size = array.shape, array.nbytes
             kind.last[0] = dtype, name, shape, size
+            shapes = kind.shapes = (shape,)
         is_small = size < LARGE_BYTES or self._inline
         if not is_small and type(array.base) is Base:
             return None
@@ -186,7 +188,7 @@ class ArrayEncoder:
         if piece is None:
             return NO_ROOM
         self.nbytes = nbytes = size + len(body)
-        return body, kind.form, (shape,), (piece,), nbytes
+        return body, kind.form, shapes, (piece,), nbytes
 
     def encode_inline(self, dp: Any) -> Any:
         """The same without the arena."""

@@ -50,6 +50,7 @@ class Kind:
         "names",
         "pick",
         "places",
+        "shapes",
         "type",
         "types",
     )
@@ -64,6 +65,7 @@ class Kind:
         self.alone = self.places[0] if len(self.places) == 1 and self.has_plain_keys else None
         self.pick = itemgetter(*self.places) if len(self.places) > 1 else None
         self.last = [_UNKNOWN] * len(self.places)  # of each array, as `learn` found it: dtype, its name, shape, bytes
+        self.shapes: Any = ()  # of these arrays, for all parcels that have the same
         self.form = (self.gaps, [("", "C")] * len(self.places))
         rest = set(types) - {_ARRAY}
         # `marshal` can write what travels: without arrays the whole datapoint, which must be no dict then.
@@ -76,6 +78,7 @@ class Kind:
             return
         names = [name_of(array.dtype) for array in arrays]
         self.last = [(a.dtype, name, a.shape, a.nbytes) for a, name in zip(arrays, names, strict=True)]
+        self.shapes = [array.shape for array in arrays]
         self.form = (self.gaps, [(name, "C") for name in names])  # a new one: parcels hold the other
 
     def has_names_of(self, dp: Any) -> bool:
