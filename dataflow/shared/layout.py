@@ -152,10 +152,13 @@ def _store_checked(view: NDArray[Any], array: NDArray[Any], name: str) -> None:
         fits = not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
         np.copyto(view, array, casting="unsafe")
     else:  # texts, times, structures: nothing may be cut off
-        np.copyto(view, array, casting="unsafe")
-        back = view.astype(array.dtype, casting="unsafe")
         times = array.dtype.kind in "mM"
-        fits = bool(np.array_equal(back, array, equal_nan=True) if times else np.array_equal(back, array))
+        try:
+            np.copyto(view, array, casting="unsafe")
+            back = view.astype(array.dtype, casting="unsafe")
+            fits = bool(np.array_equal(back, array, equal_nan=True) if times else np.array_equal(back, array))
+        except OverflowError:  # of times, by numpy from 2.5 on
+            fits = False
     if not fits:
         spread = f", from {array.min()} to {array.max()}" if array.dtype.kind in "iufmM" else ""
         raise OverflowError(

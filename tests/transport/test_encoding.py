@@ -745,7 +745,7 @@ def test_arrays_of_objects_are_met_in_each_of_many_datapoints_that_are_alike(mak
 @pytest.mark.parametrize("num_arrays", [1, 2])
 def test_a_component_may_change_its_dtype_and_shape_from_datapoint_to_datapoint(num_arrays):
     arrays = [
-        np.zeros(shape, dtype) + k for k, dtype in enumerate(("u1", ">i4", "f8", "M8[s]")) for shape in (3, (2, 4))
+        np.full(shape, k).astype(dtype) for k, dtype in enumerate(("u1", ">i4", "f8", "M8[s]")) for shape in (3, (2, 4))
     ]
     arrays += [np.zeros(2, [("x", "u1"), ("y", "f4")]), np.zeros(2, [("x", "u1"), ("z", "f4")]), np.array(["é", "ab"])]
     datapoints = [[array] * num_arrays + [k] for k, array in enumerate(arrays + arrays[::-1])]
