@@ -241,7 +241,10 @@ def test_by_default_passes_have_the_length_of_the_input_and_mix(kind):
 
 def test_by_default_what_is_dropped_is_made_up_for(kind):
     with parallel_map(kind, Numbers(10), 2, lambda dp: dp if dp[0] < 5 else None) as df:
-        assert [sorted({k for (k,) in df}) for _ in range(2)] == [list(range(5))] * 2
+        passes = [[k for (k,) in df] for _ in range(4)]
+        # Which of them a pass has is not fixed: another worker may still be at one when ten have come.
+        assert [len(results) for results in passes] == [10] * 4
+        assert {k for results in passes for k in results} == set(range(5))
         assert len(list(df)) == 10
 
 
