@@ -66,6 +66,7 @@ class Engine:
         self._looked = time.monotonic()
         self._patience = Patience()
         self._untimely: dict[int, float] = {}  # workers that died owing something: when that was seen, or last heard
+        self._watched: tuple[int, ...] | None = None  # descriptors of the workers whose end would be news, if known
         self._backlog: deque[Message] = deque()  # taken from the receiver, not yet heard
         self._verdict: BaseException | None = None  # to be reported when the chunk has been handed out
         with ExitStack() as undo:
@@ -131,7 +132,7 @@ class Engine:
                     return self._chunk
                 if not news:
                     self._plan.credit.idle()
-                    silent = not self._receiver.wait(min(_POLL, timeout or _POLL), self._sentinels())
+                    silent = not self._receiver.wait(min(_POLL, timeout or _POLL), self._watched or self._sentinels())
 
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
@@ -191,8 +192,11 @@ class Engine:
         worker = message.worker
         if worker in self._untimely:
             self._untimely[worker] = now
-        count = self._hear_datapoints(message) if message.kind is Kind.DATA else 0
-        self._ledger.heard(worker, message.kind, count)
+        if message.kind is Kind.DATA:
+            self._ledger.heard(worker, Kind.DATA, self._hear_datapoints(message))
+            return
+        self._ledger.heard(worker, message.kind)
+        self._watched = None
         if message.kind is Kind.HELLO:
             if self._ledger.all_connected:
                 self._receiver.everyone_connected()
@@ -229,17 +233,19 @@ class Engine:
             self._plan.credit.done(*self._undone.pop())
         self._plan.desk.handed_out()
 
-    def _sentinels(self) -> list[int]:
+    def _sentinels(self) -> tuple[int, ...]:
         """Descriptors of the workers whose end would be news."""
-        return [
+        self._watched = tuple(
             worker.sentinel
             for k, worker in enumerate(self._crew.workers)
             if worker.sentinel is not None and k not in self._untimely and self._ledger.missed(k)
-        ]
+        )
+        return self._watched
 
     def _look(self, now: float) -> None:
         """Look at the workers; condemn one that died and has nothing more under way."""
         self._looked = now
+        self._watched = None
         for k in self._crew.ended():
             if not self._ledger.missed(k):
                 continue

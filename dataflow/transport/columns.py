@@ -19,107 +19,142 @@ from numpy.typing import NDArray
 
 from dataflow.transport.blocks import PLACE, Block
 
-__all__ = ["ColumnReader", "Layout", "Like", "Piece", "described", "described_apart", "name_of"]
+__all__ = ["ColumnReader", "ColumnWriter", "KnownRun", "Layout", "Like", "Piece", "Run", "known", "name_of"]
 
 Like = tuple[Any, str]  # dtype (or its name), order
 Layout = tuple[Any, tuple[int, ...], str]  # dtype (or its name), shape, order
 Piece = bytes | Block  # an array that was copied
-Run = tuple[Any, tuple[int, ...], str, int, bytes | None, bytes | None]
+Run = tuple[Any, tuple[int, ...], str, int, bool, bool]
 """Some arrays of a column: what their dtype is called; their shape, or what follows the first dimension; their order;
-how many they are; if they differ in the first dimension, what that is; and status byte and start of their blocks, if
-they have any."""
+how many they are; whether they differ in the first dimension; and whether any of them has a block. All that is the same
+in many messages: the first dimensions and the places of the blocks stand elsewhere."""
+KnownRun = tuple[np.dtype[Any], tuple[int, ...], str, int, bool, bool, int, int]
+"""The same at the reader: with a dtype; and the bytes of an array, or of one of its rows; and how many it has of what
+stands elsewhere."""
 
 _SMALL: Final = -(2**63), 0  # instead of status byte and start: among blocks, a small array
 _NO_PLACE: Final = PLACE.pack(*_SMALL)
+_LENGTH_BYTES: Final = 8
 _MOST_NAMES: Final = 1024
 _NAMES: Final[dict[np.dtype[Any], Any]] = {}  # what `name_of` has answered: a pure function, remembered
 _place: Final = attrgetter("place")
 _copied: Final = np.ndarray.copy
 
 
-def described(like: Like, shapes: tuple[Any, ...], data: Sequence[Piece], small: list[bytes]) -> list[Run]:
-    """What the arrays of a column are, all of which are `like`; the bytes of those that are small go to `small`."""
-    name, order = like
-    count, first = len(shapes), shapes[0]
-    kinds = set(map(type, data))
-    if len(kinds) == 1 and first == shapes[-1] and shapes.count(first) == count:
-        return [(name, first, order, count, None, _placed(data, kinds, small))]
-    if order == "C":
-        lengths: Any = None
-        if set(map(len, shapes)) == {1}:
-            lengths = chain.from_iterable(shapes)
-        elif () not in shapes and [shape[1:] for shape in shapes].count(first[1:]) == count:
-            lengths = [shape[0] for shape in shapes]
-        if lengths is not None:
-            return [(name, first[1:], order, count, array("q", lengths).tobytes(), _placed(data, kinds, small))]
-    return described_apart([(name, shape, order) for shape in shapes], data, small)
+class ColumnWriter:
+    """Says what arrays are, column by column, and collects what each of them has for itself.
+
+    Attributes:
+        details: Of each run, the first dimensions, where they differ; and the places of the blocks, if it has any.
+        small: The bytes of the arrays that have no block.
+    """
+
+    def __init__(self) -> None:
+        self.details: list[bytes] = []
+        self.small: list[bytes] = []
+
+    def column(self, like: Like, shapes: tuple[Any, ...], data: Sequence[Piece]) -> list[Run]:
+        """What the arrays of a column are, all of which are `like`."""
+        name, order = like
+        count, first = len(shapes), shapes[0]
+        kinds = set(map(type, data))
+        if len(kinds) == 1 and first == shapes[-1] and shapes.count(first) == count:
+            return [(name, first, order, count, False, self._place(data, kinds))]
+        if order == "C":
+            lengths: Any = None
+            if set(map(len, shapes)) == {1}:
+                lengths = chain.from_iterable(shapes)
+            elif () not in shapes and [shape[1:] for shape in shapes].count(first[1:]) == count:
+                lengths = [shape[0] for shape in shapes]
+            if lengths is not None:
+                self.details.append(array("q", lengths).tobytes())
+                return [(name, first[1:], order, count, True, self._place(data, kinds))]
+        return self.column_apart([(name, shape, order) for shape in shapes], data)
+
+    def column_apart(self, layouts: Iterable[Layout], data: Iterable[Piece]) -> list[Run]:
+        """What arrays are that may have nothing in common."""
+        runs: list[Run] = []
+        pieces = zip(layouts, data, strict=True)
+        for (layout, kind), run in groupby(pieces, lambda piece: (piece[0], type(piece[1]))):
+            some = [piece for _, piece in run]
+            runs.append((*layout, len(some), False, self._place(some, {kind})))
+        return runs
+
+    def _place(self, data: Sequence[Any], kinds: set[type]) -> bool:
+        """Write down where the blocks are; whether there are any."""
+        if Block not in kinds:
+            self.small += data
+            return False
+        if len(kinds) == 1:
+            self.details += map(_place, data)
+        else:
+            self.small += [where for where in data if type(where) is not Block]
+            self.details += [where.place if type(where) is Block else _NO_PLACE for where in data]
+        return True
 
 
-def described_apart(layouts: Iterable[Layout], data: Iterable[Piece], small: list[bytes]) -> list[Run]:
-    """What arrays are that may have nothing in common."""
-    runs: list[Run] = []
-    pieces = zip(layouts, data, strict=True)
-    for (layout, kind), run in groupby(pieces, lambda piece: (piece[0], type(piece[1]))):
-        some = [piece for _, piece in run]
-        runs.append((*layout, len(some), None, _placed(some, {kind}, small)))
-    return runs
-
-
-def _placed(data: Sequence[Any], kinds: set[type], small: list[bytes]) -> bytes | None:
-    """Where the blocks are; None if there are none."""
-    if Block not in kinds:
-        small += data
-        return None
-    if len(kinds) == 1:
-        return b"".join(map(_place, data))
-    small += [where for where in data if type(where) is not Block]
-    return b"".join([where.place if type(where) is Block else _NO_PLACE for where in data])
+def known(runs: Iterable[Run]) -> list[KnownRun]:
+    """The runs of a column as `ColumnReader` wants them."""
+    found: list[KnownRun] = []
+    for name, shape, order, count, differ, placed in runs:
+        dtype = _dtype(name)
+        detail_bytes = count * (_LENGTH_BYTES * differ + PLACE.size * placed)
+        found.append((dtype, shape, order, count, differ, placed, math.prod(shape) * dtype.itemsize, detail_bytes))
+    return found
 
 
 class ColumnReader:
     """Makes the arrays of columns, in the order in which they were described.
 
     Args:
+        details: As `ColumnWriter` has collected them.
         small: The bytes of the small ones, which are copied out.
         leases: Makes arrays in blocks, as `ArenaReader.leases` does.
     """
 
-    def __init__(self, small: memoryview, leases: Callable[..., list[NDArray[Any]]]) -> None:
+    def __init__(self, details: memoryview, small: memoryview, leases: Callable[..., list[NDArray[Any]]]) -> None:
+        self._details = details
         self._small = small
         self._leases = leases
-        self._start = 0  # of what was not read yet
+        self._next_detail = self._next_small = 0  # where it stands that was not read yet
 
-    def read(self, runs: Iterable[Run]) -> list[NDArray[Any]]:
+    def read(self, runs: Iterable[KnownRun]) -> list[NDArray[Any]]:
         """The arrays of a column."""
         arrays: list[NDArray[Any]] = []
-        for name, shape, order, count, lengths, places in runs:
-            dtype = _dtype(name)
-            if lengths is not None:
-                arrays += self._of_lengths(array("q", lengths), places, shape, dtype)
-            elif places is None:
-                nbytes = count * math.prod(shape) * dtype.itemsize
-                arrays += _copies(self._next(nbytes), shape, dtype, order, count)
+        for dtype, shape, order, count, differ, placed, nbytes, detail_bytes in runs:
+            start = self._next_detail
+            self._next_detail = stop = start + detail_bytes
+            if differ:
+                start += count * _LENGTH_BYTES
+                lengths = self._details[start - count * _LENGTH_BYTES : start].cast("q").tolist()
+                places = list(PLACE.iter_unpack(self._details[start:stop])) if placed else None
+                arrays += self._of_lengths(lengths, places, shape, dtype, nbytes)
+            elif placed:
+                arrays += self._leases(PLACE.iter_unpack(self._details[start:stop]), shape, dtype, order)
             else:
-                arrays += self._leases(PLACE.iter_unpack(places), shape, dtype, order)
+                arrays += _copies(self._take(count * nbytes), shape, dtype, order, count)
         return arrays
 
     def _of_lengths(
-        self, lengths: array[int], places: bytes | None, tail: tuple[int, ...], dtype: np.dtype[Any]
+        self,
+        lengths: list[int],
+        places: list[Any] | None,
+        tail: tuple[int, ...],
+        dtype: np.dtype[Any],
+        row_bytes: int,
     ) -> Iterable[NDArray[Any]]:
         """Arrays that are alike but for the first dimension."""
-        row_bytes = math.prod(tail) * dtype.itemsize
         if not row_bytes:
             return [np.ndarray((length, *tail), dtype) for length in lengths]
         if places is None:
             stops = list(accumulate(lengths))
-            many = np.ndarray((stops[-1], *tail), dtype, self._next(stops[-1] * row_bytes))
+            many = np.ndarray((stops[-1], *tail), dtype, self._take(stops[-1] * row_bytes))
             return [many[start:stop].copy() for start, stop in zip([0, *stops], stops, strict=False)]
-        where = list(PLACE.iter_unpack(places))
-        total = sum([length for length, place in zip(lengths, where, strict=True) if place == _SMALL])
-        many = np.ndarray((total, *tail), dtype, self._next(total * row_bytes))
+        total = sum([length for length, place in zip(lengths, places, strict=True) if place == _SMALL])
+        many = np.ndarray((total, *tail), dtype, self._take(total * row_bytes))
         arrays: list[NDArray[Any]] = []
         stop = 0
-        for length, place in zip(lengths, where, strict=True):
+        for length, place in zip(lengths, places, strict=True):
             if place == _SMALL:
                 start, stop = stop, stop + length
                 arrays.append(many[start:stop].copy())
@@ -127,10 +162,10 @@ class ColumnReader:
                 arrays += self._leases([place], (length, *tail), dtype, "C")
         return arrays
 
-    def _next(self, nbytes: int) -> memoryview:
-        start = self._start
-        self._start += nbytes
-        return self._small[start : self._start]
+    def _take(self, nbytes: int) -> memoryview:
+        start = self._next_small
+        self._next_small = stop = start + nbytes
+        return self._small[start:stop]
 
 
 def _copies(
@@ -139,6 +174,8 @@ def _copies(
     """The `count` arrays in `data`, each in memory of its own."""
     if not data.nbytes:  # nothing to copy, and numpy's copy would make one byte of none
         return [np.ndarray(shape, dtype, order=order) for _ in range(count)]
+    if count == 1:
+        return (np.ndarray(shape, dtype, data, 0, None, order).copy(order),)
     many = np.ndarray((count, *(shape[::-1] if order == "F" else shape)), dtype, data)
     if not shape:
         return [many[k : k + 1].copy().reshape(()) for k in range(count)]

@@ -113,7 +113,8 @@ class Credit:
         words[start + _COUNT] += count
         words[start + _BYTES] += nbytes
         if self._bells:
-            self._fence()
+            with self._fence:
+                pass
             if words[start + _ASLEEP] and (
                 words[start + _COUNT] >= words[start + _WAKE_COUNT]
                 or words[start + _BYTES] >= words[start + _WAKE_BYTES]
@@ -248,7 +249,8 @@ class Allowance:
         words[_WAKE_BYTES] = max(0, self._made_bytes - window.nbytes // 2) if window.nbytes else _NEVER
         while True:
             words[_ASLEEP] = 1
-            self._fence()
+            with self._fence:
+                pass
             if self._may_go_on():
                 words[_ASLEEP] = 0
                 return True

@@ -6,20 +6,23 @@ the arena is read in place. Both may be written to.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from dataflow.failures import Report
 from dataflow.transport.columns import ColumnReader
 from dataflow.transport.failures import unpack_failure, unpack_report
 from dataflow.transport.leases import ArenaReader
 from dataflow.transport.nesting import NestedUnpickler
-from dataflow.transport.parcels import NESTED
+from dataflow.transport.parcels import NESTED, Description
 from dataflow.transport.shells import apart, load, loaded
 
 __all__ = ["ArrayDecoder", "Undecodable"]
+
+
+_MOST_DESCRIPTIONS: Final = 64
+_LONG: Final = 4096  # bytes of a description that is not remembered
 
 
 class Undecodable(Exception):
@@ -39,14 +42,14 @@ class ArrayDecoder:
 
     def __init__(self, arenas: Sequence[ArenaReader]) -> None:
         self._arenas = arenas
+        self._descriptions: dict[bytes, Description] = {}  # that were read before
 
     def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
         """The datapoints of a message."""
-        data, lengths = body[:2]
-        groups = self._groups(worker, *body[2:]) if len(body) > 2 else []
-        nested = any(gaps == NESTED for gaps, _, _ in groups)
+        data, lengths, *described = body
+        groups, has_nested = self._arrays(worker, *described) if described else ([], False)
         try:
-            shells = None if nested else loaded(data, lengths)
+            shells = None if has_nested else loaded(data, lengths)
         except Exception:
             shells = None  # one by one, it will be seen which it is
         if shells is None:
@@ -71,16 +74,32 @@ class ArrayDecoder:
         """The report of a message with one."""
         return unpack_report(body[0])
 
-    def _groups(self, worker: int, described: Any, small: Any) -> list[tuple[Any, int, list[Any]]]:
-        """The gaps of datapoints in a row, how many these are, and their arrays, by component."""
-        groups, where = pickle.loads(described)
+    def _arrays(self, worker: int, described: Any, rest: Any) -> tuple[list[tuple[Any, int, list[Any]]], bool]:
+        """The gaps of datapoints in a row, how many these are, their arrays by component; and whether any is nested."""
+        description, rest = self._description(bytes(described)), memoryview(rest)
         arena = self._arenas[worker]
+        where = description.where(rest)
         try:
-            reader = ColumnReader(memoryview(small) if where is None else arena.read(*where), arena.leases)
-            return [(gaps, count, [reader.read(runs) for runs in columns]) for gaps, count, columns in groups]
+            small = rest[description.detail_bytes :] if where is None else arena.read(*where)
+            reader = ColumnReader(rest, small, arena.leases)
+            groups = []
+            for gaps, count, columns in description.groups:
+                groups.append((gaps, count, list(map(reader.read, columns))))
+            return groups, description.has_nested
         finally:
             if where is not None:  # all were copied out
                 arena.free(where[0])
+
+    def _description(self, data: bytes) -> Description:
+        try:
+            return self._descriptions[data]
+        except KeyError:
+            description = Description(data)
+            if len(data) < _LONG and description.may_be_kept:
+                if len(self._descriptions) >= _MOST_DESCRIPTIONS:
+                    self._descriptions.clear()
+                self._descriptions[data] = description
+            return description
 
 
 def _decode_apart(data: Any, lengths: Any, groups: Sequence[Any]) -> list[Any]:

@@ -29,7 +29,7 @@ from typing import Any, Final
 from dataflow.descriptors import Descriptor, shared_memory_file
 from dataflow.transport.bell import HAS_BELLS, Bell, Fence
 from dataflow.transport.channel import Channel, Port, Receiver, Sender
-from dataflow.transport.messages import TOKEN_BYTES, Kind, Message, pack, unpack
+from dataflow.transport.messages import Kind, Message, packed, parsed
 from dataflow.transport.vigil import Vigil
 
 __all__ = ["LaneChannel", "with_lanes"]
@@ -42,7 +42,6 @@ _ASLEEP: Final = 16  # set by the consumer when it goes to sleep, cleared by who
 _DATA: Final = 256  # where messages begin: each word before has a cache line of its own
 _PREFIX: Final = struct.Struct("<QQ")  # bytes and number of the message that follows
 _SKIP: Final = 2**64 - 1  # instead of the bytes: the next one is at the beginning
-_NO_TOKEN: Final = bytes(TOKEN_BYTES)  # nobody else has this memory
 _LOOK: Final = 32  # messages of lanes, after which the channel is looked at
 
 
@@ -138,6 +137,7 @@ class _Writer(_End):
 
 class _Reader(_End):
     _tail = 0
+    _nbytes = 0  # of the message that comes next, once its number was asked for
 
     def number(self) -> int:
         """Number of the message that comes next; -1 if there is none."""
@@ -146,14 +146,14 @@ class _Reader(_End):
         nbytes, number = _PREFIX.unpack_from(self._data, self._tail % _BYTES)
         if nbytes == _SKIP:
             self._tail += _BYTES - self._tail % _BYTES
-            _, number = _PREFIX.unpack_from(self._data)
+            nbytes, number = _PREFIX.unpack_from(self._data)
+        self._nbytes = nbytes
         return int(number)
 
     def read(self) -> bytes:
         """The message whose number was asked for."""
-        at = self._tail % _BYTES
-        nbytes, _ = _PREFIX.unpack_from(self._data, at)
-        at += _PREFIX.size
+        nbytes = self._nbytes
+        at = self._tail % _BYTES + _PREFIX.size
         data = bytes(self._data[at : at + nbytes])
         self._tail += _PREFIX.size + nbytes + -nbytes % _PREFIX.size
         self.words[_TAIL] = self._tail
@@ -171,8 +171,9 @@ class _LaneSender:
     def send(self, message: Message) -> None:
         lane, message.number = self._lane, self._number
         # The first one connects, which nobody else may do afterwards.
-        if message.kind is not Kind.HELLO and lane.write(pack(_NO_TOKEN, message), self._number):
-            self._fence()
+        if message.kind is not Kind.HELLO and lane.write(packed(message), self._number):
+            with self._fence:
+                pass
             if lane.is_slept_over():
                 self._bell.ring()
         else:
@@ -190,10 +191,14 @@ class _LaneReceiver:
         self._bell = bell
         self._due = [0] * len(lanes)  # number of the message that comes next, of each worker
         self._early: list[deque[Message]] = [deque() for _ in lanes]  # what has come through the channel, by worker
-        self._last = 0  # whose lane was read last: the others come first
+        n = len(lanes)
+        self._turns = [(*range(k + 1, n), *range(k + 1)) for k in range(n)]  # after lane k, the others come first
+        self._last = 0  # which was read last
         self._num_early = 0
         self._since = 0  # how often it was asked for one since the channel was looked at
         self._channel_has_some = False
+        self._watched: tuple[int, ...] = ()
+        self._awaited: tuple[int, ...] = (bell.fileno(),)  # the bell, and what is watched
         self._fence = Fence()
         self._vigil = Vigil()
 
@@ -213,9 +218,11 @@ class _LaneReceiver:
         return self._from_lane()
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
-        if self._has_next():
-            return True
-        return self._vigil.wait(self._has_next, partial(self._sleep, timeout, watched))
+        watched = tuple(watched)
+        if watched != self._watched:
+            self._awaited = (self._bell.fileno(), *watched)
+            self._watched = watched  # last: an interrupt may come between the two
+        return self._vigil.wait(self._has_next, partial(self._sleep, timeout))
 
     def readmit(self, worker: int) -> _LanePort:
         port = self._receiver.readmit(worker)
@@ -239,11 +246,11 @@ class _LaneReceiver:
 
     def _from_lane(self) -> Message | None:
         lanes = self._lanes
-        for k in (*range(self._last + 1, len(lanes)), *range(self._last + 1)):
+        for k in self._turns[self._last]:
             if lanes[k].number() == self._due[k]:
                 self._due[k] += 1
                 self._last = k
-                return unpack(_NO_TOKEN, len(lanes), lanes[k].read())
+                return parsed(len(lanes), memoryview(lanes[k].read()))
         return None
 
     def _has_next(self) -> bool:
@@ -254,16 +261,17 @@ class _LaneReceiver:
             early and early[0].number == due for early, due in zip(self._early, self._due, strict=True)
         )
 
-    def _sleep(self, timeout: float, watched: Sequence[int]) -> bool:
+    def _sleep(self, timeout: float) -> bool:
         end = time.monotonic() + timeout
         while True:
             for lane in self._lanes:
                 lane.words[_ASLEEP] = 1
-            self._fence()
+            with self._fence:
+                pass
             try:
                 if self._has_next():
                     return True
-                if self._receiver.wait(timeout, (*watched, self._bell.fileno())):
+                if self._receiver.wait(timeout, self._awaited):
                     self._channel_has_some = True
                     return True
                 rung = self._bell.quiet()

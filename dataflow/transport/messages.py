@@ -1,4 +1,8 @@
-"""What workers tell the consumer: six kinds of message. A header is checked before anything is unpickled."""
+"""What workers tell the consumer: six kinds of message. A header is checked before anything is unpickled.
+
+Where another process could reach the way, a token goes before each message: `pack` and `unpack`. In memory that nobody
+else has it is not needed: `packed` and `parsed`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "unpack"]
+__all__ = ["TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "packed", "parsed", "unpack"]
 
 TOKEN_BYTES: Final = 16
-_HEADER: Final = struct.Struct(f"<{TOKEN_BYTES}sBIIQQI")  # token, kind, worker, count, nbytes, number, how many frames
+_HEADER: Final = struct.Struct("<BIIQQI")  # kind, worker, count, nbytes, number, how many frames
 _LENGTH: Final = struct.Struct("<Q")  # bytes of a frame
 
 
@@ -55,20 +59,32 @@ def new_token() -> bytes:
 
 
 def pack(token: bytes, message: Message) -> list[Any]:
+    """A message as buffers, one after the other: the token, and what `packed` gives."""
+    return [token, *packed(message)]
+
+
+def packed(message: Message) -> list[Any]:
     """A message as buffers, one after the other: a header, with the lengths of what follows; and its body."""
     body = [memoryview(frame).cast("B") for frame in message.body]
-    head = _HEADER.pack(token, message.kind, message.worker, message.count, message.nbytes, message.number, len(body))
+    head = _HEADER.pack(message.kind, message.worker, message.count, message.nbytes, message.number, len(body))
     return [head + b"".join([_LENGTH.pack(len(frame)) for frame in body]), *body]
 
 
 def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message | None:
     """The message in `data`; None where it does not come from a worker of this run. Unpickles nothing."""
     view = memoryview(data)
-    if len(view) < _HEADER.size or not hmac.compare_digest(view[:TOKEN_BYTES], token):
+    if not hmac.compare_digest(view[:TOKEN_BYTES], token):
         return None
-    _, kind, worker, count, nbytes, number, num_frames = _HEADER.unpack_from(view)
-    start = _HEADER.size + num_frames * _LENGTH.size
     # Who knows the token is one of ours, and sends nothing but what `pack` makes, if not always all of it.
+    return parsed(num_workers, view[TOKEN_BYTES:])
+
+
+def parsed(num_workers: int, view: memoryview) -> Message | None:
+    """The message that is `view`; None where it is none. Unpickles nothing."""
+    if len(view) < _HEADER.size:
+        return None
+    kind, worker, count, nbytes, number, num_frames = _HEADER.unpack_from(view)
+    start = _HEADER.size + num_frames * _LENGTH.size
     if worker >= num_workers or start > len(view) or kind not in _KINDS:
         return None
     frames = []

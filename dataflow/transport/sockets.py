@@ -139,11 +139,11 @@ class _SocketReceiver:
             self._watched = watched
         end = time.monotonic() + timeout
         while not self._has_next():
-            ready = [fd for fd, _ in self._poll.poll(math.ceil(max(0.0, end - time.monotonic()) * 1000))]
-            if self._fd in ready:
-                self._is_empty = False
-            if ready != [self._fd]:
-                return self._has_next()
+            ready = dict(self._poll.poll(math.ceil(max(0.0, timeout) * 1000)))
+            self._is_empty = self._fd not in ready
+            if self._is_empty:
+                return False
+            timeout = end - time.monotonic()
         return True
 
     def _has_next(self) -> bool:

@@ -217,6 +217,27 @@ def test_a_worker_that_has_ended_well_does_not_end_the_others():
         assert stage.take(ticket) == [5]
 
 
+def test_it_watches_whoever_owes_something():
+    with Stage(data(1), num=3) as stage:
+        for k, worker in enumerate(stage.workers):
+            worker.sentinel = 100 + k
+        ticket = stage.engine.claim()
+        watched = []
+
+        def wait():
+            watched.append(tuple(stage.receiver.watched))
+            if len(watched) == 1:
+                stage.receiver.inbox.append(ended(0))
+            elif len(watched) == 2:
+                stage.workers[1].code = -9  # it is not watched while what it had sent may still be under way
+            elif (102,) in watched:
+                stage.receiver.inbox.append(data(2, worker=2))
+
+        stage.receiver.during = wait
+        assert [stage.take(ticket), stage.take(ticket)] == [[1], [2]]
+        assert list(dict.fromkeys(watched)) == [(100, 101, 102), (101, 102), (102,)]
+
+
 def test_late_is_told_with_the_state_of_every_worker_and_nothing_is_closed():
     with Stage(num=2) as stage:
         ticket = stage.engine.claim()

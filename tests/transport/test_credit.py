@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -267,7 +268,13 @@ def test_credit_that_comes_while_one_falls_asleep_is_seen(shared, monkeypatch):
     allowance = shared.line(0).allowance(Window(1))
     allowance.spend(1, 0)
     monkeypatch.setattr(shared.line(0).bell, "wait", stop_waiting)
-    monkeypatch.setattr(allowance, "_fence", lambda: shared.grant(0, 1, 0, 0))
+
+    @contextmanager
+    def granting():
+        shared.grant(0, 1, 0, 0)
+        yield
+
+    monkeypatch.setattr(allowance, "_fence", granting())
     assert allowance.wait_for_room()
 
 

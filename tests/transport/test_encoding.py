@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataflow.transport import decoding
 from dataflow.transport.arena import Arena
 from dataflow.transport.blocks import LARGE_BYTES
 from dataflow.transport.budget import Budget
 from dataflow.transport.decoding import ArrayDecoder, Undecodable
 from dataflow.transport.encoding import ArrayEncoder
-from dataflow.transport.parcels import NO_ROOM
+from dataflow.transport.parcels import NO_ROOM, Description
 
 MIB = 1 << 20
 Pair = collections.namedtuple("Pair", "left right")
@@ -619,6 +620,55 @@ def test_small_arrays_and_blocks_of_one_shape_arrive_in_one_message():
         datapoints = [[LARGE + k, k] for k in range(4)]
         encoded = [(wire.encoder.encode_inline if k % 2 else wire.encode)(dp) for k, dp in enumerate(datapoints)]
         check_same(datapoints, wire.decoder.decode(0, wire.encoder.join(encoded)[0]))
+
+
+def test_messages_that_say_the_same_of_their_arrays_differ_in_the_rest(monkeypatch):
+    """Lengths, values and blocks; each description is read once."""
+    described = []
+    monkeypatch.setattr(decoding, "Description", lambda data: described.append(data) or Description(data))
+    many = [[LARGE + k, filled(np.dtype("f4"), (3,), k), {"n": k}] for k in range(4)]
+    ragged = [[[filled(np.dtype("i2"), (n, 2), n), n] for n in lengths] for lengths in ([1, 2, 30], [30, 0, 7])]
+    with Wire() as wire:
+        for k in (1, 2):
+            check_same(many[:k], wire.send(*many[:k]))  # the kind is learnt
+        described.clear()
+        kept = [wire.send(dp) for dp in many]
+        for original, (copy,) in zip(many, kept, strict=True):
+            check_same(original, copy)
+        assert len(described) <= 1
+        for datapoints in (ragged[0], *ragged):
+            check_same(datapoints, wire.send(*datapoints))
+        assert len(described) == len(set(described)) <= 3
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_small_arrays_may_be_in_a_block_or_in_the_message_where_all_else_is_the_same(room):
+    datapoints = [[np.full((28, 28), k, np.uint8), filled(np.dtype("f4"), (k % 5,), k)] for k in range(60)]
+    with Wire(MIB) as wire:
+        check_same(datapoints, wire.send(*datapoints))
+        blocks = [] if room else list(iter(lambda: wire.writer.take(LARGE_BYTES), None))
+        check_same(datapoints, wire.send(*datapoints))
+        assert room == (not blocks)
+
+
+def test_descriptions_of_ever_new_arrays_are_not_kept_for_ever():
+    with Wire() as wire:
+        for n in range(1, 300):
+            check_same([np.zeros((n, 1))], wire.send([np.zeros((n, 1))])[0])
+        assert 0 < len(wire.decoder._descriptions) <= 64
+        nested = [[[np.zeros(k)] for k in range(2000)]]
+        before = set(wire.decoder._descriptions)
+        check_same(nested, wire.send(*nested))
+        assert set(wire.decoder._descriptions) == before  # a long one is not kept
+
+
+def test_who_renames_the_fields_of_an_array_changes_no_later_one():
+    original = np.zeros(3, [("a", "i4"), ("b", "f4")])
+    with Wire() as wire:
+        for _ in range(3):
+            ((copy,),) = wire.send([original])
+            assert copy.dtype.names == ("a", "b")
+            copy.dtype.names = ("x", "y")
 
 
 def test_datapoints_of_ever_new_kinds_arrive_and_their_keys_are_not_kept():

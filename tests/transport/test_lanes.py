@@ -257,6 +257,24 @@ def test_a_bell_that_was_rung_too_late_does_not_end_the_wait(monkeypatch):
         assert not both.receiver.wait(0)
 
 
+@CHANNELS
+def test_what_is_watched_may_change_from_wait_to_wait(channel):
+    with Lanes(channel) as both:
+        quiet, still_open = os.pipe()
+        ended, write = os.pipe()
+        os.close(write)
+        watched = [quiet]
+        assert not both.receiver.wait(0.05, watched)
+        watched.append(ended)
+        began = time.monotonic()
+        assert not both.receiver.wait(LIMIT, watched)
+        assert time.monotonic() - began < LIMIT / 2
+        for fd in (quiet, still_open, ended):
+            os.close(fd)
+        both.senders[0].send(data(b"a"))
+        assert both.receiver.wait(LIMIT) and both.heard(1) == [(0, [b"a"])]
+
+
 def test_one_that_goes_through_the_channel_wakes_too(monkeypatch):
     monkeypatch.setattr(vigil, "_SHORT", 0.0)
     with Lanes() as both:

@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+import select
 import stat
 import tempfile
 import time
@@ -193,6 +194,23 @@ def test_a_socket_in_which_nothing_was_is_not_asked_again_before_its_descriptor_
         assert sockets.receiver.wait(LIMIT)
         assert len(asked) > quiet
         assert quiet <= 1  # the connection was news, or not yet
+
+
+def test_a_descriptor_that_tells_of_nothing_does_not_make_the_wait_longer(monkeypatch):
+    with Sockets() as sockets:
+        receiver, waits = sockets.receiver, []
+        while receiver.wait(0.05) or receiver.take():
+            pass
+
+        class Poll:
+            def poll(self, milliseconds):
+                waits.append(milliseconds)
+                time.sleep(0.01)
+                return [(receiver._fd, select.POLLIN)] if len(waits) < 3 else []
+
+        monkeypatch.setattr(receiver, "_poll", Poll())
+        assert not receiver.wait(LIMIT)
+        assert LIMIT * 1000 == waits[0] > waits[1] > waits[2]
 
 
 def test_a_watched_descriptor_wakes_the_receiver_and_is_forgotten_afterwards():
