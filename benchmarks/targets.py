@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from benchmarks.figures import Figure, Figures, Record
 
-__all__ = ["LIMITS", "Verdict", "verdicts"]
+__all__ = ["LIMITS", "SLOTS", "Verdict", "verdicts"]
 
 LIMITS = {
     "small": "references/in-process",
@@ -16,6 +16,9 @@ LIMITS = {
     "ragged": "references/in-process",
 }
 """What one core does without any transport. Two workers that copy or decode may do more than that."""
+
+SLOTS = "references/slots"
+"""The only one of the references with a worker: so what its consumer pays is worth a line."""
 
 ZMQ = "ours/zmq"
 TENSORPACK = "tensorpack/zmq"
