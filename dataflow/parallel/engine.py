@@ -197,9 +197,8 @@ class Engine:
             return
         self._ledger.heard(worker, message.kind)
         self._watched = None
-        if message.kind is Kind.HELLO:
-            if self._ledger.all_connected:
-                self._receiver.everyone_connected()
+        if message.kind is Kind.HELLO and self._ledger.all_connected:
+            self._receiver.everyone_connected()
         elif message.kind is Kind.ERROR:
             self._verdict = self._plan.tolerance.complete(self._decoder.decode_failure(message.body))
         elif message.kind is Kind.REPORT:
@@ -235,11 +234,7 @@ class Engine:
 
     def _sentinels(self) -> tuple[int, ...]:
         """Descriptors of the workers whose end would be news."""
-        self._watched = tuple(
-            worker.sentinel
-            for k, worker in enumerate(self._crew.workers)
-            if worker.sentinel is not None and k not in self._untimely and self._ledger.missed(k)
-        )
+        self._watched = self._crew.sentinels(but=self._ledger.over | self._untimely.keys())
         return self._watched
 
     def _look(self, now: float) -> None:

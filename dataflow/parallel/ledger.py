@@ -85,3 +85,8 @@ class Ledger:
     def missed(self, worker: int) -> bool:
         """Whether the end of `worker` would be untimely: it owes its last words."""
         return self.states[worker] not in _OVER
+
+    @property
+    def over(self) -> set[int]:
+        """The workers whose end would be no news."""
+        return {worker for worker in range(self.num_workers) if not self.missed(worker)}

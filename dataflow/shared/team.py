@@ -98,12 +98,7 @@ class Team:
 
     def wait(self, timeout: float) -> None:
         """Wait for news, `timeout` seconds at most. An interrupt in here does no harm."""
-        sentinels = [
-            worker.sentinel
-            for k, worker in enumerate(self._crew.workers)
-            if k not in self.verdicts and worker.sentinel is not None
-        ]
-        self._receiver.wait(timeout, sentinels)
+        self._receiver.wait(timeout, self._crew.sentinels(but=self.verdicts))
 
     def hear(self) -> None:
         """Enter what has come into `answers` and `verdicts`. Whoever is interrupted in here closes the team."""

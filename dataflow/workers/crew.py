@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, Protocol
 
 from dataflow.workers.place import WorkerInfo, worker_info
@@ -75,6 +75,11 @@ class Crew:
     def ended(self) -> list[int]:
         """The indexes of the workers that have ended."""
         return [k for k, worker in enumerate(self.workers) if worker.has_ended()]
+
+    def sentinels(self, but: Container[int]) -> tuple[int, ...]:
+        """Descriptors that become readable when a worker ends, of all but these; a thread has none."""
+        others = (worker.sentinel for k, worker in enumerate(self.workers) if k not in but)
+        return tuple(sentinel for sentinel in others if sentinel is not None)
 
     def replace(self, worker: int, start: Callable[[], Worker]) -> None:
         """Start another in the place of a worker that has ended, or is about to: it gets the grace for that."""

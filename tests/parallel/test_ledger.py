@@ -27,6 +27,7 @@ def test_a_message_tells_the_state_and_whether_the_worker_owes_more(kind, state,
     ledger = heard(2, (1, kind))
     assert ledger.states == [State.STARTED, state]
     assert [ledger.missed(0), ledger.missed(1)] == [True, missed]
+    assert ledger.over == (set() if missed else {1})
 
 
 def test_all_are_connected_when_each_was_heard_of():

@@ -47,6 +47,12 @@ def test_stopping_twice_ends_each_once():
     assert worker.story.count("release") == 1
 
 
+def test_the_sentinels_are_those_of_all_that_have_one_and_are_not_left_out():
+    crew = crew_of(*(FakeWorker(k, 4, sentinel=sentinel) for k, sentinel in enumerate([7, None, 0, 9])))
+    assert crew.sentinels(but=()) == (7, 0, 9)
+    assert crew.sentinels(but={3: "why"}) == (7, 0)
+
+
 def test_those_that_have_ended_are_told():
     workers = [FakeWorker(k, 3) for k in range(3)]
     crew = crew_of(*workers)
