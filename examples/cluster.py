@@ -16,6 +16,7 @@ import contextlib
 import io
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -47,6 +48,7 @@ ENVIRONMENT = {
     "RAY_health_check_failure_threshold": "3",
 }
 STORE_BYTES = 128 << 20
+NODES = 2
 
 
 class Run(NamedTuple):
@@ -111,8 +113,10 @@ def train_on_cluster(training: Digits, test: Digits, options: argparse.Namespace
                 cluster.remove_node(doomed, allow_graceful=False)
                 say(f"killed   one of the nodes, in the middle of pass {epoch}; another is added")
                 cluster.add_node(**node)
+                while sum(known["Alive"] for known in ray.nodes()) > NODES:  # its actor may go on for some seconds
+                    time.sleep(0.1)
 
-            runner = RayRunner(make_flow(training), num_proc=2, strict=True, max_restarts=1, timeout=120)
+            runner = RayRunner(make_flow(training), num_proc=NODES, strict=True, max_restarts=1, timeout=120)
             return train(runner, test, options, kill)
         finally:
             ray.shutdown()
