@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 
 from dataflow.transport.blocks import PLACE, Block
 
-__all__ = ["ColumnReader", "ColumnWriter", "KnownRun", "Layout", "Like", "Piece", "Run", "known", "name_of"]
+__all__ = [
+    "ColumnReader",
+    "ColumnWriter",
+    "KnownRun",
+    "Layout",
+    "Like",
+    "Piece",
+    "Run",
+    "detail_bytes",
+    "known",
+    "name_of",
+]
 
 Like = tuple[Any, str]  # dtype (or its name), order
 Layout = tuple[Any, tuple[int, ...], str]  # dtype (or its name), shape, order
@@ -28,9 +39,8 @@ Run = tuple[Any, tuple[int, ...], str, int, bool, bool]
 """Some arrays of a column: what their dtype is called; their shape, or what follows the first dimension; their order;
 how many they are; whether they differ in the first dimension; and whether any of them has a block. All that is the same
 in many messages: the first dimensions and the places of the blocks stand elsewhere."""
-KnownRun = tuple[np.dtype[Any], tuple[int, ...], str, int, bool, bool, int, int]
-"""The same at the reader: with a dtype; and the bytes of an array, or of one of its rows; and how many it has of what
-stands elsewhere."""
+KnownRun = tuple[np.dtype[Any], tuple[int, ...], str, int, bool, bool, int]
+"""The same at the reader: with a dtype; and the bytes of an array, or of one of its rows."""
 
 _SMALL: Final = -(2**63), 0  # instead of status byte and start: among blocks, a small array
 _NO_PLACE: Final = PLACE.pack(*_SMALL)
@@ -98,9 +108,14 @@ def known(runs: Iterable[Run]) -> list[KnownRun]:
     found: list[KnownRun] = []
     for name, shape, order, count, differ, placed in runs:
         dtype = _dtype(name)
-        detail_bytes = count * (_LENGTH_BYTES * differ + PLACE.size * placed)
-        found.append((dtype, shape, order, count, differ, placed, math.prod(shape) * dtype.itemsize, detail_bytes))
+        found.append((dtype, shape, order, count, differ, placed, math.prod(shape) * dtype.itemsize))
     return found
+
+
+def detail_bytes(run: Run) -> int:
+    """How much a run has of what stands elsewhere."""
+    *_, count, differ, placed = run
+    return count * (_LENGTH_BYTES * differ + PLACE.size * placed)
 
 
 class ColumnReader:
@@ -113,32 +128,28 @@ class ColumnReader:
     """
 
     def __init__(self, details: memoryview, small: memoryview, leases: Callable[..., list[NDArray[Any]]]) -> None:
-        self._details = details
-        self._small = small
+        self._details = _Unread(details)
+        self._small = _Unread(small)
         self._leases = leases
-        self._next_detail = self._next_small = 0  # where it stands that was not read yet
 
     def read(self, runs: Iterable[KnownRun]) -> list[NDArray[Any]]:
         """The arrays of a column."""
         arrays: list[NDArray[Any]] = []
-        for dtype, shape, order, count, differ, placed, nbytes, detail_bytes in runs:
-            start = self._next_detail
-            self._next_detail = stop = start + detail_bytes
-            if differ:
-                start += count * _LENGTH_BYTES
-                lengths = self._details[start - count * _LENGTH_BYTES : start].cast("q").tolist()
-                places = list(PLACE.iter_unpack(self._details[start:stop])) if placed else None
+        for dtype, shape, order, count, differ, placed, nbytes in runs:
+            lengths = self._details.take(count * _LENGTH_BYTES).cast("q").tolist() if differ else None
+            places = PLACE.iter_unpack(self._details.take(count * PLACE.size)) if placed else None
+            if lengths is not None:
                 arrays += self._of_lengths(lengths, places, shape, dtype, nbytes)
-            elif placed:
-                arrays += self._leases(PLACE.iter_unpack(self._details[start:stop]), shape, dtype, order)
+            elif places is not None:
+                arrays += self._leases(places, shape, dtype, order)
             else:
-                arrays += _copies(self._take(count * nbytes), shape, dtype, order, count)
+                arrays += _copies(self._small.take(count * nbytes), shape, dtype, order, count)
         return arrays
 
     def _of_lengths(
         self,
         lengths: list[int],
-        places: list[Any] | None,
+        places: Iterable[Any] | None,
         tail: tuple[int, ...],
         dtype: np.dtype[Any],
         row_bytes: int,
@@ -148,13 +159,14 @@ class ColumnReader:
             return [np.ndarray((length, *tail), dtype) for length in lengths]
         if places is None:
             stops = list(accumulate(lengths))
-            many = np.ndarray((stops[-1], *tail), dtype, self._take(stops[-1] * row_bytes))
+            many = np.ndarray((stops[-1], *tail), dtype, self._small.take(stops[-1] * row_bytes))
             return [many[start:stop].copy() for start, stop in zip([0, *stops], stops, strict=False)]
-        total = sum([length for length, place in zip(lengths, places, strict=True) if place == _SMALL])
-        many = np.ndarray((total, *tail), dtype, self._take(total * row_bytes))
+        where = list(places)
+        total = sum([length for length, place in zip(lengths, where, strict=True) if place == _SMALL])
+        many = np.ndarray((total, *tail), dtype, self._small.take(total * row_bytes))
         arrays: list[NDArray[Any]] = []
         stop = 0
-        for length, place in zip(lengths, places, strict=True):
+        for length, place in zip(lengths, where, strict=True):
             if place == _SMALL:
                 start, stop = stop, stop + length
                 arrays.append(many[start:stop].copy())
@@ -162,10 +174,19 @@ class ColumnReader:
                 arrays += self._leases([place], (length, *tail), dtype, "C")
         return arrays
 
-    def _take(self, nbytes: int) -> memoryview:
-        start = self._next_small
-        self._next_small = stop = start + nbytes
-        return self._small[start:stop]
+
+class _Unread:
+    """Bytes that are read from the beginning."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._start = 0
+
+    def take(self, nbytes: int) -> memoryview:
+        """The next of them."""
+        start = self._start
+        self._start = stop = start + nbytes
+        return self._data[start:stop]
 
 
 def _copies(
@@ -174,8 +195,6 @@ def _copies(
     """The `count` arrays in `data`, each in memory of its own."""
     if not data.nbytes:  # nothing to copy, and numpy's copy would make one byte of none
         return [np.ndarray(shape, dtype, order=order) for _ in range(count)]
-    if count == 1:
-        return (np.ndarray(shape, dtype, data, 0, None, order).copy(order),)
     many = np.ndarray((count, *(shape[::-1] if order == "F" else shape)), dtype, data)
     if not shape:
         return [many[k : k + 1].copy().reshape(()) for k in range(count)]

@@ -20,7 +20,6 @@ from dataflow.transport.shells import apart, load, loaded
 
 __all__ = ["ArrayDecoder", "Undecodable"]
 
-
 _MOST_DESCRIPTIONS: Final = 64
 _LONG: Final = 4096  # bytes of a description that is not remembered
 

@@ -137,7 +137,6 @@ class _Writer(_End):
 
 class _Reader(_End):
     _tail = 0
-    _nbytes = 0  # of the message that comes next, once its number was asked for
 
     def number(self) -> int:
         """Number of the message that comes next; -1 if there is none."""
@@ -146,14 +145,14 @@ class _Reader(_End):
         nbytes, number = _PREFIX.unpack_from(self._data, self._tail % _BYTES)
         if nbytes == _SKIP:
             self._tail += _BYTES - self._tail % _BYTES
-            nbytes, number = _PREFIX.unpack_from(self._data)
-        self._nbytes = nbytes
+            _, number = _PREFIX.unpack_from(self._data)
         return int(number)
 
     def read(self) -> bytes:
         """The message whose number was asked for."""
-        nbytes = self._nbytes
-        at = self._tail % _BYTES + _PREFIX.size
+        at = self._tail % _BYTES
+        nbytes, _ = _PREFIX.unpack_from(self._data, at)
+        at += _PREFIX.size
         data = bytes(self._data[at : at + nbytes])
         self._tail += _PREFIX.size + nbytes + -nbytes % _PREFIX.size
         self.words[_TAIL] = self._tail
@@ -191,14 +190,10 @@ class _LaneReceiver:
         self._bell = bell
         self._due = [0] * len(lanes)  # number of the message that comes next, of each worker
         self._early: list[deque[Message]] = [deque() for _ in lanes]  # what has come through the channel, by worker
-        n = len(lanes)
-        self._turns = [(*range(k + 1, n), *range(k + 1)) for k in range(n)]  # after lane k, the others come first
-        self._last = 0  # which was read last
+        self._last = 0  # whose lane was read last: the others come first
         self._num_early = 0
         self._since = 0  # how often it was asked for one since the channel was looked at
         self._channel_has_some = False
-        self._watched: tuple[int, ...] = ()
-        self._awaited: tuple[int, ...] = (bell.fileno(),)  # the bell, and what is watched
         self._fence = Fence()
         self._vigil = Vigil()
 
@@ -218,11 +213,7 @@ class _LaneReceiver:
         return self._from_lane()
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
-        watched = tuple(watched)
-        if watched != self._watched:
-            self._awaited = (self._bell.fileno(), *watched)
-            self._watched = watched  # last: an interrupt may come between the two
-        return self._vigil.wait(self._has_next, partial(self._sleep, timeout))
+        return self._vigil.wait(self._has_next, partial(self._sleep, timeout, watched))
 
     def readmit(self, worker: int) -> _LanePort:
         port = self._receiver.readmit(worker)
@@ -246,7 +237,8 @@ class _LaneReceiver:
 
     def _from_lane(self) -> Message | None:
         lanes = self._lanes
-        for k in self._turns[self._last]:
+        for step in range(1, len(lanes) + 1):
+            k = (self._last + step) % len(lanes)
             if lanes[k].number() == self._due[k]:
                 self._due[k] += 1
                 self._last = k
@@ -261,7 +253,7 @@ class _LaneReceiver:
             early and early[0].number == due for early, due in zip(self._early, self._due, strict=True)
         )
 
-    def _sleep(self, timeout: float) -> bool:
+    def _sleep(self, timeout: float, watched: Sequence[int]) -> bool:
         end = time.monotonic() + timeout
         while True:
             for lane in self._lanes:
@@ -271,7 +263,7 @@ class _LaneReceiver:
             try:
                 if self._has_next():
                     return True
-                if self._receiver.wait(timeout, self._awaited):
+                if self._receiver.wait(timeout, (*watched, self._bell.fileno())):
                     self._channel_has_some = True
                     return True
                 rung = self._bell.quiet()

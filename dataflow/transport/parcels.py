@@ -14,7 +14,7 @@ from itertools import chain, groupby
 from typing import Any, Final
 
 from dataflow.transport.blocks import LARGE_BYTES, Block
-from dataflow.transport.columns import ColumnWriter, KnownRun, Like, Piece, Run, known
+from dataflow.transport.columns import ColumnWriter, KnownRun, Like, Piece, Run, detail_bytes, known
 from dataflow.transport.shells import PROTOCOL, joined
 
 __all__ = ["NESTED", "NO_ROOM", "PLAIN_BYTES", "Description", "Form", "Parcel", "join"]
@@ -91,7 +91,7 @@ class Description:
         runs = [run for _, _, columns in groups for column in columns for run in column]
         self.has_nested = any(gaps == NESTED for gaps, _, _ in groups)
         self.may_be_kept = all(type(run[0]) is str for run in runs)
-        self.detail_bytes = sum(run[-1] for _, _, columns in self.groups for column in columns for run in column)
+        self.detail_bytes = sum(map(detail_bytes, runs))
 
     def where(self, rest: memoryview) -> tuple[int, int, int] | None:
         """The block with the small arrays, and their bytes; None if they stand in `rest`, after the details."""
