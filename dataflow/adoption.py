@@ -1,8 +1,9 @@
 """How a node that a user wrote, with nothing but ``__iter__``, becomes a node like any other.
 
-`adopt` looks at the body of a new class. A user's ``__iter__`` (or ``get_data``, its old name) becomes ``run_pass``:
-before the user's code runs, the inputs are told pass and stream, so that ``for dp in self.ds`` gives the right pass.
-Iterating the input twice in one pass gives its passes p and p + 1; so does calling ``super().__iter__()`` twice.
+`adopt` looks at the body of a new class. A user's ``__iter__`` (or ``get_data``, its old name) becomes
+``_df_run_pass``: before the user's code runs, the inputs are told pass and stream, so that ``for dp in self.ds`` gives
+the right pass. Iterating the input twice in one pass gives its passes p and p + 1; so does calling
+``super().__iter__()`` twice.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def adopt(cls: Any) -> None:
     iterate = own.get("__iter__") or own.get("get_data")
     if iterate is not None:
         cls.__iter__ = _iter(iterate)
-        cls.run_pass = _run
+        cls._df_run_pass = _run
         # Where both names are defined, one may call the other.
         if "__iter__" not in own or "get_data" not in own:
             cls.get_data = cls.__iter__
-    if iterate is not None or "run_pass" in own:
-        cls.adopted = iterate is not None
+    if iterate is not None or "_df_run_pass" in own:
+        cls._df_adopted = iterate is not None
     length = own.get("__len__") or own.get("size")
     if length is not None:
         cls.__len__ = _len(length)
@@ -91,7 +92,7 @@ def super_pass(df: Any) -> Iterator[Any]:
     if running is None:
         return next_pass(df)
     p, stream = running.own.take()
-    runs = (cls.__dict__["run_pass"] for cls in type(df).__mro__ if "run_pass" in cls.__dict__)
+    runs = (cls.__dict__["_df_run_pass"] for cls in type(df).__mro__ if "_df_run_pass" in cls.__dict__)
     builtin = next(run for run in runs if run is not _run)
     datapoints: Iterator[Any] = builtin(df, p, stream)
     return datapoints
@@ -112,19 +113,19 @@ def in_place(df: Any, p: int, stream: Stream) -> tuple[Iterator[Any], Callable[[
 
     To enter costs as much as one step, if a user wrote the node; then only that code runs within.
     """
-    if type(df).run_pass is not _run:
-        return df.run_pass(p, stream), nullcontext
+    if type(df)._df_run_pass is not _run:
+        return df._df_run_pass(p, stream), nullcontext
     running = _begun(df, p, stream)
     return running.call(_user_iterator, df), running.entered
 
 
 def _begun(self: Any, p: int, stream: Stream) -> Running:
-    drawn = rng(self.words(stream, p, purpose=_USER)) if self.draws else None
+    drawn = rng(self._df_words(stream, p, purpose=_USER)) if self._df_draws else None
     return Running(self, p, stream, drawn)
 
 
 def _run(self: Any, p: int, stream: Stream) -> Iterator[Any]:
-    """`run_pass` of a user's node."""
+    """`_df_run_pass` of a user's node."""
     running = _begun(self, p, stream)
     iterator = running.call(_user_iterator, self)
     try:

@@ -2,9 +2,12 @@
 
 A node has two views, told from above, and keeps neither pass nor place:
 
-- ``run_pass(p, stream)`` gives the datapoints of pass `p` in order;
-- ``at(blocks, stream)`` takes arrays of indexes into the endless sequence of passes and gives one datapoint per index,
-  or `HOLE` where a map dropped it.
+- ``_df_run_pass(p, stream)`` gives the datapoints of pass `p` in order;
+- ``_df_at(blocks, stream)`` takes arrays of indexes into the endless sequence of passes and gives one datapoint per
+  index, or `HOLE` where a map dropped it.
+
+Names: the protocol between nodes has the prefix ``_df_`` and is declared here and in `Traits`, so that any other name
+is free for the attributes and methods of users' own nodes. No other underscored name crosses a file.
 
 A pass, ``df[i]`` and everything that parallel code asks of a flow follow from these two. Only the flow that the user
 iterates counts passes, in its `Life`. A node written by a user, with nothing but ``__iter__``, is adopted.
@@ -54,33 +57,33 @@ class DataFlow(Traits):
         [[0], [1], [4], [9]]
     """
 
-    adopted: ClassVar[bool] = False
+    _df_adopted: ClassVar[bool] = False
     """Whether ``__iter__`` was written by a user."""
 
     # -- what a node defines ------------------------------------------------------------------------------------------
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         """The datapoints of pass `p`, in order."""
         raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """One datapoint, or `HOLE`, for each index of each block."""
         raise NotAddressable(f"{type(self).__name__} cannot be addressed")
 
     @property
-    def inputs(self) -> Sequence[DataFlow]:
+    def _df_inputs(self) -> Sequence[DataFlow]:
         """The flows below: found among the attributes of a user's node, declared by built-in ones."""
         return found_inputs(self, DataFlow)
 
     @property
-    def endless(self) -> bool:
+    def _df_endless(self) -> bool:
         """Whether a pass never ends."""
         return False
 
     # -- what users call ----------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        return super_pass(self) if self.adopted else next_pass(self)
+        return super_pass(self) if self._df_adopted else next_pass(self)
 
     def __len__(self) -> int:
         raise LengthUnknown(f"a pass of {type(self).__name__} has no known length")
@@ -97,7 +100,7 @@ class DataFlow(Traits):
             NotAddressable: Names the node that breaks the chain.
             Dropped: A map dropped this datapoint (a slice leaves it out).
         """
-        breaks = self.unaddressable()
+        breaks = self._df_unaddressable()
         if breaks is not None:
             raise NotAddressable(
                 f"{type(self).__name__} cannot be addressed, because {type(breaks).__name__} is only a sequence of "
@@ -107,12 +110,12 @@ class DataFlow(Traits):
         open_flow(self, stream)
         if isinstance(index, slice):
             with picking():
-                return list(present(self.at([_indexes(index)], stream)))
+                return list(present(self._df_at([_indexes(index)], stream)))
         index = operator.index(index)
         if index < 0:
             raise IndexError(f"index {index}: the sequence of passes is endless and has no end to count from")
         with picking():
-            (dp,) = self.at([np.array([index], dtype=np.int64)], stream)
+            (dp,) = self._df_at([np.array([index], dtype=np.int64)], stream)
         if dp is HOLE:
             raise Dropped(f"the datapoint at index {index} of {type(self).__name__} was dropped: a map returned None")
         return dp
@@ -120,13 +123,13 @@ class DataFlow(Traits):
     @property
     def addressable(self) -> bool:
         """Whether ``df[index]`` works: every node of the chain has to support it."""
-        return self.unaddressable() is None
+        return self._df_unaddressable() is None
 
-    def unaddressable(self) -> DataFlow | None:
+    def _df_unaddressable(self) -> DataFlow | None:
         """The first node, from above, that cannot be addressed; None if all can."""
-        if self.adopted or not self.indexed:
+        if self._df_adopted or not self._df_indexed:
             return self
-        return next((broken for ds in self.inputs if (broken := ds.unaddressable()) is not None), None)
+        return next((broken for ds in self._df_inputs if (broken := ds._df_unaddressable()) is not None), None)
 
     @noted
     def reset_state(self) -> None:
@@ -134,7 +137,7 @@ class DataFlow(Traits):
 
         Calling it again renews workers and files; the count of passes goes on.
         """
-        for ds in self.inputs:
+        for ds in self._df_inputs:
             ds.reset_state()
 
     def close(self) -> None:
@@ -143,7 +146,7 @@ class DataFlow(Traits):
         Iterating the flow again starts afresh.
         """
         life_of(self).end_session()
-        for ds in self.inputs:
+        for ds in self._df_inputs:
             ds.close()
 
     def __enter__(self) -> Self:
@@ -164,7 +167,7 @@ class DataFlow(Traits):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.pop("_life", None)
+        state.pop("_df_life", None)
         return state
 
     # -- users' own nodes ----------------------------------------------------------------------------------------------
@@ -188,29 +191,29 @@ class ProxyDataFlow(DataFlow):
         self.ds = require_flow(ds, type(self).__name__)
 
     @property
-    def inputs(self) -> Sequence[DataFlow]:
-        return found_inputs(self, DataFlow) if self.adopted else (self.ds,)
+    def _df_inputs(self) -> Sequence[DataFlow]:
+        return found_inputs(self, DataFlow) if self._df_adopted else (self.ds,)
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return True
 
     @property
-    def endless(self) -> bool:
-        return self.ds.endless
+    def _df_endless(self) -> bool:
+        return self.ds._df_endless
 
     @property
-    def grain(self) -> int:
-        return self.ds.grain
+    def _df_grain(self) -> int:
+        return self.ds._df_grain
 
     def __len__(self) -> int:
         return len(self.ds)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return self.ds.run_pass(p, stream)
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return self.ds._df_run_pass(p, stream)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self.ds.at(blocks, stream)
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return self.ds._df_at(blocks, stream)
 
 
 class RNGDataFlow(DataFlow):
@@ -227,7 +230,7 @@ class RNGDataFlow(DataFlow):
         >>> dataflow.seed(None)
     """
 
-    draws = True
+    _df_draws = True
 
     @property
     def rng(self) -> Rng:
@@ -236,7 +239,7 @@ class RNGDataFlow(DataFlow):
         Its numbers follow from the root seed, the place in the chain and the pass. It also has the old spellings
         `rand`, `randn`, `randint` and `random_sample`.
         """
-        own: Rng | None = self.__dict__.get("_own_rng")
+        own: Rng | None = self.__dict__.get("_df_rng")
         if own is not None:
             return own
         running = running_pass(self)
@@ -245,12 +248,12 @@ class RNGDataFlow(DataFlow):
         life = life_of(self)
         if life.rng is None:
             stream = life.stream or Stream(life.root())
-            life.rng = rng(self.words(stream, 0, purpose=_RESET))
+            life.rng = rng(self._df_words(stream, 0, purpose=_RESET))
         return life.rng
 
     @rng.setter
     def rng(self, value: Rng) -> None:
-        self.__dict__["_own_rng"] = value
+        self.__dict__["_df_rng"] = value
 
 
 def require_flow(ds: Any, owner: str) -> DataFlow:

@@ -19,7 +19,7 @@ from dataflow.tolerance import Tolerance
 
 __all__ = ["Continued", "Life", "life_of", "terminated"]
 
-_KEY: Final = "_life"
+_KEY: Final = "_df_life"
 
 _from_parent: list[Life] = []
 """Lives that came through a fork: kept, so that nothing in them is finalised in the child."""

@@ -31,14 +31,14 @@ class Node(Protocol):
     """What the beginning of a pass has to know of a dataflow."""
 
     @property
-    def inputs(self) -> Sequence[Any]: ...
+    def _df_inputs(self) -> Sequence[Any]: ...
     @property
-    def remote_inputs(self) -> bool: ...
+    def _df_remote_inputs(self) -> bool: ...
     @property
-    def level(self) -> int: ...
+    def _df_level(self) -> int: ...
     @property
-    def shard_ranks(self) -> tuple[int, ...]: ...
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]: ...
+    def _df_shard_ranks(self) -> tuple[int, ...]: ...
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]: ...
     def reset_state(self) -> None: ...
 
 
@@ -57,15 +57,15 @@ class Running:
     """
 
     def __init__(self, df: Node, p: int, stream: Stream, rng: Rng | None) -> None:
-        level = df.level
+        level = df._df_level
         self._level, self._p = level, p
         self._num_born = 0
-        self._ranks = df.shard_ranks
+        self._ranks = df._df_shard_ranks
         self.life = life_of(df)
         self.rng = rng
         self.own = _Told(p, stream)  # for super().__iter__()
         self.inputs: dict[Life, _Told] = {
-            life_of(ds): _Told(p, stream.turn(level, j)) for j, ds in enumerate(df.inputs)
+            life_of(ds): _Told(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)
         }
 
     def birthplace(self) -> Turns:
@@ -130,12 +130,12 @@ def next_pass(df: Node) -> Iterator[Any]:
     if told is not None:
         p, stream = told.take()
         open_flow(df, stream)
-        return df.run_pass(p, stream)
+        return df._df_run_pass(p, stream)
     p, stream = life.passes, root_stream(df)
     life.passes += 1
     open_flow(df, stream)
-    datapoints = df.run_pass(p, stream)
-    if df.remote_inputs:
+    datapoints = df._df_run_pass(p, stream)
+    if df._df_remote_inputs:
         return datapoints  # who has workers must look at every step anyway
     return until_closed(datapoints, df)
 
@@ -226,9 +226,9 @@ def reset_round(done: Iterable[Life] = ()) -> Iterator[set[Life]]:
 def place(df: Node, stream: Stream) -> None:
     """Tell every node of the chain where it stands; what is drawn before the first pass depends on it."""
     life_of(df).stream = stream
-    if not df.remote_inputs:
-        level = df.level
-        for j, ds in enumerate(df.inputs):
+    if not df._df_remote_inputs:
+        level = df._df_level
+        for j, ds in enumerate(df._df_inputs):
             place(ds, stream.turn(level, j))
 
 
@@ -242,7 +242,7 @@ def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
             seen.add(id(node))
             yield node
             # Asked for only now: whoever got the node may have reset it, and a reset may make inputs.
-            waiting += reversed(node.inputs) if everywhere or not node.remote_inputs else ()
+            waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
 
 
 def known_length(df: Any) -> int | None:

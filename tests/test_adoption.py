@@ -31,7 +31,7 @@ class Passes(DataFlow):
     def __len__(self):
         return self.n
 
-    def run_pass(self, p, stream):
+    def _df_run_pass(self, p, stream):
         return iter([[p, k, *stream.turns] for k in range(self.n)])
 
 
@@ -42,11 +42,11 @@ class Join(DataFlow):
         self.flows = flows
 
     @property
-    def inputs(self):
+    def _df_inputs(self):
         return self.flows
 
-    def run_pass(self, p, stream):
-        passes = [ds.run_pass(p, stream.turn(self.level, j)) for j, ds in enumerate(self.flows)]
+    def _df_run_pass(self, p, stream):
+        passes = [ds._df_run_pass(p, stream.turn(self._df_level, j)) for j, ds in enumerate(self.flows)]
         return map(list, zip(*passes, strict=True))
 
 
@@ -231,7 +231,7 @@ def test_inputs_are_found_in_lists_tuples_and_dicts(kind):
 
     flows = [Passes(1), Passes(1), Passes(1)]
     df = Chain(flows)
-    assert list(df.inputs) == flows
+    assert list(df._df_inputs) == flows
     assert [list(df), list(df)] == [[[p, 0], [p, 0, (0, 1)], [p, 0, (0, 2)]] for p in range(2)]
 
 
@@ -448,7 +448,7 @@ def test_a_random_proxy_works_in_both_orders_of_its_bases(bases):
 
     assert passes() == passes()
     assert len({number for dps in passes() for _, number in dps}) == 4
-    assert Through(Jitter(Passes())).level == 1
+    assert Through(Jitter(Passes()))._df_level == 1
 
 
 def test_a_flow_that_is_made_in_a_pass_is_shuffled_anew_in_every_pass():
@@ -517,8 +517,8 @@ def test_numbers_drawn_in_reset_state_follow_the_seed():
 
 def test_a_users_numbers_do_not_repeat_those_of_the_class_below():
     class Base(RNGDataFlow):
-        def run_pass(self, p, stream):
-            return iter([seeding.rng(self.words(stream, p)).random()])
+        def _df_run_pass(self, p, stream):
+            return iter([seeding.rng(self._df_words(stream, p)).random()])
 
     class Mine(Base):
         def __iter__(self):
@@ -531,9 +531,9 @@ def test_a_users_numbers_do_not_repeat_those_of_the_class_below():
 
 def test_a_built_in_node_below_a_user_class_is_not_addressable():
     class Addressable(Passes):
-        indexed = True
+        _df_indexed = True
 
-        def at(self, blocks, stream):
+        def _df_at(self, blocks, stream):
             return ([0, k] for ix in blocks for k in ix)
 
     class Mine(Addressable):
@@ -552,7 +552,7 @@ def test_a_built_in_style_subclass_takes_a_users_class_over_again():
             yield ["mine"]
 
     class Again(Mine):
-        def run_pass(self, p, stream):
+        def _df_run_pass(self, p, stream):
             return iter([["again", p]])
 
     df = Again()
@@ -640,7 +640,7 @@ def test_many_steps_at_a_time_give_the_same_pass(few):
         stream = root_stream(df)
         open_flow(df, stream)
         for p in (0, 3):
-            assert list(islice(in_steps_of(few, df, p, stream), 7)) == list(islice(df.run_pass(p, stream), 7))
+            assert list(islice(in_steps_of(few, df, p, stream), 7)) == list(islice(df._df_run_pass(p, stream), 7))
 
 
 def test_between_the_steps_nothing_is_told():

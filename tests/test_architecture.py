@@ -1,4 +1,4 @@
-"""The plan of the house, read from the sources: who imports whom, how long a file is, what stays private.
+"""The plan of the house, read from the sources: who imports whom, and what stays private.
 
 Each rule is a function from {path below dataflow/: source} to a list of sentences, one for each violation.
 """
@@ -34,7 +34,7 @@ NODES = {"datapoint", "seeding", "sources", "transforms", "diagnostics"}
 MACHINES = {"descriptors", "transport", "workers"}
 NODES_AND_MACHINES = {("sources", "transport")}  # packed lists
 
-MOST_LINES = 300
+PROTOCOL = "_df_"  # what our own classes call of each other: the only underscored names that cross files
 MOST_LEVELS = 2  # dataflow/room/file.py
 DRAWERS = re.compile(r"(utils?|helpers?|common|misc|part_?\d+)$")
 MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
@@ -59,7 +59,9 @@ def room_of(path: str) -> str:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not re.fullmatch("__.+__", name) and name not in DOCUMENTED
+    if name.startswith(PROTOCOL) or re.fullmatch("__.+__", name):
+        return False
+    return name.startswith("_") and name not in DOCUMENTED
 
 
 def imported_modules(path: str, node: ast.AST) -> list[str]:
@@ -93,11 +95,6 @@ def may_import(room: str, other: str) -> bool:
     if room in NODES and other in MACHINES:
         return (room, other) in NODES_AND_MACHINES
     return room == other or FLOOR[other] < FLOOR[room] or {room, other} <= ONE_WING
-
-
-def files_are_short(tree: Tree) -> list[str]:
-    lines = {path: len(source.splitlines()) for path, source in tree.items()}
-    return [f"{path}: {count} lines" for path, count in lines.items() if count > MOST_LINES]
 
 
 def no_star_import(tree: Tree) -> list[str]:
@@ -238,7 +235,6 @@ PLANTED = [
     (imports_go_down, "transport/codec.py", "from dataflow.workers.cleanup import at_exit"),
     (imports_go_down, "remote.py", "from dataflow.distributed import RayRunner"),
     (imports_go_down, "attic.py", ""),
-    (files_are_short, "base.py", "x = 1\n" * 301),
     (no_star_import, "base.py", "from dataflow.errors import *"),
     (no_global, "base.py", "def f():\n    global x\n    x = 1"),
     (no_private_name_crosses_a_file, "base.py", "from dataflow.errors import _text"),
@@ -267,7 +263,8 @@ SOUND = {
     "seeding.py": "from dataflow.datapoint import get",
     "datapoint.py": "from dataflow.errors import Error\nfrom dataflow.seeding import seed",
     "base.py": "class A:\n    def same(self, other):\n        return self._x, other._x\n"
-    "    def __init__(self):\n        self._x = super()._x",
+    "    def __init__(self):\n        self._x = super()._x\n"
+    "        other._df_level",
     "sources/in_memory.py": "from dataflow.transport.codec import encode\nfrom . import synthetic",
     "transport/codec.py": "import os\nfrom dataflow.transport import arena\nos._exit(1)",
     "parallel/engine.py": "from ..workers.crew import Crew\nfrom .ledger import Ledger",

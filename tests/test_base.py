@@ -26,8 +26,8 @@ def no_root_outlives_a_test():
 class Shuffled(DataFlow):
     """Addressable and random: every pass is a permutation."""
 
-    draws = True
-    indexed = True
+    _df_draws = True
+    _df_indexed = True
 
     def __init__(self, n=4):
         self.n = n
@@ -39,14 +39,14 @@ class Shuffled(DataFlow):
     def reset_state(self):
         self.resets += 1
 
-    def run_pass(self, p, stream):
+    def _df_run_pass(self, p, stream):
         return ([k] for k in self._order(p, stream))
 
-    def at(self, blocks, stream):
+    def _df_at(self, blocks, stream):
         return ([self._order(int(i) // self.n, stream)[int(i) % self.n]] for ix in blocks for i in ix)
 
     def _order(self, p, stream):
-        return seeding.permutation(self.words(stream, p), self.n).tolist()
+        return seeding.permutation(self._df_words(stream, p), self.n).tolist()
 
 
 class Drop(ProxyDataFlow):
@@ -56,33 +56,33 @@ class Drop(ProxyDataFlow):
         super().__init__(ds)
         self.value = value
 
-    def run_pass(self, p, stream):
-        return (dp for dp in self.ds.run_pass(p, stream) if dp[0] != self.value)
+    def _df_run_pass(self, p, stream):
+        return (dp for dp in self.ds._df_run_pass(p, stream) if dp[0] != self.value)
 
-    def at(self, blocks, stream):
-        return (HOLE if dp[0] == self.value else dp for dp in self.ds.at(blocks, stream))
+    def _df_at(self, blocks, stream):
+        return (HOLE if dp[0] == self.value else dp for dp in self.ds._df_at(blocks, stream))
 
 
 class Joined(DataFlow):
-    indexed = True
+    _df_indexed = True
 
     def __init__(self, *flows):
         self.flows = flows
 
     @property
-    def inputs(self):
+    def _df_inputs(self):
         return self.flows
 
     def __len__(self):
         return min(map(len, self.flows))
 
-    def run_pass(self, p, stream):
-        passes = [ds.run_pass(p, stream.turn(self.level, j)) for j, ds in enumerate(self.flows)]
+    def _df_run_pass(self, p, stream):
+        passes = [ds._df_run_pass(p, stream.turn(self._df_level, j)) for j, ds in enumerate(self.flows)]
         return ([value for dp in dps for value in dp] for dps in zip(*passes, strict=True))
 
-    def at(self, blocks, stream):
+    def _df_at(self, blocks, stream):
         copies = itertools.tee(blocks, len(self.flows))
-        views = [ds.at(copies[j], stream.turn(self.level, j)) for j, ds in enumerate(self.flows)]
+        views = [ds._df_at(copies[j], stream.turn(self._df_level, j)) for j, ds in enumerate(self.flows)]
         return ([value for dp in dps for value in dp] for dps in zip(*views, strict=True))
 
 
@@ -93,9 +93,9 @@ class Noise(RNGDataFlow):
 
 
 class Endless(DataFlow):
-    endless = True
+    _df_endless = True
 
-    def run_pass(self, p, stream):
+    def _df_run_pass(self, p, stream):
         return ([p, k] for k in itertools.count())
 
 
@@ -220,7 +220,7 @@ def test_only_the_flow_that_the_user_iterates_counts():
 
 def test_list_bool_and_unpacking_work_on_every_flow():
     class Plain(DataFlow):
-        def run_pass(self, p, stream):
+        def _df_run_pass(self, p, stream):
             return iter([[1], [2]])
 
     df = Plain()
@@ -250,7 +250,7 @@ def test_an_unknown_length_is_caught_in_every_way(error):
     with pytest.raises(error, match="Endless has no known length"):
         len(df)
     assert known_length(df) is None
-    assert df.endless
+    assert df._df_endless
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
@@ -293,18 +293,18 @@ def test_wrapping_changes_no_number():
 
 def test_a_level_counts_what_draws_or_joins_along_first_inputs():
     source = Shuffled()
-    assert [df.level for df in (source, ProxyDataFlow(source), ProxyDataFlow(ProxyDataFlow(source)))] == [0, 1, 1]
+    assert [df._df_level for df in (source, ProxyDataFlow(source), ProxyDataFlow(ProxyDataFlow(source)))] == [0, 1, 1]
     join = Joined(ProxyDataFlow(source), source)
-    assert (join.level, ProxyDataFlow(join).level) == (1, 2)
-    assert ProxyDataFlow(Endless()).level == 0
-    assert not Joined(source).joins
+    assert (join._df_level, ProxyDataFlow(join)._df_level) == (1, 2)
+    assert ProxyDataFlow(Endless())._df_level == 0
+    assert not Joined(source)._df_joins
 
 
 def test_a_root_of_its_own_is_independent_of_the_seed():
     def passes(seed):
         seeding.seed(seed)
         df = Shuffled(50)
-        df.own_root = 9
+        df._df_own_root = 9
         return list(df)
 
     assert passes(1) == passes(2)
@@ -372,7 +372,7 @@ def test_an_index_beyond_64_bits_is_refused():
 def test_the_node_that_breaks_the_chain_is_named():
     df = ProxyDataFlow(Joined(Shuffled(), ProxyDataFlow(Endless())))
     assert not df.addressable
-    assert type(df.unaddressable()) is Endless
+    assert type(df._df_unaddressable()) is Endless
     with pytest.raises(NotAddressable, match=r"ProxyDataFlow .* because Endless .*DataFromList") as caught:
         df[0]
     assert isinstance(caught.value, TypeError)
@@ -433,7 +433,7 @@ def test_an_unread_datapoint_is_not_kept_alive():
             Big.alive -= 1
 
     class Source(DataFlow):
-        def run_pass(self, p, stream):
+        def _df_run_pass(self, p, stream):
             return ([Big()] for _ in range(3))
 
     for dp in ProxyDataFlow(Source()):
@@ -495,12 +495,12 @@ def test_walking_visits_each_node_once_from_above():
 
 def test_walking_and_resetting_stop_where_workers_take_over():
     class Elsewhere(ProxyDataFlow):
-        remote_inputs = True
+        _df_remote_inputs = True
 
         def reset_state(self):
             pass
 
-        def run_pass(self, p, stream):
+        def _df_run_pass(self, p, stream):
             return iter([[p]])
 
     df = ProxyDataFlow(elsewhere := Elsewhere(ds := Shuffled()))

@@ -57,8 +57,8 @@ class PrintData(ProxyDataFlow):
         super().reset_state()
         life_of(self).shown = 0
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        datapoints = self.ds.run_pass(p, stream)
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        datapoints = self.ds._df_run_pass(p, stream)
         yield from self._shown(datapoints)
         yield from datapoints
 

@@ -64,9 +64,9 @@ class TestDataSpeed(ProxyDataFlow):
 
     start_test = start
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        self._measure(self.ds.run_pass(p, stream))
-        yield from self.ds.run_pass(p, stream)
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        self._measure(self.ds._df_run_pass(p, stream))
+        yield from self.ds._df_run_pass(p, stream)
 
     def _measure(self, datapoints: Iterator[Any]) -> float:
         warm = _exhaust(self._bar(itertools.islice(datapoints, self.warmup), self.warmup)) if self.warmup else 0
@@ -88,7 +88,7 @@ class TestDataSpeed(ProxyDataFlow):
         return speed
 
     def _measurable(self) -> int:
-        length = None if self.ds.endless else known_length(self.ds)
+        length = None if self.ds._df_endless else known_length(self.ds)
         return self.test_size if length is None else min(self.test_size, max(length - self.warmup, 0))
 
     def _bar(self, datapoints: Iterable[Any], total: int) -> Iterable[Any]:

@@ -66,7 +66,7 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
     require_flow(df, "to_ray_dataset")
     names = _column_names(names, "to_ray_dataset")
     rows_per_block = _at_least_one("rows_per_block", rows_per_block)
-    breaks = df.unaddressable()
+    breaks = df._df_unaddressable()
     if num_shards is not None and _at_least_one("num_shards", num_shards) > 1 and breaks is not None:
         raise NotAddressable(
             f"to_ray_dataset divides a pass among {num_shards} shards by index, but {type(breaks).__name__} is only a "
@@ -75,7 +75,7 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         )
     data = _ray_data()
     if num_shards is None:
-        divisible = breaks is None and not df.endless
+        divisible = breaks is None and not df._df_endless
         most = 2 * int(ray_package().cluster_resources().get("CPU", 1))
         num_shards = max(1, min(math.ceil(len(df) / rows_per_block), most)) if divisible else 1
     life = life_of(df)
@@ -138,7 +138,7 @@ class DataFromRayDataset(Source):
         return math.ceil(self._num_rows / (self.batch_size or 1))
 
     @property
-    def reproducible(self) -> bool:
+    def _df_reproducible(self) -> bool:
         return False
 
     def reset_state(self) -> None:
@@ -151,7 +151,7 @@ class DataFromRayDataset(Source):
         connect()  # says so if the connection is that of the parent
         life_of(self).own(self, _Readings())
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         readings = life_of(self).resource
         assert isinstance(readings, _Readings), "a pass begins after a reset"
         batches = iter(self.ds.iter_batches(batch_size=self.batch_size, batch_format="numpy"))

@@ -90,8 +90,8 @@ class RayMapData(Actors, ParallelMap):
         start_timeout: float = 60.0,
     ) -> None:
         super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
-        self.set_staff(self.num_workers, UNBOUNDED, timeout)
-        self.set_actors(
+        self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
+        self._df_set_actors(
             in_flight=in_flight,
             chunk_bytes=chunk_bytes,
             chunk_items=chunk_items,
@@ -101,11 +101,11 @@ class RayMapData(Actors, ParallelMap):
             address=address,
             start_timeout=start_timeout,
         )
-        self.set_restarts(max_restarts)
-        self.set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_restarts(max_restarts)
+        self._df_set_terms(max_failures, worker_init, thread_limit)
 
-    def window_of_worker(self) -> Window:
+    def _df_window_of_worker(self) -> Window:
         return UNBOUNDED  # it does no more than it is asked for
 
-    def make_tray(self) -> Tray:
-        return self.deal()
+    def _df_make_tray(self) -> Tray:
+        return self._df_deal()

@@ -37,9 +37,9 @@ class _StoreData(ProxyDataFlow):
         self.socket = socket
 
     @property
-    def compared(self) -> dict[str, Any]:
+    def _df_compared(self) -> dict[str, Any]:
         # A saved state may be loaded on another cluster.
-        return {name: value for name, value in super().compared.items() if name not in {"socket", "timeout"}}
+        return {name: value for name, value in super()._df_compared.items() if name not in {"socket", "timeout"}}
 
     def reset_state(self) -> None:
         if self.socket is None and parent_process() is not None and not ray_package().is_initialized():
@@ -80,11 +80,11 @@ class PlasmaPutData(_StoreData):
         tensorpack.dataflow, whose class of this name it replaces; there the store was that of pyarrow.
     """
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return map(_put, self.ds.run_pass(p, stream))
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return map(_put, self.ds._df_run_pass(p, stream))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return map(_put, self.ds.at(blocks, stream))
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return map(_put, self.ds._df_at(blocks, stream))
 
 
 class PlasmaGetData(_StoreData):
@@ -113,11 +113,11 @@ class PlasmaGetData(_StoreData):
             raise ValueError(f"PlasmaGetData: timeout is a number of seconds above 0, or None, got {timeout!r}")
         self.timeout = timeout
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return map(self._get, self.ds.run_pass(p, stream))
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return map(self._get, self.ds._df_run_pass(p, stream))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return map(self._get, self.ds.at(blocks, stream))
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return map(self._get, self.ds._df_at(blocks, stream))
 
     def _get(self, dp: Any) -> Any:
         if dp is HOLE:

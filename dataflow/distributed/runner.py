@@ -104,7 +104,7 @@ class RayRunner(Actors, Runner):
         start_timeout: float = 60.0,
     ) -> None:
         super().__init__(ds, num_proc, UNBOUNDED, timeout)
-        self.set_actors(
+        self._df_set_actors(
             in_flight=in_flight,
             chunk_bytes=chunk_bytes,
             chunk_items=chunk_items if hwm is None else _items_of(hwm, in_flight, chunk_items),
@@ -114,18 +114,18 @@ class RayRunner(Actors, Runner):
             address=address,
             start_timeout=start_timeout,
         )
-        self.set_strict(strict, ordered)
-        self.set_restarts(max_restarts)
-        self.set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_strict(strict, ordered)
+        self._df_set_restarts(max_restarts)
+        self._df_set_terms(max_failures, worker_init, thread_limit)
 
-    def make_strict_tray(self) -> Tray:
-        return self.deal()
+    def _df_make_strict_tray(self) -> Tray:
+        return self._df_deal()
 
-    def make_desk(self, tray: Tray | None) -> Desk:
-        if tray is None or not self.by_index:
-            return super().make_desk(tray)
+    def _df_make_desk(self, tray: Tray | None) -> Desk:
+        if tray is None or not self._df_by_index:
+            return super()._df_make_desk(tray)
         bytes_each = self.in_flight * self.chunking.nbytes
-        return WeighedSpans(tray, self.num_workers, bytes_each, grain=self.ds.grain, ordered=self.ordered)
+        return WeighedSpans(tray, self.num_workers, bytes_each, grain=self.ds._df_grain, ordered=self.ordered)
 
 
 def _items_of(hwm: SupportsIndex, in_flight: SupportsIndex, chunk_items: SupportsIndex) -> int:

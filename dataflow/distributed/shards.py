@@ -83,11 +83,11 @@ class Shard:
 
     def _datapoints(self, of: FlowPass) -> Iterator[Any]:
         if not of.df.addressable:
-            return of.df.run_pass(of.p, of.stream)
-        return present(of.df.at(self._indexes(of), of.stream))
+            return of.df._df_run_pass(of.p, of.stream)
+        return present(of.df._df_at(self._indexes(of), of.stream))
 
     def _indexes(self, of: FlowPass) -> Blocks:
-        if of.df.endless:
+        if of.df._df_endless:
             size = self.rows_per_block
             return (np.arange(first, first + size) for first in count(self.index * size, self.count * size))
         begin, end = (self._cut(of.df, k) for k in (self.index, self.index + 1))
@@ -97,14 +97,14 @@ class Shard:
     def _cut(self, df: DataFlow, k: int) -> int:
         """The position at which shard `k` begins."""
         n = len(df)
-        return n if k == self.count else n * k // self.count // df.grain * df.grain
+        return n if k == self.count else n * k // self.count // df._df_grain * df._df_grain
 
     def _first_of_all(self, of: FlowPass) -> list[Any]:
         """The first datapoint of the pass, with which other shards compare theirs; nothing where it was dropped."""
         if self.index == 0:
             return []
-        first = 0 if of.df.endless else of.p * len(of.df)
-        return list(present(of.df.at([np.array([first])], of.stream)))
+        first = 0 if of.df._df_endless else of.p * len(of.df)
+        return list(present(of.df._df_at([np.array([first])], of.stream)))
 
     def _columns(self, rows: list[Any]) -> Columns:
         """Some datapoints, side by side.

@@ -38,8 +38,8 @@ _OURS: Final = {
 class Actors(Staffed):
     """The choices of whatever has actors for workers."""
 
-    own_process = True
-    make_cluster: ClassVar[Callable[[str | None], Cluster]] = RayCluster
+    _df_own_process = True
+    _df_make_cluster: ClassVar[Callable[[str | None], Cluster]] = RayCluster
 
     chunking: Chunking
     in_flight: int
@@ -48,7 +48,7 @@ class Actors(Staffed):
     address: str | None
     start_timeout: float
 
-    def set_actors(
+    def _df_set_actors(
         self,
         *,
         in_flight: SupportsIndex,
@@ -78,47 +78,47 @@ class Actors(Staffed):
         self.actor_options = {"num_cpus": 1, **(actor_options or {})}
         self.address = address
         self.start_timeout = start_timeout
-        self.window = Window(self.chunking.items, most_queued=self.chunking.nbytes)
+        self._df_window = Window(self.chunking.items, most_queued=self.chunking.nbytes)
 
     # -- what is chosen ------------------------------------------------------------------------------------------------
 
-    def starter(self) -> Start:
-        return Start(type(self).make_cluster(self.address), self.actor_options)
+    def _df_starter(self) -> Start:
+        return Start(type(self)._df_make_cluster(self.address), self.actor_options)
 
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         asking = Asking(
-            self.title,
+            self._df_title,
             self.num_workers,
             self.chunking,
             in_flight=self.in_flight,
             start_timeout=self.start_timeout,
         )
-        codec = codec_for_actors(self.num_workers, self.bytes_shared(), copy=self.copy)
+        codec = codec_for_actors(self.num_workers, self._df_bytes_shared(), copy=self.copy)
         return asking, codec, Demand(asking, self.num_workers)
 
-    def deal(self) -> DealtTray:
+    def _df_deal(self) -> DealtTray:
         """How tasks go to the actors: one more than the replies that are asked for, so that nobody waits for one."""
-        return DealtTray(self.in_flight + 1, self.bytes_ahead())
+        return DealtTray(self.in_flight + 1, self._df_bytes_ahead())
 
-    def bytes_ahead(self) -> int:
+    def _df_bytes_ahead(self) -> int:
         """Bytes that may be under way, of tasks and of what comes of them, each."""
         return self.num_workers * self.in_flight * self.chunking.nbytes
 
-    def bytes_shared(self) -> int:
+    def _df_bytes_shared(self) -> int:
         """Bytes of memory that an actor on this machine may share with the consumer, with what that keeps."""
         least = (self.in_flight + 2) * self.chunking.nbytes  # of which one is in the consumer's hands
         return max(least, default_max_bytes() // self.num_workers)
 
-    def make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
         asking = plan.channel
         assert isinstance(asking, Asking), "as it was made above"
         plan.died = asking.died
-        return super().make_engine(plan, stream)
+        return super()._df_make_engine(plan, stream)
 
-    def threads_of_worker(self) -> ThreadLimit | None:
+    def _df_threads_of_worker(self) -> ThreadLimit | None:
         if self.thread_limit == "share":  # of the cores that an actor has for itself
             return limit_of(max(1, int(self.actor_options["num_cpus"])), exact=False)
-        return super().threads_of_worker()
+        return super()._df_threads_of_worker()
 
 
 def _at_least_one(name: str, value: SupportsIndex) -> int:

@@ -66,7 +66,7 @@ class DiskCacheData(ProxyDataFlow):
         >>> df.close(); folder.cleanup()
     """
 
-    remote_inputs = True  # they are reset only where the file is filled
+    _df_remote_inputs = True  # they are reset only where the file is filled
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class DiskCacheData(ProxyDataFlow):
                 "read one, use load of LMDBSerializer, TFRecordSerializer, NumpySerializer or HDF5Serializer"
             )
         super().__init__(ds)
-        if ds.endless:
+        if ds._df_endless:
             raise ValueError(
                 f"DiskCacheData keeps a whole pass, but a pass of {type(ds).__name__} never ends: cache its input "
                 "instead, or cut it with FixedSizeData"
@@ -102,18 +102,18 @@ class DiskCacheData(ProxyDataFlow):
         return self._description
 
     @property
-    def stands_for(self) -> Any:
+    def _df_stands_for(self) -> Any:
         return self
 
     @property
-    def compared(self) -> dict[str, Any]:
-        return {name: value for name, value in super().compared.items() if name != "path"}
+    def _df_compared(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._df_compared.items() if name != "path"}
 
-    def unaddressable(self) -> DataFlow | None:
-        return self if self.adopted else None  # whatever the input is, the file can be addressed
+    def _df_unaddressable(self) -> DataFlow | None:
+        return self if self._df_adopted else None  # whatever the input is, the file can be addressed
 
     @property
-    def grain(self) -> int:
+    def _df_grain(self) -> int:
         return 1
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class DiskCacheData(ProxyDataFlow):
     def reset_state(self) -> None:
         life_of(self).own(self, None)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self._until_closed(p, stream, life_of(self).session)
 
     def _until_closed(self, p: int, stream: Stream, session: object) -> Iterator[Any]:
@@ -136,7 +136,7 @@ class DiskCacheData(ProxyDataFlow):
         if life.session is not session:
             raise terminated(type(self).__name__)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
 
     def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
@@ -206,7 +206,7 @@ class DiskCacheData(ProxyDataFlow):
             Bar(total=known_length(self.ds), unit="dp", delay=1, desc=f"filling {name}") as bar,
         ):
             write(encoder.encode(head))
-            for number, dp in enumerate(self.ds.run_pass(0, stream)):
+            for number, dp in enumerate(self.ds._df_run_pass(0, stream)):
                 with named(number):
                     record = encoder.encode(dp)
                 write(record)

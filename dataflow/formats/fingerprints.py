@@ -41,14 +41,14 @@ def describe(df: DataFlow) -> str:
 
 def _node(df: DataFlow, indent: str) -> Iterator[str]:
     yield f"{indent}{type(df).__module__}.{type(df).__qualname__}"
-    if df.adopted:
+    if df._df_adopted:
         yield f"{indent}  code {_code(type(df).__iter__.__wrapped__.__code__)}"  # type: ignore[attr-defined]
     if isinstance(df, DiskData):
         status = os.stat(df.path)
         yield f"{indent}  file {status.st_size} bytes, changed at {status.st_mtime_ns}"
-    below = {id(ds) for ds in df.inputs}
+    below = {id(ds) for ds in df._df_inputs}
     for name, value in sorted(vars(df).items()):
-        if name == "_life" or isinstance(value, Table) or _is_below(value, below):
+        if name == "_df_life" or isinstance(value, Table) or _is_below(value, below):
             continue
         try:
             yield f"{indent}  {name} = {_value(value)}"
@@ -57,7 +57,7 @@ def _node(df: DataFlow, indent: str) -> Iterator[str]:
                 f"{type(df).__name__}.{name} holds {error}, of which nobody can say whether it is the same in the next "
                 "run. Give DiskCacheData a fingerprint= of your own, and change it when the flow changes"
             ) from None
-    for ds in df.inputs:
+    for ds in df._df_inputs:
         yield from _node(ds, indent + "  ")
 
 

@@ -52,7 +52,7 @@ class HDF5Data(DiskData):
             raise TypeError(f"data_paths is a list of names of datasets, got the text {data_paths!r}")
         self.data_paths = None if data_paths is None else list(data_paths)
 
-    def open_reader(self) -> Reader:
+    def _df_open_reader(self) -> Reader:
         return HDF5Reader(self.path, self.data_paths)
 
 

@@ -57,7 +57,7 @@ class LMDBData(DiskData):
         super().__init__(lmdb_path, shuffle, block_shuffle=block_shuffle, seed=seed)
         self.keys = keys
 
-    def open_reader(self) -> Reader:
+    def _df_open_reader(self) -> Reader:
         return KeyReader(self.path, self.keys)
 
 
@@ -70,7 +70,7 @@ class LMDBRecords(LMDBData):
         super().__init__(path, shuffle, block_shuffle=block_shuffle, seed=seed)
         self.pickle = pickle
 
-    def open_reader(self) -> Reader:
+    def _df_open_reader(self) -> Reader:
         return DatapointReader(self.path, self.pickle)
 
 

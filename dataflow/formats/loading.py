@@ -67,12 +67,12 @@ class DiskData(Source, RNGDataFlow):
         self.path = existing(path)
         self.shuffle = shuffle
         self.block_shuffle = block_shuffle
-        self.draws = shuffle or self.adopted
-        self.own_root = root_seed(self, seed)
+        self._df_draws = shuffle or self._df_adopted
+        self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
     @abstractmethod
-    def open_reader(self) -> Reader:
+    def _df_open_reader(self) -> Reader:
         """Open the file in this process."""
 
     def reader(self) -> Any:
@@ -81,13 +81,13 @@ class DiskData(Source, RNGDataFlow):
         if life.resource is None:
             with life.lock:  # of two threads that begin, one opens
                 if life.resource is None:
-                    life.own(self, self.open_reader())
+                    life.own(self, self._df_open_reader())
         return life.resource
 
     @property
-    def compared(self) -> dict[str, Any]:
+    def _df_compared(self) -> dict[str, Any]:
         # A saved state may be loaded where the file lies elsewhere.
-        return {name: value for name, value in super().compared.items() if name != "path"}
+        return {name: value for name, value in super()._df_compared.items() if name != "path"}
 
     def reset_state(self) -> None:
         life_of(self).own(self, None)
@@ -97,10 +97,10 @@ class DiskData(Source, RNGDataFlow):
         return len(self.reader())
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return True
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = len(self)
         order = self._order(p, n, stream) if self.shuffle else None
         size = max(_BLOCK, self.block_shuffle or 0)
@@ -109,7 +109,7 @@ class DiskData(Source, RNGDataFlow):
             blocks = (order[block].astype(np.int64) for block in blocks)
         return chain.from_iterable(map(self._read, blocks))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(self._read(self._positions(block, stream)) for block in blocks)
 
     def _read(self, positions: Positions) -> Iterator[Any]:
@@ -128,7 +128,7 @@ class DiskData(Source, RNGDataFlow):
         return positions
 
     def _order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
-        words = self.words(stream, p)
+        words = self._df_words(stream, p)
         make = permutation if self.block_shuffle is None else partial(_permuted_blocks, block=self.block_shuffle)
         order: NDArray[Any] = self._orders.get((words, n), partial(make, words, n))
         return order

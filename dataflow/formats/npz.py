@@ -19,7 +19,7 @@ __all__ = ["NumpyData", "NumpySerializer"]
 class NumpyData(DiskData):
     """The rows of the arrays of a npz file. `NumpySerializer.load` makes one."""
 
-    def open_reader(self) -> Reader:
+    def _df_open_reader(self) -> Reader:
         return NpzReader(self.path)
 
 

@@ -50,7 +50,7 @@ def saved_pass(df: Any, owner: str) -> Iterator[tuple[int, Any]]:
         ValueError: A pass of it never ends.
     """
     ds: DataFlow = require_flow(df, f"{owner}.save")
-    if ds.endless:
+    if ds._df_endless:
         raise ValueError(
             f"{owner}.save writes one pass, and a pass of {type(ds).__name__} never ends: cut it with FixedSizeData"
         )

@@ -66,7 +66,7 @@ class SVMLightData(DiskData):
         self.num_features = num_features
         self.zero_based = zero_based
 
-    def open_reader(self) -> Reader:
+    def _df_open_reader(self) -> Reader:
         return _LineReader(self.path, self.num_features, self.zero_based)
 
 

@@ -51,7 +51,7 @@ class TFRecordData(DiskData):
         self.raw = raw
         self.pickle = pickle
 
-    def open_reader(self) -> RecordReader:
+    def _df_open_reader(self) -> RecordReader:
         return RecordReader(self.path, raw=self.raw, pickled=self.pickle)
 
 

@@ -31,24 +31,26 @@ class Addressed(Staffed):
     """A node whose workers can be asked for indexes."""
 
     @property
-    def grain(self) -> int:
-        return self.ds.grain * max(1, self.num_workers)  # so that there is something for each
+    def _df_grain(self) -> int:
+        return self.ds._df_grain * max(1, self.num_workers)  # so that there is something for each
 
-    def at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """What is at these indexes, made in the calling process."""
         raise NotImplementedError
 
-    def steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Iterator[Any]] | None:
+    def _df_steps_of_block(
+        self, engine: Any, block: NDArray[np.int64], stream: Stream
+    ) -> Iterator[Iterator[Any]] | None:
         """Ask the workers for a block: its datapoints, in chunks, with holes. None where they cannot be asked."""
         raise NotImplementedError
 
-    def at_work(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at_work(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """What is at these indexes, made by the workers where they can be asked."""
         for block in blocks:
             engine = None if picked_here() or len(block) < 2 else self._free_engine(stream)
-            chunks = None if engine is None else self.steps_of_block(engine, block, stream)
+            chunks = None if engine is None else self._df_steps_of_block(engine, block, stream)
             if chunks is None:
-                yield from self.at_home([block], stream)
+                yield from self._df_at_home([block], stream)
             else:
                 yield from chain.from_iterable(chunks)
 
@@ -58,7 +60,7 @@ class Addressed(Staffed):
             engine = life.resource
             if isinstance(engine, Placed) and engine.stream.turns != stream.turns:
                 return None  # of one node in two places, one has the workers: to start others for each block costs more
-            engine = self.engine_at(stream)
+            engine = self._df_engine_at(stream)
         return engine if isinstance(engine, Passing) and engine.is_free else None
 
 

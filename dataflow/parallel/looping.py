@@ -29,46 +29,46 @@ class Looped(Addressed):
     strict: bool = False
     ordered: bool = False  # whether the order is that of a pass
 
-    def strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         """Exactly the datapoints of pass `p`."""
         raise NotImplementedError
 
-    def mixed_pass(self, stream: Stream) -> Iterator[Any]:
+    def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         """What comes next of the mixture, as many as a pass has."""
         raise NotImplementedError
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return self.strict
 
     @property
-    def endless(self) -> bool:
-        return self.ds.endless if self.strict else known_length(self) is None
+    def _df_endless(self) -> bool:
+        return self.ds._df_endless if self.strict else known_length(self) is None
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        if self.strict and self.endless:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.strict and self._df_endless:
             # Its one pass has no end: as without workers, a loop goes on where the last one stopped.
-            begin = partial(self.strict_pass, 0, stream)
+            begin = partial(self._df_strict_pass, 0, stream)
             return self._alive(life_of(self).continued.take(stream, begin, type(self).__name__))
         if self.strict:
-            return self.strict_pass(p, stream)
+            return self._df_strict_pass(p, stream)
         length = known_length(self)
         if length is None:
             self._warn_endless()
-        return iter(()) if length == 0 else self.mixed_pass(stream)
+        return iter(()) if length == 0 else self._df_mixed_pass(stream)
 
-    def passes_here(self, ds: DataFlow, stream: Stream) -> Iterator[Any]:
+    def _df_passes_here(self, ds: DataFlow, stream: Stream) -> Iterator[Any]:
         """Pass after pass of `ds`, in the consumer: a loop goes on where the last one stopped."""
-        return self.continued_by(lambda p: self.told_here(partial(passes_on, ds, stream, p))(), stream)
+        return self._df_continued_by(lambda p: self._df_told_here(partial(passes_on, ds, stream, p))(), stream)
 
-    def continued_by(self, begin: Callable[[int], Iterator[T]], stream: Stream) -> Iterator[T]:
+    def _df_continued_by(self, begin: Callable[[int], Iterator[T]], stream: Stream) -> Iterator[T]:
         """What a loop goes on with where the last one stopped; if there is nothing, `begin` makes it, from a pass."""
         life = life_of(self)
         p = life.begun
         life.begun += 1
         return life.continued.take(stream, lambda: begin(p), type(self).__name__)
 
-    def told_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+    def _df_told_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
         """The same; without workers, its nodes are told here what they would be told in one."""
         return begin if self.num_workers or self.max_failures is None else partial(steps_told, begin, self)
 
@@ -77,12 +77,12 @@ class Looped(Addressed):
         if self.num_workers:
             stream = life_of(self).stream
             assert stream is not None, "reset_state was wrapped: it finds its place"
-            self.start(stream)  # before an input that is read here has threads, or files that a child would inherit
+            self._df_start(stream)  # before an input that is read here has threads, or files that a child would inherit
         else:
-            self.begin_terms()
+            self._df_begin_terms()
             if self.worker_init is not None:
                 initialise(self.worker_init)
-        if not self.num_workers or not self.remote_inputs:
+        if not self.num_workers or not self._df_remote_inputs:
             super().reset_state()
 
     def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:

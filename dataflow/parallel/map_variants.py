@@ -43,16 +43,16 @@ class _MapInBatches(MultiProcessMapDataZMQ):
         super().__init__(*args, **more)
         self._batch_size = batch_size
 
-    def per_task(self) -> int | None:
+    def _df_per_task(self) -> int | None:
         return self._batch_size if self._batch_size > 1 else None
 
-    def job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
+    def _df_job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
         return ApplyAndBatch(node, stream, note, handed, self._batch_size)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self.at_home(blocks, stream)  # what comes from the workers are batches
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return self._df_at_home(blocks, stream)  # what comes from the workers are batches
 
-    def results_per_pass(self) -> int | None:
+    def _df_results_per_pass(self) -> int | None:
         return None  # batches are counted above
 
 
@@ -143,9 +143,9 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         super().__init__(mapped, batch_size, remainder, use_list)
         self._mapped = mapped
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         batches = regrouped(
-            self._mapped.run_pass(p, stream), self.batch_size, remainder=self.remainder, use_list=self.use_list
+            self._mapped._df_run_pass(p, stream), self.batch_size, remainder=self.remainder, use_list=self.use_list
         )
         return batches if self._mapped.strict else islice(batches, known_length(self))
 
@@ -227,8 +227,8 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
         self.index = index
         super().__init__(ds, nr_proc, _Shaped(map_func, self.output_shape, self.output_dtype), **more)
 
-    def worked(self, ds: DataFlow) -> DataFlow:
+    def _df_worked(self, ds: DataFlow) -> DataFlow:
         return MapDataComponent(ds, self.func, self.index)
 
-    def kernel(self, scope: Hashable, place: Place) -> Applied:
-        return AppliedToComponent(type(self).__name__, self.func, place, self.tolerance(), scope, index=self.index)
+    def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
+        return AppliedToComponent(type(self).__name__, self.func, place, self._df_tolerance(), scope, index=self.index)

@@ -48,14 +48,14 @@ class _Drawn(RandomMapData):
         super().__init__(ds, func)
         self._rngs = rngs
 
-    def index_rngs(self, stream: Stream, n: int | None) -> IndexRngs:
+    def _df_index_rngs(self, stream: Stream, n: int | None) -> IndexRngs:
         return self._rngs
 
 
 class ParallelMap(Looped, MapData):
     """What all parallel maps share: without workers it is a `MapData`."""
 
-    near: ClassVar[bool] = False  # whether the workers are on this machine
+    _df_near: ClassVar[bool] = False  # whether the workers are on this machine
 
     def __init__(
         self,
@@ -77,26 +77,26 @@ class ParallelMap(Looped, MapData):
             raise ValueError(f"buffer_size is the number of datapoints under way, at least 1, got {buffer_size}")
         self.strict = bool(strict)
         self.ordered = self.strict and bool(ordered)
-        self.with_rng = self.draws = bool(with_rng)
+        self.with_rng = self._df_draws = bool(with_rng)
 
     # -- the choices ---------------------------------------------------------------------------------------------------
 
     @property
-    def shares_items(self) -> bool:
+    def _df_shares_items(self) -> bool:
         return True
 
-    def worked(self, ds: DataFlow) -> DataFlow:
+    def _df_worked(self, ds: DataFlow) -> DataFlow:
         """The node that does, over `ds`, what this one does, without workers."""
         return RandomMapData(ds, self.func) if self.with_rng else MapData(ds, self.func)
 
-    def jobs(self, stream: Stream) -> Sequence[Apply]:
+    def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
         jobs = []
         for k in range(self.num_workers):
             handed = Handed(self._stride)
-            node: DataFlow = self.worked(handed)
+            node: DataFlow = self._df_worked(handed)
             if self.with_rng:
-                node = _Drawn(handed, self.func, self.index_rngs(stream, self._stride))
-            jobs.append(self.job(node, stream, self.note(k), handed))
+                node = _Drawn(handed, self.func, self._df_index_rngs(stream, self._stride))
+            jobs.append(self._df_job(node, stream, self._df_note(k), handed))
         return jobs
 
     @property
@@ -104,7 +104,7 @@ class ParallelMap(Looped, MapData):
         """From the index of a datapoint to that of the same one in the next pass."""
         return known_length(self.ds) or _LONGEST_PASS
 
-    def make_desk(self, tray: Tray | None) -> Desk:
+    def _df_make_desk(self, tray: Tray | None) -> Desk:
         assert tray is not None, "a map has a tray"
         return Dispatch(
             tray,
@@ -112,58 +112,64 @@ class ParallelMap(Looped, MapData):
             self.buffer_size,
             ordered=self.ordered,
             continues=not self.strict,
-            per_task=self.per_task(),
-            near=self.near,
+            per_task=self._df_per_task(),
+            near=self._df_near,
         )
 
-    def per_task(self) -> int | None:
+    def _df_per_task(self) -> int | None:
         """How many datapoints every task has; None for what pays."""
         return None
 
-    def job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
+    def _df_job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
         """What a worker does."""
         return Apply(node, stream, note, handed)
 
-    def results_per_pass(self) -> int | None:
+    def _df_results_per_pass(self) -> int | None:
         """Without `strict`: how many results are a pass; None for endlessly many."""
         return known_length(self)
 
-    def make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
         return Feeding(plan, stream)
 
     # -- the node ------------------------------------------------------------------------------------------------------
 
     @property
-    def continues(self) -> bool:
+    def _df_continues(self) -> bool:
         return not self.strict
 
     @property
-    def reproducible(self) -> bool:
+    def _df_reproducible(self) -> bool:
         return self.ordered or self.num_workers == 0
 
     @property
-    def stands_for(self) -> Any:
-        return self.worked(self.ds)
+    def _df_stands_for(self) -> Any:
+        return self._df_worked(self.ds)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self.at_work(blocks, stream) if self.num_workers and self.strict else self.at_home(blocks, stream)
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return (
+            self._df_at_work(blocks, stream) if self.num_workers and self.strict else self._df_at_home(blocks, stream)
+        )
 
-    def at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self.worked(self.ds).at(blocks, stream) if self.with_rng else MapData.at(self, blocks, stream)
+    def _df_at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return (
+            self._df_worked(self.ds)._df_at(blocks, stream) if self.with_rng else MapData._df_at(self, blocks, stream)
+        )
 
-    def steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Iterator[Any]] | None:
+    def _df_steps_of_block(
+        self, engine: Any, block: NDArray[np.int64], stream: Stream
+    ) -> Iterator[Iterator[Any]] | None:
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: what is told of failures, and drawn, depends on the index
         ticket = engine.begin_pass(int(block[0]), holes=True)
-        steps = engine.steps(ticket, Reading(as_one_pass(self.ds.at([block], stream))), self.timeout)
+        steps = engine.steps(ticket, Reading(as_one_pass(self.ds._df_at([block], stream))), self.timeout)
         return until_over(steps, engine, ticket, life_of(self), self)
 
-    def strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             if not self.with_rng:
-                return MapData.run_pass(self, p, stream)
-            return self.told_here(partial(self.worked(self.ds).run_pass, p, stream))()
-        engine: Feeding = self.engine_at(stream)
+                return MapData._df_run_pass(self, p, stream)
+            return self._df_told_here(partial(self._df_worked(self.ds)._df_run_pass, p, stream))()
+        engine: Feeding = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         first = p * self._stride
         ticket = engine.begin_pass(first)
@@ -171,18 +177,18 @@ class ParallelMap(Looped, MapData):
             source = Reading(one_pass(self.ds, p, stream))
         else:
             # What was dropped below keeps its position, and so do the random numbers of those after it.
-            blocks = onwards(first, _BLOCK) if self.ds.endless else consecutive(first, first + len(self.ds))
-            source = Reading(as_one_pass(self.ds.at(blocks, stream)))
+            blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
+            source = Reading(as_one_pass(self.ds._df_at(blocks, stream)))
         steps = engine.steps(ticket, source, self.timeout)
-        held = None if self.ds.endless else self
+        held = None if self.ds._df_endless else self
         return chain.from_iterable(until_over(steps, engine, ticket, life_of(self), held))
 
-    def mixed_pass(self, stream: Stream) -> Iterator[Any]:
-        length = self.results_per_pass()
+    def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
+        length = self._df_results_per_pass()
         if self.num_workers == 0:
-            return islice(self.passes_here(self.worked(self.ds), stream), length)
-        source = self.continued_by(lambda p: Reading(passes_from(self.ds, p, stream)), stream)
-        engine: Feeding = self.engine_at(stream)
+            return islice(self._df_passes_here(self._df_worked(self.ds), stream), length)
+        source = self._df_continued_by(lambda p: Reading(passes_from(self.ds, p, stream)), stream)
+        engine: Feeding = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         return chain.from_iterable(self._mixed_chunks(engine, engine.go_on(), source, length))
 

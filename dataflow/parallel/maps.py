@@ -73,7 +73,7 @@ class MultiThreadMapData(ParallelMap):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
-    near = True
+    _df_near = True
 
     def __init__(
         self,
@@ -91,17 +91,17 @@ class MultiThreadMapData(ParallelMap):
         worker_init: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(ds, num_thread, map_func, buffer_size, strict, ordered, with_rng)
-        self.set_staff(self.num_workers, UNBOUNDED, timeout)
-        self.set_restarts(max_restarts)
-        self.set_terms(max_failures, worker_init)
+        self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
+        self._df_set_restarts(max_restarts)
+        self._df_set_terms(max_failures, worker_init)
 
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
 
-    def make_tray(self) -> Tray:
+    def _df_make_tray(self) -> Tray:
         return ThreadTray()
 
-    def starter(self) -> Callable[[Service], Worker]:
+    def _df_starter(self) -> Callable[[Service], Worker]:
         return _start_thread
 
 
@@ -154,7 +154,7 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
-    near = True
+    _df_near = True
 
     def __init__(
         self,
@@ -175,17 +175,17 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
         thread_limit: ThreadTerms = "share",
     ) -> None:
         super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
-        self.set_staff(self.num_workers, UNBOUNDED, timeout)
-        self.set_restarts(max_restarts)
-        self.set_processes(context, max_bytes)
-        self.set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
+        self._df_set_restarts(max_restarts)
+        self._df_set_processes(context, max_bytes)
+        self._df_set_terms(max_failures, worker_init, thread_limit)
 
-    def make_codec(self) -> ArrayCodec:
-        memory = self.memory()
+    def _df_make_codec(self) -> ArrayCodec:
+        memory = self._df_memory()
         return ArrayCodec(self.num_workers, memory - queued_bytes(memory) - _given_bytes(memory))
 
-    def make_tray(self) -> Tray:
-        return SharedTray(_given_bytes(self.memory()))
+    def _df_make_tray(self) -> Tray:
+        return SharedTray(_given_bytes(self._df_memory()))
 
 
 MultiProcessMapData = MultiProcessMapDataZMQ

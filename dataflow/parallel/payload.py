@@ -30,7 +30,7 @@ class Payload(AnyPayload):
             value = value.job
         for node in _nodes(value):
             for name, attribute in vars(node).items():
-                if isinstance(attribute, DataFlow) or name == "_life":
+                if isinstance(attribute, DataFlow) or name == "_df_life":
                     continue
                 try:
                     dumps(attribute)
@@ -47,4 +47,4 @@ def _nodes(value: Any) -> Iterator[DataFlow]:
     while flows:
         node = flows.pop(0)
         yield node
-        flows.extend(node.inputs)
+        flows.extend(node._df_inputs)

@@ -48,20 +48,20 @@ _LONGEST_STEP: Final = 128
 class Runner(Looped):
     """What all runners share: N workers, each of which repeats its whole flow for ever."""
 
-    remote_inputs = True
+    _df_remote_inputs = True
 
     def __init__(self, ds: DataFlow, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
         super().__init__(ds)
-        self.set_staff(num_workers, window, timeout)
+        self._df_set_staff(num_workers, window, timeout)
 
-    def set_strict(self, strict: bool, ordered: bool) -> None:
+    def _df_set_strict(self, strict: bool, ordered: bool) -> None:
         """Check and keep what the user gave; to be called last.
 
         Raises:
             NotAddressable: Several workers shall share each pass, and a flow cannot be addressed.
         """
         self.strict, self.ordered = bool(strict), bool(strict and ordered)
-        broken = next((node for ds in self.flows() if (node := ds.unaddressable()) is not None), None)
+        broken = next((node for ds in self._df_flows() if (node := ds._df_unaddressable()) is not None), None)
         if strict and self.num_workers > 1 and broken is not None:
             raise NotAddressable(
                 f"{type(self).__name__} with strict=True and {self.num_workers} workers shares each pass by index, and "
@@ -70,66 +70,66 @@ class Runner(Looped):
             )
 
     @property
-    def shares_items(self) -> bool:
+    def _df_shares_items(self) -> bool:
         return self.strict
 
     @property
-    def by_index(self) -> bool:
+    def _df_by_index(self) -> bool:
         """Whether its workers are asked for indexes."""
-        return self.strict and all(ds.addressable for ds in self.flows())
+        return self.strict and all(ds.addressable for ds in self._df_flows())
 
-    def flows(self) -> Sequence[DataFlow]:
+    def _df_flows(self) -> Sequence[DataFlow]:
         """The flow of each worker."""
         return [self.ds] * self.num_workers
 
-    def jobs(self, stream: Stream) -> Sequence[Any]:
+    def _df_jobs(self, stream: Stream) -> Sequence[Any]:
         if self.strict:
-            kind = Address if self.by_index else WholePasses
-            return [kind(ds, stream, self.note(k)) for k, ds in enumerate(self.flows())]
+            kind = Address if self._df_by_index else WholePasses
+            return [kind(ds, stream, self._df_note(k)) for k, ds in enumerate(self._df_flows())]
         begun = life_of(self).begun
-        return [Produce(ds, stream.turn(self.level, k), begun) for k, ds in enumerate(self.flows())]
+        return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in enumerate(self._df_flows())]
 
-    def make_strict_tray(self) -> Tray:
+    def _df_make_strict_tray(self) -> Tray:
         """How indexes go to the workers."""
         return ThreadTray()
 
-    def make_tray(self) -> Tray | None:
-        return self.make_strict_tray() if self.strict else None
+    def _df_make_tray(self) -> Tray | None:
+        return self._df_make_strict_tray() if self.strict else None
 
-    def make_desk(self, tray: Tray | None) -> Desk:
+    def _df_make_desk(self, tray: Tray | None) -> Desk:
         if tray is None:
-            return super().make_desk(tray)
-        if not self.by_index:
+            return super()._df_make_desk(tray)
+        if not self._df_by_index:
             return OnePass(tray)
-        ahead = None if self.window.nbytes else self.window.count
-        return Spans(tray, self.num_workers, ahead, grain=self.ds.grain, ordered=self.ordered)
+        ahead = None if self._df_window.nbytes else self._df_window.count
+        return Spans(tray, self.num_workers, ahead, grain=self.ds._df_grain, ordered=self.ordered)
 
-    def make_engine(self, plan: Plan, stream: Stream) -> Placed:
-        return Passing(plan, stream) if self.strict else super().make_engine(plan, stream)
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+        return Passing(plan, stream) if self.strict else super()._df_make_engine(plan, stream)
 
-    def window_of_worker(self) -> Window:
-        return UNBOUNDED if self.by_index else self.window
+    def _df_window_of_worker(self) -> Window:
+        return UNBOUNDED if self._df_by_index else self._df_window
 
     # -- the node ------------------------------------------------------------------------------------------------------
 
     @property
-    def joins(self) -> bool:
+    def _df_joins(self) -> bool:
         return self.num_workers > 1 and not self.strict
 
     @property
-    def reproducible(self) -> bool:
-        return self.ordered if self.strict and self.num_workers > 1 else super().reproducible
+    def _df_reproducible(self) -> bool:
+        return self.ordered if self.strict and self.num_workers > 1 else super()._df_reproducible
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if not self.strict:
-            return DataFlow.at(self, blocks, stream)
-        return self.at_work(blocks, stream) if self.num_workers else self.at_home(blocks, stream)
+            return DataFlow._df_at(self, blocks, stream)
+        return self._df_at_work(blocks, stream) if self.num_workers else self._df_at_home(blocks, stream)
 
-    def at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         open_flow(self.ds, stream)
-        return self.ds.at(blocks, stream)
+        return self.ds._df_at(blocks, stream)
 
-    def steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Iterator[Any]]:
+    def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Iterator[Any]]:
         picked = None if is_consecutive(block) else block
         first = int(block[0]) if picked is None else 0
         ticket = engine.begin_pass(first, len(block), picked, holes=True)
@@ -139,27 +139,27 @@ class Runner(Looped):
         chunks = iter(partial(engine.chunk, ticket, self.timeout), None)
         return until_over(chunks, engine, ticket, life_of(self), held)
 
-    def mixed_pass(self, stream: Stream) -> Iterator[Any]:
+    def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         length = known_length(self)
         if self.num_workers == 0:
-            return islice(self.passes_here(self.ds, stream), length)
-        engine = self.engine_at(stream)
+            return islice(self._df_passes_here(self.ds, stream), length)
+        engine = self._df_engine_at(stream)
         life_of(self).begun += 1
         return chain.from_iterable(self._chunks(engine, engine.claim(), length))
 
-    def strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
-            return until_closed(self.told_here(partial(self.ds.run_pass, p, stream))(), self)
-        engine: Passing = self.engine_at(stream)
+            return until_closed(self._df_told_here(partial(self.ds._df_run_pass, p, stream))(), self)
+        engine: Passing = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
-        if not self.by_index:
+        if not self._df_by_index:
             ticket = engine.begin_pass(p)
-        elif self.ds.endless:
+        elif self.ds._df_endless:
             ticket = engine.begin_pass(0, None)
         else:
             length = len(self.ds)
             ticket = engine.begin_pass(p * length, length)
-        return chain.from_iterable(self._chunks_of(engine, ticket, None if self.ds.endless else self))
+        return chain.from_iterable(self._chunks_of(engine, ticket, None if self.ds._df_endless else self))
 
     def _chunks(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Iterator[Any]]:
         left = sys.maxsize if length is None else length
@@ -198,9 +198,9 @@ class ProcessRunner(Processes, Runner):
         max_bytes: SupportsIndex | None,
     ) -> None:
         super().__init__(ds, num_proc, window, timeout)
-        self.set_processes(context, max_bytes)
+        self._df_set_processes(context, max_bytes)
 
-    def make_strict_tray(self) -> Tray:
+    def _df_make_strict_tray(self) -> Tray:
         return SharedTray(_TRAY_BYTES, _TRAY_BYTES)
 
 

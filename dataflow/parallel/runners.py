@@ -103,9 +103,9 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         thread_limit: ThreadTerms = "share",
     ) -> None:
         super().__init__(ds, num_proc, window_of(hwm, "hwm"), timeout, context, max_bytes)
-        self.set_strict(strict, ordered)
-        self.set_restarts(max_restarts)
-        self.set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_strict(strict, ordered)
+        self._df_set_restarts(max_restarts)
+        self._df_set_terms(max_failures, worker_init, thread_limit)
 
 
 class MultiProcessRunner(ProcessRunner):
@@ -135,7 +135,7 @@ class MultiProcessRunner(ProcessRunner):
         [[0], [1], [2], [3]]
     """
 
-    channel_kind = PipeChannel
+    _df_channel_kind = PipeChannel
 
     def __init__(
         self,
@@ -154,9 +154,9 @@ class MultiProcessRunner(ProcessRunner):
         thread_limit: ThreadTerms = "share",
     ) -> None:
         super().__init__(ds, num_proc, window_of(num_prefetch, "num_prefetch"), timeout, context, max_bytes)
-        self.set_strict(strict, ordered)
-        self.set_restarts(max_restarts)
-        self.set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_strict(strict, ordered)
+        self._df_set_restarts(max_restarts)
+        self._df_set_terms(max_failures, worker_init, thread_limit)
 
 
 class MultiThreadRunner(Runner):
@@ -214,21 +214,21 @@ class MultiThreadRunner(Runner):
         count = window_of(num_prefetch, "num_prefetch").count  # objects have no bytes that could be counted
         super().__init__(made[0], num_thread, Window(count), timeout)
         self.dataflows = made
-        self.set_strict(strict, ordered)
-        self.set_restarts(max_restarts)
-        self.set_terms(max_failures, worker_init)
+        self._df_set_strict(strict, ordered)
+        self._df_set_restarts(max_restarts)
+        self._df_set_terms(max_failures, worker_init)
 
     @property
-    def inputs(self) -> Sequence[DataFlow]:
+    def _df_inputs(self) -> Sequence[DataFlow]:
         return self.dataflows
 
-    def flows(self) -> Sequence[DataFlow]:
+    def _df_flows(self) -> Sequence[DataFlow]:
         return self.dataflows
 
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
 
-    def starter(self) -> Callable[[Service], Worker]:
+    def _df_starter(self) -> Callable[[Service], Worker]:
         return _start_thread
 
 

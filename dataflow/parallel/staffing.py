@@ -51,24 +51,24 @@ class Placed(Engine):
 class Staffed(Terms, ProxyDataFlow):
     """A node that has workers."""
 
-    own_process: ClassVar[bool] = False  # whether a worker has global state of its own
+    _df_own_process: ClassVar[bool] = False  # whether a worker has global state of its own
 
     num_workers: int
-    window: Window
+    _df_window: Window
     timeout: float | None
     max_restarts: int = 0
 
-    def set_staff(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
+    def _df_set_staff(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
         """Check and keep what the user gave."""
         self.num_workers = operator.index(num_workers)
         if self.num_workers < 0:
             raise ValueError(f"the number of workers is 0 (run in the consumer) or more, got {num_workers}")
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is a number of seconds above 0, or None, got {timeout}")
-        self.window = window
+        self._df_window = window
         self.timeout = timeout
 
-    def set_restarts(self, max_restarts: SupportsIndex) -> None:
+    def _df_set_restarts(self, max_restarts: SupportsIndex) -> None:
         """Check and keep what the user gave."""
         self.max_restarts = operator.index(max_restarts)
         if self.max_restarts < 0:
@@ -76,41 +76,41 @@ class Staffed(Terms, ProxyDataFlow):
 
     # -- the choices ---------------------------------------------------------------------------------------------------
 
-    def jobs(self, stream: Stream) -> Sequence[Any]:
+    def _df_jobs(self, stream: Stream) -> Sequence[Any]:
         """What each worker does."""
         raise NotImplementedError
 
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         """How datapoints come from the workers."""
         raise NotImplementedError
 
-    def make_tray(self) -> Tray | None:
+    def _df_make_tray(self) -> Tray | None:
         """How tasks go to the workers; None where they need none."""
         return None
 
-    def make_desk(self, tray: Tray | None) -> Desk:
+    def _df_make_desk(self, tray: Tray | None) -> Desk:
         """Where datapoints wait to be handed out."""
         return Mixture()
 
-    def make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
         """Start the workers."""
         return Placed(plan, stream)
 
-    def window_of_worker(self) -> Window:
+    def _df_window_of_worker(self) -> Window:
         """How far a worker may run ahead."""
-        return self.window
+        return self._df_window
 
-    def memory(self) -> int | None:
+    def _df_memory(self) -> int | None:
         """Bytes that may be under way; None where nothing is copied."""
         return None
 
-    def starter(self) -> Callable[[Service], Worker]:
+    def _df_starter(self) -> Callable[[Service], Worker]:
         """What starts a worker. It must not hold the node, which could never be collected then."""
         raise NotImplementedError
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def engine_at(self, stream: Stream) -> Any:
+    def _df_engine_at(self, stream: Stream) -> Any:
         """The engine for this place, started if need be."""
         life = life_of(self)
         with life.lock:  # of two threads that begin, one starts
@@ -118,19 +118,19 @@ class Staffed(Terms, ProxyDataFlow):
             if isinstance(engine, Placed) and engine.stream == stream:
                 return engine
             # Seeded anew, or at another place in the chain: other random numbers, so other workers.
-            return self.start(stream)
+            return self._df_start(stream)
 
-    def start(self, stream: Stream) -> Engine:
+    def _df_start(self, stream: Stream) -> Engine:
         """Stop the workers, if there are any, and start new ones."""
         life = life_of(self)
         life.own(self, None)
-        start = self.starter()  # may refuse: before there is anything to close
-        n, memory, window = self.num_workers, self.memory(), self.window_of_worker()
+        start = self._df_starter()  # may refuse: before there is anything to close
+        n, memory, window = self.num_workers, self._df_memory(), self._df_window_of_worker()
         places = [place_of(k, n) for k in range(n)]
-        jobs = self.jobs(stream)
-        channel, codec, credit = self.make_channel()
-        tray = self.make_tray()
-        tolerance = self.begin_terms()
+        jobs = self._df_jobs(stream)
+        channel, codec, credit = self._df_make_channel()
+        tray = self._df_make_tray()
+        tolerance = self._df_begin_terms()
         services = [
             Service(
                 worker=k,
@@ -140,64 +140,64 @@ class Staffed(Terms, ProxyDataFlow):
                 credit=credit.line(k),
                 window=window if memory is None else replace(window, most_queued=queued_bytes(memory) // n),
                 place=places[k],
-                seed=(stream.root, *(word for pair in places[k].path for word in pair), *self.shard_ranks),
-                reseed=self.own_process and current_root() is not None,
+                seed=(stream.root, *(word for pair in places[k].path for word in pair), *self._df_shard_ranks),
+                reseed=self._df_own_process and current_root() is not None,
                 memory=None if memory is None else memory // n,
-                note=self.note(k),
+                note=self._df_note(k),
                 tray=None if tray is None else tray.port(k),
                 budget=tolerance.inherited,
-                threads=self.threads_of_worker(),
+                threads=self._df_threads_of_worker(),
             )
             for k, job in enumerate(jobs)
         ]
         plan = Plan(
-            self.title,
+            self._df_title,
             channel,
             codec,
             credit,
             services,
             start,
-            self.make_desk(tray),
+            self._df_make_desk(tray),
             self.max_restarts,
             tolerance,
         )
-        engine = self.make_engine(plan, stream)
+        engine = self._df_make_engine(plan, stream)
         life.own(self, engine)
         return engine
 
-    def note(self, worker: int) -> str:
+    def _df_note(self, worker: int) -> str:
         """What is added to an exception of a worker."""
-        return f"raised in worker {worker} of {self.num_workers} of {self.title}"
+        return f"raised in worker {worker} of {self.num_workers} of {self._df_title}"
 
 
 class Processes(Staffed):
     """The choices of whatever has processes for workers, with `context` and `max_bytes`."""
 
-    own_process = True
-    channel_kind: ClassVar[type[SocketChannel | PipeChannel]] = SocketChannel
+    _df_own_process = True
+    _df_channel_kind: ClassVar[type[SocketChannel | PipeChannel]] = SocketChannel
     context: BaseContext | str | None
     max_bytes: int | None
 
-    def set_processes(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
+    def _df_set_processes(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
         """Check and keep what the user gave."""
         self.context = context
         self.max_bytes = None if max_bytes is None else operator.index(max_bytes)
         if self.max_bytes is not None and self.max_bytes < _LEAST_BYTES:
             raise ValueError(f"max_bytes is at least {_LEAST_BYTES} (1 MiB), got {max_bytes}")
 
-    def memory(self) -> int:
+    def _df_memory(self) -> int:
         return max(_LEAST_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes
 
-    def make_channel(self) -> tuple[Channel, Codec, Credit]:
+    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         n = self.num_workers
-        return with_lanes(self.channel_kind(n), n), self.make_codec(), Credit(n, shared=True)
+        return with_lanes(self._df_channel_kind(n), n), self._df_make_codec(), Credit(n, shared=True)
 
-    def make_codec(self) -> ArrayCodec:
+    def _df_make_codec(self) -> ArrayCodec:
         """Arrays in shared memory, the rest in messages: both together stay within `max_bytes`."""
-        memory = self.memory()
+        memory = self._df_memory()
         return ArrayCodec(self.num_workers, memory - queued_bytes(memory))
 
-    def starter(self) -> Callable[[Service], Worker]:
+    def _df_starter(self) -> Callable[[Service], Worker]:
         if sys.platform == "win32":
             raise NotImplementedError(
                 f"{type(self).__name__} needs the pipes and signals of POSIX. On Windows use MultiThreadRunner or "

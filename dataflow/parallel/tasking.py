@@ -90,10 +90,10 @@ class Handed(DataFlow):
         return super().__len__() if self.length is None else self.length
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return True
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         for _ in blocks:
             yield from self.datapoints
 
@@ -115,7 +115,7 @@ class Apply(_Tasks):
 
     def results(self, task: Task, inbox: Inbox) -> Iterator[Any]:
         self.handed.datapoints = task.datapoints
-        return self.node.at([np.arange(task.first, task.first + len(task.datapoints))], self.stream)
+        return self.node._df_at([np.arange(task.first, task.first + len(task.datapoints))], self.stream)
 
 
 @dataclass
@@ -147,7 +147,7 @@ class ApplyAndBatch(Apply):
 class Address(_Tasks):
     """Spans of indexes of a whole flow, each a number or the indexes themselves.
 
-    Each is one call of `at`, and nothing of it outlives the worker.
+    Each is one call of `_df_at`, and nothing of it outlives the worker.
     """
 
     def count(self, task: Task) -> int:
@@ -157,7 +157,7 @@ class Address(_Tasks):
     def results(self, task: Task, inbox: Inbox) -> Iterator[Any]:
         (span,) = task.datapoints
         indexes = span if isinstance(span, np.ndarray) else np.arange(task.first, task.first + int(span))
-        return self.node.at([indexes], self.stream)
+        return self.node._df_at([indexes], self.stream)
 
 
 @dataclass
@@ -168,7 +168,7 @@ class WholePasses(_Tasks):
         return 1
 
     def results(self, task: Task, inbox: Inbox) -> Iterator[Any]:
-        datapoints = self.node.run_pass(task.first, self.stream)
+        datapoints = self.node._df_run_pass(task.first, self.stream)
         while inbox.is_wanted():
             try:
                 yield next(datapoints)  # no variable: who receives it may reuse its memory

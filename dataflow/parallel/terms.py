@@ -6,13 +6,13 @@ workers:
 - in its constructor: ``self.set_terms(max_failures, worker_init, thread_limit)``;
 - where it runs without workers: ``initialise(self.worker_init)`` before the reset, and
   ``partial(steps_told, begin, self)`` around what is stepped, both as in `Runner`;
-- `shares_items` true if any worker may do any item, so that one that is done again counts once; then also, where a
-  pass begins, after ``engine_at``: ``tolerance_of(self).begin_pass()``.
+- `_df_shares_items` true if any worker may do any item, so that one that is done again counts once; then also, where a
+  pass begins, after ``_df_engine_at``: ``tolerance_of(self).begin_pass()``.
 
-In the worker, `MapData` and what derives from it do the rest, in `run_pass` and in `at`: they ask `failures.told()`,
-give `HOLE` for an item that failed, and report it under the index that they were asked for, which is to be the position
-in the pass. A job calls `limit_threads_again()` after it has opened its flow, and lets `Stopped` and `ConsumerGone`
-through wherever it steps one: a report may raise them in the midst of a step.
+In the worker, `MapData` and what derives from it do the rest, in `_df_run_pass` and in `_df_at`: they ask
+`failures.told()`, give `HOLE` for an item that failed, and report it under the index that they were asked for, which is
+to be the position in the pass. A job calls `limit_threads_again()` after it has opened its flow, and lets `Stopped` and
+`ConsumerGone` through wherever it steps one: a report may raise them in the midst of a step.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ ThreadTerms = SupportsIndex | Literal["share"] | None
 class Terms:
     """What a node with workers keeps of what the user said about them."""
 
-    own_process: ClassVar[bool]
+    _df_own_process: ClassVar[bool]
     num_workers: int
     max_failures: Budget | None = None
     worker_init: Callable[[], object] | None = None
     thread_limit: int | Literal["share"] | None = None
 
-    def set_terms(
+    def _df_set_terms(
         self, max_failures: Any, worker_init: Callable[[], object] | None, thread_limit: ThreadTerms = None
     ) -> None:
         """Check and keep what the user gave.
@@ -68,12 +68,12 @@ class Terms:
             raise ValueError(f"{name}: thread_limit is {wanted}, got {thread_limit}")
 
     @property
-    def title(self) -> str:
+    def _df_title(self) -> str:
         """What it is called in messages."""
         return type(self).__name__
 
     @property
-    def shares_items(self) -> bool:
+    def _df_shares_items(self) -> bool:
         """Whether any worker may do any item: then it fails once, wherever it is done."""
         return False
 
@@ -83,15 +83,15 @@ class Terms:
         tolerance = life_of(self).tolerance
         return [] if tolerance is None else tolerance.failures
 
-    def begin_terms(self) -> Tolerance:
+    def _df_begin_terms(self) -> Tolerance:
         """Workers are about to start: what bears the failures in them, from now on."""
-        tolerance = Tolerance(self.title, self.max_failures, told(), shared=self.shares_items)
+        tolerance = Tolerance(self._df_title, self.max_failures, told(), shared=self._df_shares_items)
         life_of(self).tolerance = tolerance
         return tolerance
 
-    def threads_of_worker(self) -> ThreadLimit | None:
+    def _df_threads_of_worker(self) -> ThreadLimit | None:
         """What each worker does about native threads; None where it is no process of its own."""
-        if self.thread_limit is None or not self.own_process:
+        if self.thread_limit is None or not self._df_own_process:
             return None
         if self.thread_limit == "share":
             return limit_of(share_of_cores(self.num_workers), exact=False)

@@ -112,15 +112,15 @@ class RemoteDataZMQ(Source):
         return inbox.addresses if isinstance(inbox, Inbox) else ()
 
     @property
-    def endless(self) -> bool:
+    def _df_endless(self) -> bool:
         return self.num_senders is None
 
     @property
-    def reproducible(self) -> bool:
+    def _df_reproducible(self) -> bool:
         return False
 
     @property
-    def continues(self) -> bool:
+    def _df_continues(self) -> bool:
         return True
 
     def reset_state(self) -> None:
@@ -148,7 +148,7 @@ class RemoteDataZMQ(Source):
             life.own(self, inbox)
             return inbox
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         life = life_of(self)
         inbox = life.resource
         if not isinstance(inbox, Inbox):

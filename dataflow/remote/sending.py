@@ -96,7 +96,7 @@ def send_dataflow_zmq(
         addr,
         bind=bind,
         terms=terms,
-        hello=Hello(where, name or _source(where), float(heartbeat), None if df.endless else known_length(df)),
+        hello=Hello(where, name or _source(where), float(heartbeat), None if df._df_endless else known_length(df)),
         timeout=timeout,
         keys=keys,
     )

@@ -46,9 +46,9 @@ class BackgroundData(Source):
         [((4, 8, 8), dtype('int16')), ((4, 8, 8), dtype('int16')), ((4, 8, 8), dtype('int16'))]
     """
 
-    draws = True
-    endless = True
-    continues = True
+    _df_draws = True
+    _df_endless = True
+    _df_continues = True
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class BackgroundData(Source):
         self.target_args = target_args
         self.target_kwargs = target_kwargs
         self.ordered = ordered
-        self.own_root = root_seed(self, seed)
+        self._df_own_root = root_seed(self, seed)
         self.timeout = seconds(timeout)
         self.context = context
 
     @property
-    def reproducible(self) -> bool:
+    def _df_reproducible(self) -> bool:
         """Whether the order of datapoints is the same in every run: not where it depends on who is ready first."""
         return self.ordered or self.n_proc in {0, 1}
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return life_of(self).continued.take(stream, partial(self._results, stream), type(self).__name__)
 
     def reset_state(self) -> None:
@@ -105,7 +105,7 @@ class BackgroundData(Source):
 
     def _open(self, stream: Stream) -> BackgroundProc:
         life = life_of(self)
-        words = self.words(stream, life.begun)  # new processes draw other numbers
+        words = self._df_words(stream, life.begun)  # new processes draw other numbers
         life.begun += 1
         return _Background(
             self.target,

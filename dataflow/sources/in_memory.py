@@ -57,22 +57,22 @@ class DataFromList(Source, RNGDataFlow):
             raise TypeError(f"DataFromList expects a list of datapoints, got {type(lst).__name__}: use {cure}")
         self.lst = _packed(lst, packed)
         self.shuffle = shuffle
-        self.draws = shuffle or self.adopted
-        self.own_root = root_seed(self, seed)
+        self._df_draws = shuffle or self._df_adopted
+        self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
     def __len__(self) -> int:
         return len(self.lst)
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return True
 
     @property
-    def compared(self) -> dict[str, Any]:
-        return {name: value for name, value in super().compared.items() if name != "lst"}  # data, packed or not
+    def _df_compared(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._df_compared.items() if name != "lst"}  # data, packed or not
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = len(self.lst)
         if not self.shuffle:
             return map(self.lst.__getitem__, range(n))
@@ -80,7 +80,7 @@ class DataFromList(Source, RNGDataFlow):
         positions = chain.from_iterable(order[k : k + _CHUNK].tolist() for k in range(0, n, _CHUNK))
         return map(self.lst.__getitem__, positions)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
 
     def _read(self, stream: Stream, indexes: NDArray[np.int64]) -> Iterator[Any]:
@@ -95,7 +95,7 @@ class DataFromList(Source, RNGDataFlow):
         return map(self.lst.__getitem__, positions.tolist())
 
     def _order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
-        words = self.words(stream, p)
+        words = self._df_words(stream, p)
         order: NDArray[Any] = self._orders.get((words, n), partial(permutation, words, n))
         return order
 

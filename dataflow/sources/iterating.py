@@ -26,8 +26,8 @@ class _Iterated(Source):
     _touched = False  # whether an iterator, which can be read only once, was read before
 
     @property
-    def continues(self) -> bool:
-        return any(isinstance(value, Iterator) for value in self.compared.values())
+    def _df_continues(self) -> bool:
+        return any(isinstance(value, Iterator) for value in self._df_compared.values())
 
     def _read(self, iterable: Iterable[Any], stream: Stream) -> Iterator[Any]:
         if not isinstance(iterable, Iterator):
@@ -81,7 +81,7 @@ class DataFromGenerator(_Iterated):
         except TypeError:
             raise LengthUnknown("a pass of DataFromGenerator has no known length") from None
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return iter(self.gen()) if callable(self.gen) else self._read(self.gen, stream)
 
 
@@ -119,7 +119,7 @@ class DataFromIterable(_Iterated):
             )
         return self._length
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self._read(self.iterable, stream)
 
 

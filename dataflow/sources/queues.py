@@ -63,14 +63,14 @@ class DataFromQueue(Source):
         self.timeout = timeout
 
     @property
-    def endless(self) -> bool:
+    def _df_endless(self) -> bool:
         return self.sentinel is _UNSET
 
     @property
-    def reproducible(self) -> bool:
+    def _df_reproducible(self) -> bool:
         return False
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self._received(life_of(self).session)
 
     def _received(self, session: object) -> Iterator[Any]:

@@ -13,5 +13,5 @@ class Source(DataFlow):
     """A flow that has no input."""
 
     @property
-    def inputs(self) -> Sequence[DataFlow]:
-        return super().inputs if self.adopted else ()
+    def _df_inputs(self) -> Sequence[DataFlow]:
+        return super()._df_inputs if self._df_adopted else ()

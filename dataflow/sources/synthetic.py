@@ -68,7 +68,7 @@ class FakeData(Source, RNGDataFlow):
         for kind in self.dtype:
             if kind.kind not in "biuf":
                 raise TypeError(f"FakeData draws bool, integer and floating dtypes, not {kind}")
-        self.own_root = root_seed(self, seed)
+        self._df_own_root = root_seed(self, seed)
         self._repeated = Table()
 
     def _each(self, name: str, value: Any, several: bool) -> list[Any]:
@@ -83,16 +83,16 @@ class FakeData(Source, RNGDataFlow):
         return self._size
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return True
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if not self.random:
             return map(list, repeat(self._one(stream), self._size))
-        positions = Positions(self.words(stream, p))
+        positions = Positions(self._df_words(stream, p))
         return map(self._draw, map(positions.at, range(self._size)))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
 
     def _read(self, stream: Stream, indexes: NDArray[np.int64]) -> Iterator[Any]:
@@ -100,10 +100,10 @@ class FakeData(Source, RNGDataFlow):
             raise IndexError(f"FakeData of size 0 is empty: there is no datapoint at index {indexes[0]}")
         if not self.random:
             return map(list, repeat(self._one(stream), len(indexes)))
-        return map(self._draw, map(self.index_rngs(stream, self._size).at, indexes.tolist()))
+        return map(self._draw, map(self._df_index_rngs(stream, self._size).at, indexes.tolist()))
 
     def _one(self, stream: Stream) -> list[Any]:
-        words = self.words(stream, 0)
+        words = self._df_words(stream, 0)
         one: list[Any] = self._repeated.get(words, partial(_first, self._draw, words))
         return one
 

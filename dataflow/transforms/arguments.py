@@ -33,7 +33,7 @@ def require_addressable(ds: DataFlow, owner: object) -> None:
     Raises:
         NotAddressable: Names the node that breaks the chain.
     """
-    breaks = ds.unaddressable()
+    breaks = ds._df_unaddressable()
     if breaks is not None:
         raise NotAddressable(
             f"{type(owner).__name__} reads its input by index, but {type(breaks).__name__} is only a sequence of "

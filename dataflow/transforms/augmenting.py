@@ -91,37 +91,37 @@ class RandomMapData(MapData):
         (True, False)
     """
 
-    draws = True
+    _df_draws = True
 
     def __init__(
         self, ds: DataFlow, func: Callable[..., Any], *, seed: int | None = None, max_failures: Budget | None = None
     ) -> None:
         super().__init__(ds, func, max_failures=max_failures)
-        self.own_root = root_seed(self, seed)
+        self._df_own_root = root_seed(self, seed)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.ds.addressable:
             return order_by_index(self, p, stream)  # what was dropped below keeps its position
-        if not self.ds.endless:
+        if not self.ds._df_endless:
             return self._numbered(p, p, stream)
         return life_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), type(self).__name__)
 
     def _numbered(self, drawn_as: int, p: int, stream: Stream) -> Iterator[Any]:
-        rng_at = partial(self.index_rngs(stream, None).of, drawn_as)
+        rng_at = partial(self._df_index_rngs(stream, None).of, drawn_as)
         applied = self._applied_with(stream, lambda k: (p, k), rng_at, count())
-        return present(applied.over(self.ds.run_pass(p, stream)))
+        return present(applied.over(self.ds._df_run_pass(p, stream)))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        n = None if self.ds.endless else len(self.ds)
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        n = None if self.ds._df_endless else len(self.ds)
         # Two views of the same blocks, of which neither is ahead of the other by more than one.
         here, below = tee(blocks)
         asked = Asked(below, partial(known_length, self.ds))
         indexes = chain.from_iterable(map(np.ndarray.tolist, here))
-        applied = self._applied_with(stream, asked.place, self.index_rngs(stream, n).at, indexes)
-        return applied.over(self.ds.at(asked.noted(applied), stream))
+        applied = self._applied_with(stream, asked.place, self._df_index_rngs(stream, n).at, indexes)
+        return applied.over(self.ds._df_at(asked.noted(applied), stream))
 
     def _applied_with(
         self, stream: Stream, place: Place, rng_at: Callable[[int], Rng], indexes: Iterator[int]
     ) -> Applied:
         owner = type(self).__name__
-        return AppliedWithRng(owner, self.func, place, self.tolerance(), stream, rng_at=rng_at, indexes=indexes)
+        return AppliedWithRng(owner, self.func, place, self._df_tolerance(), stream, rng_at=rng_at, indexes=indexes)

@@ -49,7 +49,7 @@ class BatchData(ProxyDataFlow):
         self.batch_size = at_least_one(self, "batch_size", batch_size)
         self.remainder = remainder
         self.use_list = use_list
-        n = None if ds.endless else known_length(ds)
+        n = None if ds._df_endless else known_length(ds)
         if not remainder and n is not None and n < self.batch_size:
             raise ValueError(
                 f"BatchData: batch_size {self.batch_size} is more than the {n} datapoints of a pass of "
@@ -57,21 +57,21 @@ class BatchData(ProxyDataFlow):
             )
 
     @property
-    def grain(self) -> int:
-        return self.ds.grain // math.gcd(self.ds.grain, self.batch_size)
+    def _df_grain(self) -> int:
+        return self.ds._df_grain // math.gcd(self.ds._df_grain, self.batch_size)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.ds), self.batch_size)
         return whole + (self.remainder and rest > 0)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         # Nothing here holds a batch or its datapoints in a variable: whoever receives a batch may reuse its memory.
-        taken = partial(_take, self.ds.run_pass(p, stream), self.batch_size)
+        taken = partial(_take, self.ds._df_run_pass(p, stream), self.batch_size)
         groups = iter(taken, [])
         return map(self._stack, groups if self.remainder else takewhile(self._is_whole, groups))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        n = None if self.ds.endless else len(self.ds)
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        n = None if self.ds._df_endless else len(self.ds)
         for block in blocks:
             if n is None:
                 first, size = block * self.batch_size, np.full(len(block), self.batch_size)
@@ -81,7 +81,7 @@ class BatchData(ProxyDataFlow):
                 size = np.minimum(self.batch_size, n - positions * self.batch_size)
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
-            datapoints = none_dropped(self.ds.at([wanted], stream), self)
+            datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
             yield from map(self._stack, map(partial(_take, datapoints), size.tolist()))
 
     def _is_whole(self, group: list[Any]) -> bool:
@@ -117,18 +117,18 @@ class BatchDataByShape(ProxyDataFlow):
         self.remainder = remainder
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return False
 
     def __len__(self) -> int:
         raise LengthUnknown("a pass of BatchDataByShape has no known length: it depends on the shape of each datapoint")
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return DataFlow.at(self, blocks, stream)
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return DataFlow._df_at(self, blocks, stream)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         groups: dict[tuple[int, ...], list[Any]] = {}
-        for dp in self.ds.run_pass(p, stream):
+        for dp in self.ds._df_run_pass(p, stream):
             shape = np.shape(component(dp, self.idx))
             group = groups.setdefault(shape, [])
             group.append(dp)

@@ -51,14 +51,14 @@ class CacheData(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, shuffle: bool = False, *, seed: int | None = None) -> None:
         super().__init__(ds)
-        if ds.endless:
+        if ds._df_endless:
             raise ValueError(
                 f"CacheData keeps a whole pass, but a pass of {type(ds).__name__} never ends: cache its input instead, "
                 "or cut it with FixedSizeData"
             )
         self.shuffle = shuffle
-        self.draws = shuffle
-        self.own_root = root_seed(self, seed)
+        self._df_draws = shuffle
+        self._df_own_root = root_seed(self, seed)
         self._orders = Table()
         self._memory: dict[Stream | None, list[Any] | _Recording] = {}
 
@@ -75,7 +75,7 @@ class CacheData(ProxyDataFlow):
 
     # -- input that can be addressed: every position is read when it is asked for --------------------------------------
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         read = partial(self._read, stream, self._slots(stream))
         return chain.from_iterable(map(read, blocks))
 
@@ -93,7 +93,7 @@ class CacheData(ProxyDataFlow):
         wanted = positions.tolist()
         unread = [k for k in dict.fromkeys(wanted) if slots[k] is _UNREAD]
         # Two threads may read the same position; both find the same, and the later keeps it.
-        coming = zip(unread, self.ds.at([np.array(unread, dtype=np.int64)], stream), strict=False)
+        coming = zip(unread, self.ds._df_at([np.array(unread, dtype=np.int64)], stream), strict=False)
         for k in wanted:
             while slots[k] is _UNREAD:
                 position, dp = next(coming)
@@ -102,12 +102,12 @@ class CacheData(ProxyDataFlow):
 
     # -- input that is only a sequence of passes: its first pass is recorded -------------------------------------------
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.ds.addressable:
             return pass_by_index(self, p, stream)
         recording = self._remembered(stream)
         if not isinstance(recording, _Recording) or recording.failed:
-            recording = self._remember(stream, _Recording(self.ds.run_pass(0, stream)))
+            recording = self._remember(stream, _Recording(self.ds._df_run_pass(0, stream)))
         assert isinstance(recording, _Recording)
         return self._played(p, stream, recording)
 
@@ -137,10 +137,10 @@ class CacheData(ProxyDataFlow):
 
     def _key(self, stream: Stream) -> Stream | None:
         """Where nothing is drawn below, all places in a chain share one memory."""
-        return stream if any(node.draws for node in walk(self.ds)) else None
+        return stream if any(node._df_draws for node in walk(self.ds)) else None
 
     def _order(self, stream: Stream, n: int, p: int) -> tuple[NDArray[Any]]:
-        words = self.words(stream, p)
+        words = self._df_words(stream, p)
         return (self._orders.get((words, n), partial(permutation, words, n)),)
 
 

@@ -39,17 +39,17 @@ class FilterData(ProxyDataFlow):
         self.predicate = predicate
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return False
 
     def __len__(self) -> int:
         raise LengthUnknown("a pass of FilterData has no known length: it depends on each datapoint")
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return DataFlow.at(self, blocks, stream)
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return DataFlow._df_at(self, blocks, stream)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return filter(self._is_wanted, self.ds.run_pass(p, stream))
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return filter(self._is_wanted, self.ds._df_run_pass(p, stream))
 
     def _is_wanted(self, dp: Any) -> Any:
         try:

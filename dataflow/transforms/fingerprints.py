@@ -27,14 +27,14 @@ _MOST_TEXT: Final = 200
 
 def described(df: DataFlow) -> Description:
     """The description of a chain."""
-    while df.stands_for is not df:
-        df = df.stands_for
-    parameters = {name: _outline(value) for name, value in sorted(df.compared.items()) if not _holds_flows(value)}
+    while df._df_stands_for is not df:
+        df = df._df_stands_for
+    parameters = {name: _outline(value) for name, value in sorted(df._df_compared.items()) if not _holds_flows(value)}
     return {
         "type": type(df).__name__,
         "length": known_length(df),
         "parameters": parameters,
-        "inputs": [described(ds) for ds in df.inputs],
+        "inputs": [described(ds) for ds in df._df_inputs],
     }
 
 

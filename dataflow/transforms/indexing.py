@@ -51,18 +51,18 @@ def onwards(begin: int, num_wanted: int) -> Iterator[Indexes]:
 def pass_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of an addressable flow, read by index."""
     n = len(df)
-    return present(df.at(consecutive(p * n, (p + 1) * n), stream))
+    return present(df._df_at(consecutive(p * n, (p + 1) * n), stream))
 
 
 def order_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of an addressable node that has no order of its own to follow; one that never ends goes on."""
-    if not df.endless:
+    if not df._df_endless:
         return pass_by_index(df, p, stream)
     return life_of(df).continued.take(stream, partial(_endless, df, stream), type(df).__name__)
 
 
 def _endless(df: DataFlow, stream: Stream) -> Iterator[Any]:
-    return present(df.at(onwards(0, _BLOCK), stream))
+    return present(df._df_at(onwards(0, _BLOCK), stream))
 
 
 def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> Iterator[Any]:
@@ -70,9 +70,9 @@ def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> It
 
     A flow that never ends has no passes; where it can be addressed, each pass reads on behind the last one.
     """
-    if num_taken is not None and df.endless and df.addressable:
-        return present(df.at(onwards(p * num_taken, num_taken), stream))
-    return df.run_pass(p, stream)
+    if num_taken is not None and df._df_endless and df.addressable:
+        return present(df._df_at(onwards(p * num_taken, num_taken), stream))
+    return df._df_run_pass(p, stream)
 
 
 def passes_and_positions(df: DataFlow, indexes: Indexes, n: int) -> tuple[Indexes, Indexes]:

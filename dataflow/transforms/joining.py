@@ -33,18 +33,18 @@ class SeveralInputs(DataFlow):
         self.df_lists: list[Any] = require_flows(df_lists, self)
 
     @property
-    def inputs(self) -> Sequence[DataFlow]:
-        return super().inputs if self.adopted else self.flows
+    def _df_inputs(self) -> Sequence[DataFlow]:
+        return super()._df_inputs if self._df_adopted else self._df_flows
 
     @property
-    def flows(self) -> Sequence[DataFlow]:
+    def _df_flows(self) -> Sequence[DataFlow]:
         """The inputs in order, one that was given twice twice."""
         return self.df_lists
 
-    def streams(self, stream: Stream) -> list[Stream]:
+    def _df_streams(self, stream: Stream) -> list[Stream]:
         """The stream of every input."""
-        level = self.level
-        return [stream.turn(level, j) for j in range(len(self.flows))]
+        level = self._df_level
+        return [stream.turn(level, j) for j in range(len(self._df_flows))]
 
 
 def interleaved(
@@ -52,7 +52,7 @@ def interleaved(
 ) -> Iterator[Any]:
     """For each k the datapoint at ``indexes[k]`` of the flow ``numbers[k]``."""
     sources = [
-        ds.at([indexes[numbers == j]], stream) for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
+        ds._df_at([indexes[numbers == j]], stream) for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
     ]
     for j in numbers.tolist():
         yield next(sources[j])
@@ -79,29 +79,31 @@ class JoinData(SeveralInputs):
     """
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return True
 
     @property
-    def endless(self) -> bool:
-        return all(ds.endless for ds in self.flows)
+    def _df_endless(self) -> bool:
+        return all(ds._df_endless for ds in self._df_flows)
 
     def __len__(self) -> int:
-        ending = [ds for ds in self.flows if not ds.endless]
-        return min(map(len, ending or self.flows))
+        ending = [ds for ds in self._df_flows if not ds._df_endless]
+        return min(map(len, ending or self._df_flows))
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = self._length()
-        passes = [pass_from(ds, p, n, below) for ds, below in zip(self.flows, self.streams(stream), strict=True)]
+        passes = [
+            pass_from(ds, p, n, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)
+        ]
         return islice(map(_joined, *passes), n)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(map(partial(self._read, self.streams(stream), self._length()), blocks))
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(partial(self._read, self._df_streams(stream), self._length()), blocks))
 
     def _read(self, streams: Sequence[Stream], n: int | None, indexes: Indexes) -> Iterator[Any]:
         columns = [
-            none_dropped(ds.at([self._below(ds, indexes, n)], stream), self)
-            for ds, stream in zip(self.flows, streams, strict=True)
+            none_dropped(ds._df_at([self._below(ds, indexes, n)], stream), self)
+            for ds, stream in zip(self._df_flows, streams, strict=True)
         ]
         return map(_joined, *columns)
 
@@ -109,12 +111,12 @@ class JoinData(SeveralInputs):
         if n is None:
             return indexes
         passes, positions = passes_and_positions(self, indexes, n)
-        below: Indexes = passes * (n if ds.endless else len(ds)) + positions
+        below: Indexes = passes * (n if ds._df_endless else len(ds)) + positions
         return below
 
     def _length(self) -> int | None:
         """How many datapoints a pass takes from every input, if that is known."""
-        return None if self.endless else known_length(self)
+        return None if self._df_endless else known_length(self)
 
 
 class ConcatData(SeveralInputs):
@@ -130,33 +132,33 @@ class ConcatData(SeveralInputs):
     """
 
     @property
-    def indexed(self) -> bool:
-        return not self.endless
+    def _df_indexed(self) -> bool:
+        return not self._df_endless
 
     @property
-    def endless(self) -> bool:
-        return any(ds.endless for ds in self.flows)
+    def _df_endless(self) -> bool:
+        return any(ds._df_endless for ds in self._df_flows)
 
     def __len__(self) -> int:
-        return sum(map(len, self.flows))
+        return sum(map(len, self._df_flows))
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(map(partial(_run, p), self.flows, self.streams(stream)))
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(partial(_run, p), self._df_flows, self._df_streams(stream)))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        lengths = np.array([len(ds) for ds in self.flows], dtype=np.int64)
-        return chain.from_iterable(map(partial(self._read, self.streams(stream), lengths), blocks))
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        lengths = np.array([len(ds) for ds in self._df_flows], dtype=np.int64)
+        return chain.from_iterable(map(partial(self._read, self._df_streams(stream), lengths), blocks))
 
     def _read(self, streams: Sequence[Stream], lengths: Indexes, indexes: Indexes) -> Iterator[Any]:
         ends = np.cumsum(lengths)
         passes, positions = passes_and_positions(self, indexes, int(ends[-1]))
         numbers = np.searchsorted(ends, positions, side="right")
         within = positions - (ends - lengths)[numbers]
-        return interleaved(self.flows, streams, numbers, passes * lengths[numbers] + within)
+        return interleaved(self._df_flows, streams, numbers, passes * lengths[numbers] + within)
 
 
 def _run(p: int, ds: DataFlow, stream: Stream) -> Iterator[Any]:
-    return ds.run_pass(p, stream)
+    return ds._df_run_pass(p, stream)
 
 
 def _joined(*datapoints: Any) -> Any:

@@ -59,8 +59,8 @@ class MapData(ProxyDataFlow):
         self.max_failures = budget_of(self, max_failures)
 
     @property
-    def compared(self) -> dict[str, Any]:
-        return {name: value for name, value in super().compared.items() if name != "max_failures"}
+    def _df_compared(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._df_compared.items() if name != "max_failures"}
 
     @property
     def failures(self) -> list[Failure]:
@@ -68,20 +68,20 @@ class MapData(ProxyDataFlow):
         tolerance = life_of(self).tolerance
         return [] if tolerance is None else tolerance.failures
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return present(self.kernel(stream, lambda k: (p, k)).over(self.ds.run_pass(p, stream)))
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return present(self._df_kernel(stream, lambda k: (p, k)).over(self.ds._df_run_pass(p, stream)))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         asked = Asked(blocks, partial(known_length, self.ds))
         # A budget of its own: where a map below drops, a pass knows the same datapoint under another position.
-        applied = self.kernel((stream, Asked), asked.place)
-        return applied.over(self.ds.at(asked.noted(applied), stream))
+        applied = self._df_kernel((stream, Asked), asked.place)
+        return applied.over(self.ds._df_at(asked.noted(applied), stream))
 
-    def kernel(self, scope: Hashable, place: Place) -> Applied:
+    def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
         """The function, ready for one pass, or for one answer to indexes."""
-        return Applied(type(self).__name__, self.func, place, self.tolerance(), scope)
+        return Applied(type(self).__name__, self.func, place, self._df_tolerance(), scope)
 
-    def tolerance(self) -> Tolerance | None:
+    def _df_tolerance(self) -> Tolerance | None:
         """What bears a failure here, and now; None where it is to be raised."""
         above = told()
         budget = self.max_failures
@@ -117,5 +117,5 @@ class MapDataComponent(MapData):
         super().__init__(ds, func, max_failures=max_failures)
         self.index = index
 
-    def kernel(self, scope: Hashable, place: Place) -> Applied:
-        return AppliedToComponent(type(self).__name__, self.func, place, self.tolerance(), scope, index=self.index)
+    def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
+        return AppliedToComponent(type(self).__name__, self.func, place, self._df_tolerance(), scope, index=self.index)

@@ -42,27 +42,27 @@ class RandomMixData(SeveralInputs, RNGDataFlow):
 
     def __init__(self, df_lists: Sequence[DataFlow], *, seed: int | None = None) -> None:
         super().__init__(df_lists)
-        self.own_root = root_seed(self, seed)
+        self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
     @property
-    def indexed(self) -> bool:
-        return not any(ds.endless for ds in self.flows)
+    def _df_indexed(self) -> bool:
+        return not any(ds._df_endless for ds in self._df_flows)
 
     def __len__(self) -> int:
-        return sum(map(len, self.flows))
+        return sum(map(len, self._df_flows))
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        lengths = tuple(map(len, self.flows))
-        if self.indexed and all(ds.addressable for ds in self.flows):
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        lengths = tuple(map(len, self._df_flows))
+        if self._df_indexed and all(ds.addressable for ds in self._df_flows):
             return pass_by_index(self, p, stream)
         numbers, _ = self._order(lengths, stream, p)
-        passes = [ds.run_pass(p, below) for ds, below in zip(self.flows, self.streams(stream), strict=True)]
+        passes = [ds._df_run_pass(p, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
         return _mixed(numbers, passes)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        lengths = tuple(map(len, self.flows))
-        return chain.from_iterable(map(partial(self._read, stream, self.streams(stream), lengths), blocks))
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        lengths = tuple(map(len, self._df_flows))
+        return chain.from_iterable(map(partial(self._read, stream, self._df_streams(stream), lengths), blocks))
 
     def _read(
         self, stream: Stream, streams: Sequence[Stream], lengths: tuple[int, ...], indexes: Indexes
@@ -71,10 +71,10 @@ class RandomMixData(SeveralInputs, RNGDataFlow):
         if not len(indexes):
             return iter(())
         numbers, within = reordered(passes, positions, partial(self._order, lengths, stream))
-        return interleaved(self.flows, streams, numbers, passes * np.array(lengths)[numbers] + within)
+        return interleaved(self._df_flows, streams, numbers, passes * np.array(lengths)[numbers] + within)
 
     def _order(self, lengths: tuple[int, ...], stream: Stream, p: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        words = self.words(stream, p)
+        words = self._df_words(stream, p)
         order: tuple[NDArray[Any], NDArray[Any]] = self._orders.get((words, lengths), partial(_mix, words, lengths))
         return order
 
@@ -124,17 +124,17 @@ class RandomChooseData(SeveralInputs, RNGDataFlow):
         else:
             self.df_lists = require_flows(entries, self)
             self.probabilities = [1 / len(self.df_lists)] * len(self.df_lists)
-        self.own_root = root_seed(self, seed)
+        self._df_own_root = root_seed(self, seed)
 
     @property
-    def endless(self) -> bool:
-        chosen = zip(self.flows, self.probabilities, strict=True)
-        return all(ds.endless for ds, probability in chosen if probability > 0)
+    def _df_endless(self) -> bool:
+        chosen = zip(self._df_flows, self.probabilities, strict=True)
+        return all(ds._df_endless for ds, probability in chosen if probability > 0)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        passes = [ds.run_pass(p, below) for ds, below in zip(self.flows, self.streams(stream), strict=True)]
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        passes = [ds._df_run_pass(p, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
         ends = np.cumsum(self.probabilities)
-        generator = rng(self.words(stream, p))
+        generator = rng(self._df_words(stream, p))
         while True:
             for j in np.searchsorted(ends / ends[-1], generator.random(_CHUNK), side="right").tolist():
                 try:

@@ -30,7 +30,7 @@ _MANY = 1_000_000  # indexes without a datapoint, after which a flow of unknown 
 def passes_on(ds: DataFlow, stream: Stream, begin: int = 0) -> Iterator[Any]:
     """Pass after pass of `ds`, from pass `begin`, until one is empty."""
     for p in count(begin):
-        datapoints = ds.run_pass(p, stream)
+        datapoints = ds._df_run_pass(p, stream)
         first = next(datapoints, _NOTHING)
         if first is _NOTHING:
             return
@@ -63,11 +63,11 @@ class RepeatedData(ProxyDataFlow):
         self.num = -1 if not isinstance(num, bool | float) and num == -1 else at_least_one(self, "num", num)
 
     @property
-    def endless(self) -> bool:
-        return self.num == -1 or self.ds.endless
+    def _df_endless(self) -> bool:
+        return self.num == -1 or self.ds._df_endless
 
     @property
-    def continues(self) -> bool:
+    def _df_continues(self) -> bool:
         return self.num == -1
 
     def __len__(self) -> int:
@@ -75,11 +75,11 @@ class RepeatedData(ProxyDataFlow):
             raise LengthUnknown("RepeatedData(…, -1) never ends: FixedSizeData gives it passes")
         return len(self.ds) * self.num
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num == -1:
             return life_of(self).continued.take(stream, partial(self._endless, stream), type(self).__name__)
         passes = range(p * self.num, (p + 1) * self.num)
-        return chain.from_iterable(map(self.ds.run_pass, passes, repeat(stream)))
+        return chain.from_iterable(map(self.ds._df_run_pass, passes, repeat(stream)))
 
     def _endless(self, stream: Stream) -> Iterator[Any]:
         yield from passes_on(self.ds, stream)
@@ -106,13 +106,13 @@ class RepeatedDataPoint(ProxyDataFlow):
         return len(self.ds) * self.num
 
     @property
-    def grain(self) -> int:
-        return self.ds.grain * self.num
+    def _df_grain(self) -> int:
+        return self.ds._df_grain * self.num
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(map(repeat, self.ds.run_pass(p, stream), repeat(self.num)))
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(repeat, self.ds._df_run_pass(p, stream), repeat(self.num)))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
 
     def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
@@ -120,7 +120,7 @@ class RepeatedDataPoint(ProxyDataFlow):
         below = indexes // self.num
         first = np.flatnonzero(np.diff(below, prepend=-1))
         lengths = np.diff(first, append=len(below))
-        return chain.from_iterable(map(repeat, self.ds.at([below[first]], stream), lengths.tolist()))
+        return chain.from_iterable(map(repeat, self.ds._df_at([below[first]], stream), lengths.tolist()))
 
 
 class FixedSizeData(ProxyDataFlow):
@@ -155,33 +155,33 @@ class FixedSizeData(ProxyDataFlow):
         return self._size
 
     @property
-    def endless(self) -> bool:
+    def _df_endless(self) -> bool:
         return False
 
     @property
-    def continues(self) -> bool:
+    def _df_continues(self) -> bool:
         return self.keep_state
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if known_length(self.ds) == 0:
             raise self._empty()
-        return none_dropped(self.ds.at(map(self._below, blocks), stream), self)
+        return none_dropped(self.ds._df_at(map(self._below, blocks), stream), self)
 
     def _below(self, indexes: Indexes) -> Indexes:
-        if self.keep_state or self.ds.endless:
+        if self.keep_state or self.ds._df_endless:
             return indexes
         passes, positions = np.divmod(indexes, self._size)
         n = len(self.ds)
         below: Indexes = passes * (-(-self._size // n) * n) + positions
         return below
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = known_length(self.ds)
         if n == 0:
             raise self._empty()
         if self.ds.addressable:
             begin = int(self._below(np.array([p * self._size]))[0])
-            datapoints = self._present(self.ds.at(onwards(begin, self._size), stream), 2 * n if n else _MANY)
+            datapoints = self._present(self.ds._df_at(onwards(begin, self._size), stream), 2 * n if n else _MANY)
         elif self.keep_state:
             begin_anew = partial(passes_on, self.ds, stream)
             datapoints = life_of(self).continued.take(stream, begin_anew, type(self).__name__)

@@ -107,7 +107,7 @@ class ResumableData(ProxyDataFlow):
 
     # -- the node ------------------------------------------------------------------------------------------------------
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         life = life_of(self)
         if stream != root_stream(self) or p >= life.passes:
             raise TypeError("ResumableData stands outermost: it counts what the loop receives, so put nothing above it")
@@ -135,14 +135,14 @@ class ResumableData(ProxyDataFlow):
     def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The datapoints from the bookmark to the end of its pass; the bookmark goes along."""
         if not self.ds.addressable:
-            datapoints = islice(self.ds.run_pass(mark.p, stream), mark.offset, None)
+            datapoints = islice(self.ds._df_run_pass(mark.p, stream), mark.offset, None)
             return chain(map(mark.moved, datapoints), mark.turned())
-        if self.ds.endless:
+        if self.ds._df_endless:
             blocks = onwards(mark.offset, _BLOCK)
         else:
             n = len(self.ds)
             blocks = consecutive(mark.p * n + mark.offset, (mark.p + 1) * n)
-        return chain(present(map(mark.moved, self.ds.at(blocks, stream))), mark.turned())
+        return chain(present(map(mark.moved, self.ds._df_at(blocks, stream))), mark.turned())
 
 
 class _Bookmark:
@@ -172,7 +172,7 @@ class _Bookmark:
 def _require_order(ds: DataFlow) -> None:
     for node in walk(ds, everywhere=True):
         name = type(node).__name__
-        if not node.reproducible:
+        if not node._df_reproducible:
             raise NotReproducible(
                 f"ResumableData: the order in which {name} gives datapoints is not defined, so there is no place to "
                 "resume at. Of a runner with several workers use one, or strict=True; of a queue, make a list"
@@ -188,11 +188,11 @@ def _require_order(ds: DataFlow) -> None:
 
 def _continuing(df: DataFlow) -> DataFlow | None:
     """The first node whose passes depend on those before; None if there is none."""
-    if df.addressable and not df.endless:
+    if df.addressable and not df._df_endless:
         return None  # what is below is read by index
-    if df.continues:
+    if df._df_continues:
         return df
-    return next((found for ds in df.inputs if (found := _continuing(ds)) is not None), None)
+    return next((found for ds in df._df_inputs if (found := _continuing(ds)) is not None), None)
 
 
 def _check_form(state: Mapping[str, Any]) -> None:

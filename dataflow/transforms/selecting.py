@@ -42,11 +42,11 @@ class SelectComponent(ProxyDataFlow):
             raise TypeError(f"SelectComponent expects a list of positions or keys, got {idxs!r}: write [{idxs!r}]")
         self.idxs = list(idxs)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return map(self._select, self.ds.run_pass(p, stream))
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return map(self._select, self.ds._df_run_pass(p, stream))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return map(self._select, self.ds.at(blocks, stream))
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return map(self._select, self.ds._df_at(blocks, stream))
 
     def _select(self, dp: Any) -> Any:
         return HOLE if dp is HOLE else selected(dp, self.idxs)
@@ -78,12 +78,12 @@ class FlattenData(ProxyDataFlow):
         self.num = None if num is None else at_least_one(self, "num", num)
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return self.num is not None
 
     @property
-    def grain(self) -> int:
-        return self.ds.grain * (self.num or 1)
+    def _df_grain(self) -> int:
+        return self.ds._df_grain * (self.num or 1)
 
     def __len__(self) -> int:
         if self.num is None:
@@ -93,12 +93,12 @@ class FlattenData(ProxyDataFlow):
             )
         return len(self.ds) * self.num
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(map(self._split, self.ds.run_pass(p, stream)))
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return chain.from_iterable(map(self._split, self.ds._df_run_pass(p, stream)))
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if self.num is None:
-            return DataFlow.at(self, blocks, stream)
+            return DataFlow._df_at(self, blocks, stream)
         return chain.from_iterable(map(partial(self._read, stream, self.num), blocks))
 
     def _read(self, stream: Stream, num: int, indexes: Indexes) -> Iterator[Any]:
@@ -106,7 +106,7 @@ class FlattenData(ProxyDataFlow):
         below, components = np.divmod(indexes, num)
         first = np.flatnonzero(np.diff(below, prepend=-1))
         wanted = np.split(components, first[1:])
-        return chain.from_iterable(map(self._pick, self.ds.at([below[first]], stream), wanted))
+        return chain.from_iterable(map(self._pick, self.ds._df_at([below[first]], stream), wanted))
 
     def _pick(self, dp: Any, wanted: Indexes) -> list[Any]:
         if dp is HOLE:

@@ -64,8 +64,8 @@ class ShardData(ProxyDataFlow):
             raise ValueError(f'ShardData: tail is "drop", "keep" or "repeat", got {tail!r}')
         self.rank, self.world_size = _place(rank, world_size, os.environ)
         self.tail: Tail = tail
-        self.own_rank = self.rank if self.world_size > 1 else None
-        n = None if ds.endless else known_length(ds)
+        self._df_own_rank = self.rank if self.world_size > 1 else None
+        n = None if ds._df_endless else known_length(ds)
         if n is not None and n < self.world_size and tail == "drop":
             raise ValueError(
                 f"ShardData: {n} datapoints of a pass of {type(ds).__name__} cannot be divided among {self.world_size} "
@@ -73,13 +73,13 @@ class ShardData(ProxyDataFlow):
             )
 
     @property
-    def grain(self) -> int:
+    def _df_grain(self) -> int:
         return 1
 
     @property
-    def compared(self) -> dict[str, Any]:
+    def _df_compared(self) -> dict[str, Any]:
         # Every rank makes the same steps, so the state that one has saved is good for all.
-        return {name: value for name, value in super().compared.items() if name != "rank"}
+        return {name: value for name, value in super()._df_compared.items() if name != "rank"}
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.ds), self.world_size)
@@ -87,17 +87,17 @@ class ShardData(ProxyDataFlow):
             return whole + (self.rank < rest)
         return whole + (self.tail == "repeat" and rest > 0)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         self._require_seed(stream)
         return order_by_index(self, p, stream)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         self._require_seed(stream)
-        datapoints = self.ds.at(map(self._below, blocks), stream)
+        datapoints = self.ds._df_at(map(self._below, blocks), stream)
         return datapoints if self.tail == "keep" else none_dropped(datapoints, self)
 
     def _below(self, indexes: Indexes) -> Indexes:
-        if self.ds.endless:
+        if self.ds._df_endless:
             return indexes * self.world_size + self.rank
         n = len(self.ds)
         passes, positions = passes_and_positions(self, indexes, len(self))
@@ -108,7 +108,7 @@ class ShardData(ProxyDataFlow):
         if self.world_size == 1 or not stream.drawn:
             return
         for node in walk(self.ds, everywhere=True):
-            if node.draws and node.own_root is None:
+            if node._df_draws and node._df_own_root is None:
                 raise NotReproducible(
                     f"ShardData: nobody has fixed a seed, so {type(node).__name__} draws other numbers on each of the "
                     f"{self.world_size} ranks, and their shares would overlap. Call dataflow.seed(n), with the same n "

@@ -45,24 +45,24 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
     def __init__(self, ds: DataFlow, *, seed: int | None = None) -> None:
         super().__init__(ds)
         require_addressable(ds, self)
-        if ds.endless:
+        if ds._df_endless:
             raise ValueError(
                 f"ShuffleData shuffles whole passes, but a pass of {type(ds).__name__} never ends: shuffle its input "
                 "instead, or cut it with FixedSizeData"
             )
-        self.own_root = root_seed(self, seed)
+        self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
     @property
-    def grain(self) -> int:
+    def _df_grain(self) -> int:
         return 1
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return pass_by_index(self, p, stream)
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         n = len(self)
-        return self.ds.at(map(partial(self._below, stream, n), blocks), stream)
+        return self.ds._df_at(map(partial(self._below, stream, n), blocks), stream)
 
     def _below(self, stream: Stream, n: int, indexes: Indexes) -> Indexes:
         passes, positions = passes_and_positions(self, indexes, n)
@@ -72,7 +72,7 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
         return passes * n + order
 
     def _order(self, stream: Stream, n: int, p: int) -> tuple[NDArray[Any]]:
-        words = self.words(stream, p)
+        words = self._df_words(stream, p)
         return (self._orders.get((words, n), partial(permutation, words, n)),)
 
 
@@ -113,31 +113,31 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
         if shuffle_interval is None:
             shuffle_interval = max(1, self.buffer_size // 3)
         self.shuffle_interval = at_least_one(self, "shuffle_interval", shuffle_interval)
-        self.own_root = root_seed(self, seed)
+        self._df_own_root = root_seed(self, seed)
 
     @property
-    def indexed(self) -> bool:
+    def _df_indexed(self) -> bool:
         return False
 
     @property
-    def endless(self) -> bool:
+    def _df_endless(self) -> bool:
         return True
 
     @property
-    def continues(self) -> bool:
+    def _df_continues(self) -> bool:
         return True
 
     def __len__(self) -> int:
         return len(self.ds) * self.num_reuse
 
-    def at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return DataFlow.at(self, blocks, stream)
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return DataFlow._df_at(self, blocks, stream)
 
-    def run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return life_of(self).continued.take(stream, partial(self._shuffled, stream), type(self).__name__)
 
     def _shuffled(self, stream: Stream) -> Iterator[Any]:
-        generator = rng(self.words(stream, 0))
+        generator = rng(self._df_words(stream, 0))
         buffer: deque[Any] = deque()
         for number, dp in enumerate(passes_on(self.ds, stream), start=1):
             if number % self.shuffle_interval == 0:

@@ -12,7 +12,7 @@ from dataflow.diagnostics.display import PrintData
 
 
 class Source(DataFlow):
-    indexed = True
+    _df_indexed = True
 
     def __init__(self, *datapoints):
         self.datapoints = datapoints
@@ -20,10 +20,10 @@ class Source(DataFlow):
     def __len__(self):
         return len(self.datapoints)
 
-    def run_pass(self, p, stream):
+    def _df_run_pass(self, p, stream):
         return iter(self.datapoints)
 
-    def at(self, blocks, stream):
+    def _df_at(self, blocks, stream):
         return (self.datapoints[k % len(self)] for ix in blocks for k in ix)
 
 
@@ -161,7 +161,7 @@ def test_nothing_is_taken_ahead_of_time(capsys):
     taken = []
 
     class Counts(DataFlow):
-        def run_pass(self, p, stream):
+        def _df_run_pass(self, p, stream):
             for k in itertools.count():
                 taken.append(k)
                 yield [k]

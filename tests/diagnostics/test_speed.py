@@ -17,7 +17,7 @@ class Passes(DataFlow):
     def __len__(self):
         return self.n
 
-    def run_pass(self, p, stream):
+    def _df_run_pass(self, p, stream):
         for k in range(self.n):
             self.taken += 1
             yield [p, k]
@@ -27,7 +27,7 @@ class Endless(DataFlow):
     def __init__(self):
         self.taken = 0
 
-    def run_pass(self, p, stream):
+    def _df_run_pass(self, p, stream):
         for k in itertools.count():
             self.taken += 1
             yield [p, k]
@@ -92,7 +92,7 @@ def test_a_flow_that_was_reset_or_started_may_be_measured_by_its_old_name_too():
 
 def test_an_exception_in_the_flow_comes_through():
     class Fails(Passes):
-        def run_pass(self, p, stream):
+        def _df_run_pass(self, p, stream):
             yield [1]
             raise KeyError("mine")
 

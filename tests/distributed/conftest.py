@@ -42,7 +42,7 @@ ENVIRONMENT = {
 def fake(monkeypatch):
     """A cluster in this process; actors get the fates that a test adds to `fake.fates`."""
     cluster = FakeCluster()
-    monkeypatch.setattr(Actors, "make_cluster", lambda address: cluster)
+    monkeypatch.setattr(Actors, "_df_make_cluster", lambda address: cluster)
     yield cluster
     cluster.actors.clear()  # pytest keeps the cluster, and they what they were sent
     dataflow.seed(None)

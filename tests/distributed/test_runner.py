@@ -291,7 +291,7 @@ def test_arrays_are_the_same_if_actors_are_lost(fake, distance):
 
 
 def test_a_loop_that_keeps_everything_does_not_wait(fake, monkeypatch):
-    monkeypatch.setattr(RayRunner, "bytes_shared", lambda self: 1 << 20)
+    monkeypatch.setattr(RayRunner, "_df_bytes_shared", lambda self: 1 << 20)
     with remote(MapData(Numbers(100), lambda dp: [np.full(10_000, dp[0])])) as df:
         found = list(df)
     assert [array[-1] for (array,) in found] == list(range(100))

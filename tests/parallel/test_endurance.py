@@ -63,8 +63,8 @@ class Rows(DataFlow):
 class Watched(MultiProcessRunnerZMQ):
     """A runner that tells what its arenas hold, as the system counts it."""
 
-    def make_codec(self):
-        codec = super().make_codec()
+    def _df_make_codec(self):
+        codec = super()._df_make_codec()
         self.limit = codec.budget.limit
         self.status_bytes = divided(self.limit)[0][0].start
         self.files = [codec.port(k).arena.descriptors()[0].fd for k in range(self.num_workers)]

@@ -261,7 +261,7 @@ def test_by_default_several_workers_lose_nothing_but_what_is_dropped(kind):
 def test_by_default_a_flow_without_a_length_never_ends_and_says_so(kind, caplog):
     caplog.set_level(logging.INFO, "dataflow")
     with parallel_map(kind, Lengthless(3), 2, double) as df:
-        assert df.endless
+        assert df._df_endless
         assert len(list(itertools.islice(df, 100))) == 100
         next(iter(df))
     assert sum("strict=True" in record.message for record in caplog.records) == 1
@@ -602,7 +602,7 @@ def test_strict_maps_are_map_data(kind, n, num, buffer_size, drop, naps, taken, 
 
 def test_an_endless_input_has_endless_strict_passes(kind):
     with parallel_map(kind, RepeatedData(Numbers(3), -1), 2, double, strict=True, buffer_size=5) as df:
-        assert df.endless
+        assert df._df_endless
         assert list(itertools.islice(df, 7)) == [[0], [2], [4], [0], [2], [4], [0]]
 
 

@@ -123,7 +123,7 @@ def test_too_little_is_refused_and_a_number_is_wanted(make):
 
 def test_messages_and_arrays_are_bounded_together():
     df = limited("zmq", Share(), 4, max_bytes=80 * MIB)
-    codec = df.make_codec()
+    codec = df._df_make_codec()
     assert codec.budget.limit + queued_bytes(80 * MIB) == 80 * MIB
     codec.close()
 
@@ -134,8 +134,8 @@ def test_messages_and_arrays_are_bounded_together():
 class Watched:
     """A runner that lets the test see what its workers hold."""
 
-    def make_codec(self):
-        codec = super().make_codec()
+    def _df_make_codec(self):
+        codec = super()._df_make_codec()
         self.budget = codec.budget
         self.arenas = [codec.port(k).arena for k in range(self.num_workers)]
         return codec

@@ -200,7 +200,7 @@ def dataflow_batches(ds):
 
 def with_restarts(kind, num, more):
     df = runner(kind, Forever, num)
-    df.set_restarts(more)
+    df._df_set_restarts(more)
     return df
 
 

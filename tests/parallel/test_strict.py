@@ -113,7 +113,7 @@ def test_an_empty_pass_ends_at_once(kind):
 
 def test_an_endless_flow_stays_endless_and_in_order(kind):
     with strict(kind, RepeatedData(listed(3), -1), 2) as df:
-        assert df.endless
+        assert df._df_endless
         assert list(itertools.islice(df, 10)) == [[k % 3] for k in range(10)]
 
 

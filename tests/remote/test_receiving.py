@@ -149,7 +149,7 @@ def test_the_sender_may_be_the_one_who_is_bound(sender_first, free_address):
 
 def test_without_a_number_passes_do_not_end():
     with receiver(None) as df:
-        assert df.endless
+        assert df._df_endless
         sending = Sending(RepeatedData(numbers(3), -1), df.addresses[0])
         assert [k for (k,) in itertools.islice(df, 7)] == [0, 1, 2, 0, 1, 2, 0]
     assert sending.wait_result() >= 7  # closed: the sender ends, and says how many were taken

@@ -77,10 +77,10 @@ def test_it_runs_in_the_worker_of_a_runner():
 
 
 def test_order_and_reproducibility_are_told():
-    assert BackgroundData(drawn, n_proc=2).reproducible
-    assert not BackgroundData(drawn, n_proc=2, ordered=False).reproducible
-    assert BackgroundData(drawn, n_proc=1, ordered=False).reproducible
-    assert BackgroundData(drawn).endless and not BackgroundData(drawn).addressable
+    assert BackgroundData(drawn, n_proc=2)._df_reproducible
+    assert not BackgroundData(drawn, n_proc=2, ordered=False)._df_reproducible
+    assert BackgroundData(drawn, n_proc=1, ordered=False)._df_reproducible
+    assert BackgroundData(drawn)._df_endless and not BackgroundData(drawn).addressable
 
 
 def test_a_failure_is_told_until_it_is_reset():

@@ -22,14 +22,14 @@ def filled(*values):
 def test_the_sentinel_ends_a_pass_and_the_next_takes_what_follows():
     df = DataFromQueue(filled([1], "end", [2], [3], "end"), sentinel="end")
     assert [list(df), list(df)] == [[[1]], [[2], [3]]]
-    assert not df.endless
+    assert not df._df_endless
 
 
 def test_without_a_sentinel_a_pass_has_no_end():
     df = DataFromQueue(filled(None, None))
     iterator = iter(df)
-    assert df.endless and [next(iterator), next(iterator)] == [None, None]
-    assert pickle.loads(pickle.dumps(queues.DataFromQueue(CanBePickled()))).endless
+    assert df._df_endless and [next(iterator), next(iterator)] == [None, None]
+    assert pickle.loads(pickle.dumps(queues.DataFromQueue(CanBePickled())))._df_endless
 
 
 class CanBePickled:

@@ -141,8 +141,8 @@ def iterates_again_and_again(case: Case) -> None:
             found = one_pass(df)
             assert len(found) >= 2
             length = known_length(df)
-            assert df.endless or length in {None, len(found)}
-        if not df.endless:
+            assert df._df_endless or length in {None, len(found)}
+        if not df._df_endless:
             assert isinstance(list(df), list)  # also without a length
     assert bool(df) is True
 
@@ -219,13 +219,13 @@ def addressing_gives_the_same_as_iterating(case: Case) -> None:
         df = case.make()
         assert df.addressable is case.addressable
         if not case.addressable:
-            with pytest.raises(NotAddressable, match=type(df.unaddressable()).__name__):
+            with pytest.raises(NotAddressable, match=type(df._df_unaddressable()).__name__):
                 df[0]
-            if not df.indexed:
+            if not df._df_indexed:
                 with pytest.raises(NotAddressable, match=type(df).__name__):
-                    df.at([np.arange(1)], Stream(0))
+                    df._df_at([np.arange(1)], Stream(0))
             return
-        if df.endless:
+        if df._df_endless:
             assert one_pass(df) == plain(df[:MOST])[1]
             return
         n = len(df)

@@ -142,7 +142,7 @@ def test_two_threads_do_not_share_a_generator():
         stream = root_stream(df)
 
         def read(p):
-            found[p] = list(df.run_pass(p, stream))
+            found[p] = list(df._df_run_pass(p, stream))
 
         threads = [threading.Thread(target=read, args=(p,)) for p in range(2)]
         for thread in threads:
@@ -158,7 +158,7 @@ def test_two_threads_do_not_share_a_generator():
 def test_the_generators_of_a_node_travel_without_it():
     with seeded(3):
         df = RandomMapData(BatchData(RepeatedDataPoint(numbers(8), 2), 2), lambda dp, rng: [int(rng.integers(10**9))])
-        rngs = pickle.loads(pickle.dumps(df.index_rngs(root_stream(df), len(df))))
+        rngs = pickle.loads(pickle.dumps(df._df_index_rngs(root_stream(df), len(df))))
         asked = [3, 0, 17, 9, 3]
         assert [[int(rngs.at(k).integers(10**9))] for k in asked] == [df[k] for k in asked]
         assert int(rngs.of(2, 1).integers(10**9)) == df[17][0]

@@ -80,14 +80,14 @@ def test_an_input_without_a_length_leaves_the_join_without_one():
 
 def test_an_endless_input_does_not_limit_the_length():
     df = JoinData([RepeatedData(numbers(2, 10), -1), numbers(3)])
-    assert len(df) == 3 and not df.endless
+    assert len(df) == 3 and not df._df_endless
     assert [list(df), list(df)] == [[[10, 0], [11, 1], [10, 2]], [[11, 0], [10, 1], [11, 2]]] == [df[0:3], df[3:6]]
     assert len(JoinData([LocallyShuffleData(numbers(2), 2), numbers(3)])) == 3
 
 
 def test_only_endless_inputs_make_an_endless_join():
     df = JoinData([RepeatedData(numbers(2), -1), RepeatedData(numbers(3), -1)])
-    assert df.endless and list(itertools.islice(df, 3)) == [[0, 0], [1, 1], [0, 2]] == df[0:3]
+    assert df._df_endless and list(itertools.islice(df, 3)) == [[0, 0], [1, 1], [0, 2]] == df[0:3]
 
 
 def test_the_same_flow_twice_is_reset_once_and_read_at_two_places():
@@ -120,7 +120,7 @@ def test_a_concatenation_counts_its_passes():
     df = ConcatData([numbers(2), numbers(0), numbers(1, 5)])
     assert len(df) == 3 and df[0:7] == [[0], [1], [5], [0], [1], [5], [0]]
     endless = ConcatData([numbers(1), RepeatedData(numbers(2), -1)])
-    assert endless.endless and not endless.addressable
+    assert endless._df_endless and not endless.addressable
     assert list(itertools.islice(endless, 4)) == [[0], [0], [1], [0]]
 
 

@@ -94,13 +94,13 @@ def test_flows_are_chosen_as_often_as_their_probability_says(pair):
     endless = [RepeatedData(numbers(1, k), -1) for k in range(3)]
     df = RandomChooseData([pair(entry) for entry in zip(endless, (0.7, 0.2, 0.1), strict=True)])
     count = Counter(itertools.islice(df, 4000))
-    assert df.endless
+    assert df._df_endless
     assert abs(count[0] / 4000 - 0.7) < 0.05 and abs(count[2] / 4000 - 0.1) < 0.05
 
 
 def test_a_pass_ends_when_the_chosen_flow_has_no_more():
     df = RandomChooseData([numbers(3), numbers(50, 100)])
-    assert not df.endless
+    assert not df._df_endless
     for _ in range(3):
         found = list(df)
         few = [k for k in found if k < 100]

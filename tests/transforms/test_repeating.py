@@ -40,7 +40,7 @@ def test_repeated_passes_are_consecutive_passes_of_the_input():
 
 def test_the_length_is_that_of_all_passes_or_endless():
     assert len(RepeatedData(numbers(3), 4)) == 12
-    assert not RepeatedData(numbers(3), 4).endless
+    assert not RepeatedData(numbers(3), 4)._df_endless
     with pytest.raises(LengthUnknown, match="never ends"):
         len(RepeatedData(numbers(3), -1))
 
@@ -121,7 +121,7 @@ class Plain(RepeatedData):
         super().__init__(ds, 1)
 
     @property
-    def indexed(self):
+    def _df_indexed(self):
         return False
 
 

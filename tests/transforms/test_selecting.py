@@ -69,7 +69,7 @@ def test_a_number_of_components_gives_a_length_and_indexes():
     assert len(df) == 6
     assert list(df) == df[0:6] == [[1], [2], [3], (4,), (5,), (6,)]
     assert [df[k] for k in (5, 0, 7)] == [(6,), [1], [2]]
-    assert df.grain == 3
+    assert df._df_grain == 3
 
 
 def test_neighbours_that_come_from_one_datapoint_are_made_once():
