@@ -15,10 +15,11 @@ iterates counts passes, in its `Life`. A node written by a user, with nothing bu
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,32 @@ from dataflow.passes import next_pass, open_flow, picking, root_stream, running_
 from dataflow.seeding import Rng, Stream, rng
 from dataflow.traits import Traits
 
-__all__ = ["Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "require_flow"]
+__all__ = ["Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
+
+T = TypeVar("T")
 
 Blocks = Iterable[NDArray[np.int64]]
 """Finite arrays of indexes, int64 (k,), each asked for when the datapoints before it were given."""
 
 _RESET = 1  # the purpose word of a generator that serves reset_state, not a pass
+
+
+class _Computed(Generic[T]):
+    """A read-only property that an attribute of the same name, set by a user's node, replaces.
+
+    A `property` would refuse that assignment.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, node: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, node: object, owner: type) -> T: ...
+    def __get__(self, node: object | None, owner: type) -> Self | T:
+        return self if node is None else self._compute(node)
 
 
 class DataFlow(Traits):
@@ -80,6 +101,16 @@ class DataFlow(Traits):
         """Whether a pass never ends."""
         return False
 
+    @property
+    def _df_addressable(self) -> bool:
+        return self._df_unaddressable() is None
+
+    def _df_close(self) -> None:
+        """Close this node and what is below it. Idempotent."""
+        life_of(self).end_session()
+        for ds in self._df_inputs:
+            close_flow(ds)
+
     # -- what users call ----------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
@@ -120,10 +151,10 @@ class DataFlow(Traits):
             raise Dropped(f"the datapoint at index {index} of {type(self).__name__} was dropped: a map returned None")
         return dp
 
-    @property
+    @_Computed
     def addressable(self) -> bool:
         """Whether ``df[index]`` works: every node of the chain has to support it."""
-        return self._df_unaddressable() is None
+        return self._df_addressable
 
     def _df_unaddressable(self) -> DataFlow | None:
         """The first node, from above, that cannot be addressed; None if all can."""
@@ -145,9 +176,7 @@ class DataFlow(Traits):
 
         Iterating the flow again starts afresh.
         """
-        life_of(self).end_session()
-        for ds in self._df_inputs:
-            ds.close()
+        self._df_close()
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +184,7 @@ class DataFlow(Traits):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        close_flow(self)
 
     def get_data(self) -> Iterator[Any]:
         """The old name of ``iter(df)``."""
@@ -177,6 +206,17 @@ class DataFlow(Traits):
         adopt(cls)
 
 
+class _MissingInput:
+    """The attribute `ds` of a node whose `__init__` did not set it."""
+
+    def __get__(self, node: object | None, owner: type) -> Self:
+        if node is None:
+            return self
+        raise AttributeError(
+            f"{type(node).__name__} has no input: its __init__ must call super().__init__(ds), or set self.ds"
+        )
+
+
 class ProxyDataFlow(DataFlow):
     """A node over one input, which it passes on unless a subclass says otherwise.
 
@@ -186,6 +226,10 @@ class ProxyDataFlow(DataFlow):
     Raises:
         TypeError: `ds` is no dataflow; the message names the source that makes one.
     """
+
+    ds: DataFlow
+    if not TYPE_CHECKING:
+        ds = _MissingInput()  # replaced by the attribute that `__init__` sets
 
     def __init__(self, ds: DataFlow) -> None:
         self.ds = require_flow(ds, type(self).__name__)
@@ -254,6 +298,28 @@ class RNGDataFlow(DataFlow):
     @rng.setter
     def rng(self, value: Rng) -> None:
         self.__dict__["_df_rng"] = value
+
+
+def close_flow(df: DataFlow) -> None:
+    """Close `df`, also where a user's node gave the name `close` another meaning.
+
+    A `close` of the user's own is called if it is a method without parameters: then it closes what the node holds.
+    An attribute of that name, or a method with parameters, is something else, and is left alone.
+    """
+    own = getattr(type(df), "close", None)
+    if own is not DataFlow.close and "close" not in vars(df) and _takes_self_only(own):
+        df.close()
+    df._df_close()
+
+
+def _takes_self_only(method: object) -> bool:
+    code = getattr(method, "__code__", None)
+    return (
+        code is not None
+        and code.co_argcount == 1
+        and not code.co_kwonlyargcount
+        and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    )
 
 
 def require_flow(ds: Any, owner: str) -> DataFlow:

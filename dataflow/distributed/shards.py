@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow
+from dataflow.base import Blocks, DataFlow, close_flow
 from dataflow.datapoint import components, present, selected, stack
 from dataflow.errors import ShapeMismatch, WorkerError
 from dataflow.passes import open_flow
@@ -79,10 +79,10 @@ class Shard:
                 raise WorkerError("".join(traceback.format_exception_only(error)).strip()) from error
             raise
         finally:
-            of.df.close()
+            close_flow(of.df)
 
     def _datapoints(self, of: FlowPass) -> Iterator[Any]:
-        if not of.df.addressable:
+        if not of.df._df_addressable:
             return of.df._df_run_pass(of.p, of.stream)
         return present(of.df._df_at(self._indexes(of), of.stream))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dataflow.adoption import in_place
-from dataflow.base import DataFlow
+from dataflow.base import DataFlow, close_flow
 from dataflow.life import life_of
 from dataflow.passes import open_flow
 from dataflow.seeding import Stream
@@ -50,4 +50,4 @@ class Produce:
         # A thread that was left behind and returns late must not close what its successor has opened. It may do the
         # same job.
         if life_of(self.df).worked_by is threading.current_thread():
-            self.df.close()
+            close_flow(self.df)

@@ -173,7 +173,7 @@ class ParallelMap(Looped, MapData):
         tolerance_of(self).begin_pass()
         first = p * self._stride
         ticket = engine.begin_pass(first)
-        if not self.with_rng or not self.ds.addressable:
+        if not self.with_rng or not self.ds._df_addressable:
             source = Reading(one_pass(self.ds, p, stream))
         else:
             # What was dropped below keeps its position, and so do the random numbers of those after it.

@@ -76,7 +76,7 @@ class Runner(Looped):
     @property
     def _df_by_index(self) -> bool:
         """Whether its workers are asked for indexes."""
-        return self.strict and all(ds.addressable for ds in self._df_flows())
+        return self.strict and all(ds._df_addressable for ds in self._df_flows())
 
     def _df_flows(self) -> Sequence[DataFlow]:
         """The flow of each worker."""

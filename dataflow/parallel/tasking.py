@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import Blocks, DataFlow
+from dataflow.base import Blocks, DataFlow, close_flow
 from dataflow.datapoint import HOLE, stack
 from dataflow.life import life_of
 from dataflow.parallel.regrouping import stacks_evenly
@@ -76,7 +76,7 @@ class _Tasks:
         # A thread that was left behind and returns late must not close what its successor has opened. It may do the
         # same job.
         if life_of(self.node).worked_by is threading.current_thread():
-            self.node.close()
+            close_flow(self.node)
 
 
 class Handed(DataFlow):

@@ -100,7 +100,7 @@ class RandomMapData(MapData):
         self._df_own_root = root_seed(self, seed)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        if self.ds.addressable:
+        if self.ds._df_addressable:
             return order_by_index(self, p, stream)  # what was dropped below keeps its position
         if not self.ds._df_endless:
             return self._numbered(p, p, stream)

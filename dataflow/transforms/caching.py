@@ -69,8 +69,8 @@ class CacheData(ProxyDataFlow):
         self._memory.clear()
         super().reset_state()
 
-    def close(self) -> None:
-        super().close()
+    def _df_close(self) -> None:
+        super()._df_close()
         self._memory.clear()
 
     # -- input that can be addressed: every position is read when it is asked for --------------------------------------
@@ -103,7 +103,7 @@ class CacheData(ProxyDataFlow):
     # -- input that is only a sequence of passes: its first pass is recorded -------------------------------------------
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        if self.ds.addressable:
+        if self.ds._df_addressable:
             return pass_by_index(self, p, stream)
         recording = self._remembered(stream)
         if not isinstance(recording, _Recording) or recording.failed:

@@ -70,7 +70,7 @@ def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> It
 
     A flow that never ends has no passes; where it can be addressed, each pass reads on behind the last one.
     """
-    if num_taken is not None and df._df_endless and df.addressable:
+    if num_taken is not None and df._df_endless and df._df_addressable:
         return present(df._df_at(onwards(p * num_taken, num_taken), stream))
     return df._df_run_pass(p, stream)
 

@@ -54,7 +54,7 @@ class RandomMixData(SeveralInputs, RNGDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         lengths = tuple(map(len, self._df_flows))
-        if self._df_indexed and all(ds.addressable for ds in self._df_flows):
+        if self._df_indexed and all(ds._df_addressable for ds in self._df_flows):
             return pass_by_index(self, p, stream)
         numbers, _ = self._order(lengths, stream, p)
         passes = [ds._df_run_pass(p, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]

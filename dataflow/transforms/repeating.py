@@ -179,7 +179,7 @@ class FixedSizeData(ProxyDataFlow):
         n = known_length(self.ds)
         if n == 0:
             raise self._empty()
-        if self.ds.addressable:
+        if self.ds._df_addressable:
             begin = int(self._below(np.array([p * self._size]))[0])
             datapoints = self._present(self.ds._df_at(onwards(begin, self._size), stream), 2 * n if n else _MANY)
         elif self.keep_state:

@@ -134,7 +134,7 @@ class ResumableData(ProxyDataFlow):
 
     def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The datapoints from the bookmark to the end of its pass; the bookmark goes along."""
-        if not self.ds.addressable:
+        if not self.ds._df_addressable:
             datapoints = islice(self.ds._df_run_pass(mark.p, stream), mark.offset, None)
             return chain(map(mark.moved, datapoints), mark.turned())
         if self.ds._df_endless:
@@ -177,7 +177,7 @@ def _require_order(ds: DataFlow) -> None:
                 f"ResumableData: the order in which {name} gives datapoints is not defined, so there is no place to "
                 "resume at. Of a runner with several workers use one, or strict=True; of a queue, make a list"
             )
-    continuing = None if ds.addressable else _continuing(ds)
+    continuing = None if ds._df_addressable else _continuing(ds)
     if continuing is not None:
         raise NotReproducible(
             f"ResumableData: a pass of {type(continuing).__name__} goes on where the last one stopped, so it cannot be "
@@ -188,7 +188,7 @@ def _require_order(ds: DataFlow) -> None:
 
 def _continuing(df: DataFlow) -> DataFlow | None:
     """The first node whose passes depend on those before; None if there is none."""
-    if df.addressable and not df._df_endless:
+    if df._df_addressable and not df._df_endless:
         return None  # what is below is read by index
     if df._df_continues:
         return df

@@ -1,0 +1,221 @@
+"""Any name is free for the attributes and methods of users' own nodes."""
+
+import pytest
+
+import dataflow
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromList,
+    FixedSizeData,
+    MapData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadRunner,
+    ProxyDataFlow,
+    RandomMixData,
+    ResumableData,
+    RNGDataFlow,
+)
+
+NAMES = """
+    action address addressable allocate anchors annotations arena args array at attributes augment aug axis
+    background backend batch batch_size batches begin bins bounds box boxes bucket buckets buffer bytes cache cached
+    call callback categories channel channels check chunk chunks classes cleanup close codec collate columns
+    compared components config context continues copy count counts crop cursor data dataset datasets decode decoder
+    depth description dims directory done draws dtype encode encoder end endless engine entries entropy epoch epochs
+    error errors examples executor extra failures fields file filename files filter first flags flow flows fn folder
+    format frames func function generator grain group groups handle handles headers height image images index
+    indexed indexes indices info init input inputs instance items iterator job jobs joins key keys kernel kind label
+    labels last length level life limit lines list load loader lock log logger longest map mapping mask masks
+    maximum mean memory message meta metadata minimum mode model name names next node num num_proc num_workers
+    objects offset offsets open options order original output outputs own_rank own_root owner parameters parse paths
+    path pid pipe place pool position prefetch prepare process processes progress queue random range rank read
+    reader ready records remote_inputs repeat report reproducible reset root rows run run_pass sample samples scale
+    schedule seed self_test session shape shapes shard shuffle size socket source split stack stands_for start state
+    state_dict statistics std step steps stop stream strict subset table target task tasks thread threads timeout
+    title tolerance trace train transform unaddressable update url value values version video wait width window word
+    words worker workers
+""".split()  # noqa: SIM905 (a list of words)
+INPUT = {"ds"}  # what ProxyDataFlow itself promises
+ALL = [name for word in NAMES for name in (word, f"_{word}")]
+
+
+def raise_if_called(self):
+    raise AssertionError("the package called a method of the user's")
+
+
+def takes_more(self, *arguments):
+    raise AssertionError("the package called a method of the user's")
+
+
+def make_node(kind, how, names):
+    """A node as users write them: `kind` says from which class, `how` what the names are."""
+
+    def __init__(self):
+        if kind == "transform":
+            ProxyDataFlow.__init__(self, DataFromList([[1], [2]], shuffle=False))
+        if how == "attribute":
+            for name in names:
+                setattr(self, name, ["a", "b"])
+
+    def __iter__(self):
+        for k, dp in enumerate(self.ds if kind == "transform" else ([1], [2])):
+            if kind == "rng":
+                self.rng.integers(5)
+            if how == "attribute":
+                assert all(vars(self)[name] == ["a", "b"] for name in names), "an attribute was overwritten"
+            assert dp == [k + 1]
+            yield dp
+
+    # A method `close` without parameters is the documented way to release what a node holds.
+    methods = {name: takes_more if name == "close" else raise_if_called for name in names} if how == "method" else {}
+    bases = {"source": DataFlow, "transform": ProxyDataFlow, "rng": RNGDataFlow}
+    body = {**methods, "__init__": __init__, "__iter__": __iter__, "__len__": lambda self: 2}
+    return type("Mine", (bases[kind],), body)()
+
+
+POSITIONS = {
+    "alone": (lambda df: df, [[1], [2]]),
+    "below a map": (lambda df: MapData(df, lambda dp: dp), [[1], [2]]),
+    "below a batch": (lambda df: BatchData(df, 2, use_list=True), [[[1, 2]]]),
+    "in a mixture": (lambda df: RandomMixData([df, DataFromList([[3]])]), [[1], [2], [3]]),
+    "below a fixed size": (lambda df: FixedSizeData(df, 2, keep_state=False), [[1], [2]]),
+    "in a thread": (lambda df: MultiThreadRunner(lambda: df, 5, 1, strict=True), [[1], [2]]),
+    "in a process": (lambda df: MultiProcessRunner(df, 5, 1, strict=True), [[1], [2]]),
+    "in a process, over ZeroMQ": (lambda df: MultiProcessRunnerZMQ(df, 1, strict=True), [[1], [2]]),
+    "below a parallel map": (lambda df: MultiProcessMapData(df, 1, lambda dp: dp, strict=True), [[1], [2]]),
+    "in a spawned process": (lambda df: MultiProcessRunner(df, 5, 1, strict=True, context="spawn"), [[1], [2]]),
+}
+KINDS = ("source", "transform", "rng")
+SPAWNED = "in a spawned process"
+
+
+def check_names(kind, how, names, position):
+    make, expected = POSITIONS[position]
+    for outermost in (lambda df: df, ResumableData):
+        with outermost(make(make_node(kind, how, names))) as df:
+            df.reset_state()
+            for _ in range(2):
+                found = list(df)
+                assert (sorted(found) if position == "in a mixture" else found) == expected
+            assert len(df) == len(expected)
+            if isinstance(df, ResumableData):
+                df.load_state_dict(df.state_dict())
+                assert len(list(df)) in {0, len(expected)}
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["attribute", "method"])
+def test_two_hundred_names_are_free_for_a_users_node(how, kind, position):
+    assert len(NAMES) >= 200
+    check_names(kind, how, [*ALL, *(() if kind == "transform" else INPUT)], position)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ALL)
+def test_each_name_alone_is_free(name):
+    for kind in KINDS:
+        for how in ("attribute", "method"):
+            for position in POSITIONS:
+                if "process" not in position and "parallel" not in position:
+                    check_names(kind, how, [name], position)
+
+
+@pytest.mark.parametrize("base", [DataFlow, ProxyDataFlow, RNGDataFlow])
+def test_what_a_node_inherits_is_public_or_has_the_prefix(base):
+    public = {"addressable", "close", "get_data", "reset_state", "size", "statistics"}
+    own = {DataFlow: set(), ProxyDataFlow: {"ds"}, RNGDataFlow: {"rng"}}[base]
+    others = [name for name in dir(base) if not (name.startswith("__") and name.endswith("__"))]
+    assert {name for name in others if not name.startswith("_df_")} <= public | own
+
+
+def instances():
+    src = DataFromList([[k] for k in range(4)], shuffle=False)
+    special = {
+        "DataFromGenerator": lambda: dataflow.DataFromGenerator(lambda: iter([[1]])),
+        "DataFromIterable": lambda: dataflow.DataFromIterable([[1]]),
+        "DataFromList": lambda: src,
+        "FakeData": lambda: dataflow.FakeData([[2]], 3),
+        "BatchData": lambda: BatchData(src, 2),
+        "BatchDataByShape": lambda: dataflow.BatchDataByShape(src, 2, 0),
+        "CacheData": lambda: dataflow.CacheData(src),
+        "FilterData": lambda: dataflow.FilterData(src, bool),
+        "FixedSizeData": lambda: FixedSizeData(src, 2),
+        "JoinData": lambda: dataflow.JoinData([src, src]),
+        "LocallyShuffleData": lambda: dataflow.LocallyShuffleData(src, 2),
+        "MapData": lambda: MapData(src, list),
+        "MapDataComponent": lambda: dataflow.MapDataComponent(src, abs),
+        "PrintData": lambda: dataflow.PrintData(src),
+        "RandomMapData": lambda: dataflow.RandomMapData(src, lambda dp, rng: dp),
+        "RandomMixData": lambda: RandomMixData([src, src]),
+        "ResumableData": lambda: ResumableData(src),
+        "ShardData": lambda: dataflow.ShardData(src, 0, 2),
+        "TestDataSpeed": lambda: dataflow.TestDataSpeed(src),
+    }
+    runners = {
+        "MultiProcessRunner": lambda: MultiProcessRunner(src, 5, 2),
+        "MultiProcessRunnerZMQ": lambda: MultiProcessRunnerZMQ(src, 2),
+        "MultiThreadRunner": lambda: MultiThreadRunner(lambda: DataFromList([[1]]), 5, 2),
+        "MultiProcessMapData": lambda: MultiProcessMapData(src, 2, list),
+        "MultiThreadMapData": lambda: dataflow.MultiThreadMapData(src, 2, list),
+        "MultiProcessMapAndBatchData": lambda: dataflow.MultiProcessMapAndBatchData(src, 2, list, 2),
+        "RayRunner": lambda: dataflow.RayRunner(src, 2),
+        "RayMapData": lambda: dataflow.RayMapData(src, 2, list),
+    }
+    yield from ((name, make, 25) for name, make in special.items())
+    yield from ((name, make, 30) for name, make in runners.items())
+
+
+@pytest.mark.parametrize(("name", "make", "max_names"), [pytest.param(*case, id=case[0]) for case in instances()])
+def test_completion_shows_what_a_user_may_call(name, make, max_names):
+    public = [shown for shown in dir(make()) if not shown.startswith("_")]
+    assert len(public) <= max_names, public
+
+
+def test_a_close_of_the_users_own_closes_what_the_node_holds():
+    class Held(ProxyDataFlow):
+        closed = 0
+
+        def __iter__(self):
+            yield from self.ds
+
+        def close(self):
+            self.closed += 1
+
+    held = Held(DataFromList([[1]]))
+    with MapData(BatchData(held, 1), lambda dp: dp) as df:
+        list(df)
+        below = iter(held.ds)
+    assert held.closed == 1
+    with pytest.raises(dataflow.DataFlowTerminated):
+        next(below)  # closed although the user's method does not pass it on
+
+
+@pytest.mark.parametrize("misuse", [list, len, lambda df: BatchData(df, 1)])
+def test_a_forgotten_call_of_the_base_class_says_so(misuse):
+    class Forgets(ProxyDataFlow):
+        def __init__(self, ds):
+            pass
+
+        def __iter__(self):
+            yield from self.ds
+
+    with pytest.raises(AttributeError, match=r"Forgets has no input: its __init__ must call super\(\).__init__\(ds\)"):
+        misuse(Forgets(DataFromList([[1]])))
+
+
+def test_a_node_with_an_input_of_another_name_needs_no_ds():
+    class Renamed(ProxyDataFlow):
+        def __init__(self, flow):
+            self.flow = flow
+
+        def __iter__(self):
+            yield from self.flow
+
+        def __len__(self):
+            return len(self.flow)
+
+    assert list(MapData(Renamed(DataFromList([[1]])), lambda dp: dp)) == [[1]]
