@@ -26,6 +26,9 @@ class Traits:
     _df_own_rank: int | None = None
     """Which share of its input this node takes; None if it is no shard, or the only one."""
 
+    _df_run_settings: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that say how this node is run, not which datapoints it gives: a fingerprint ignores them."""
+
     _df_remote_inputs: ClassVar[bool] = False
     """Whether the inputs are reset and iterated elsewhere, by workers."""
 
@@ -114,5 +117,6 @@ class Traits:
     @property
     def _df_compared(self) -> dict[str, Any]:
         """What a saved state compares besides types and lengths: the public attributes."""
-        found = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        settings = self._df_run_settings
+        found = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in settings}
         return {name: value for name, value in found.items() if name not in vars(Traits)} | {"seed": self._df_own_root}

@@ -27,6 +27,8 @@ __all__ = ["ObjectId", "PlasmaGetData", "PlasmaPutData"]
 class _StoreData(ProxyDataFlow):
     """What both nodes have in common: they run in a process that is connected to the cluster."""
 
+    _df_run_settings = frozenset({"socket", "timeout"})
+
     def __init__(self, ds: DataFlow, socket: str | None = None) -> None:
         super().__init__(ds)
         if socket is not None and "/" in socket and "://" not in socket:
@@ -35,11 +37,6 @@ class _StoreData(ProxyDataFlow):
                 "the path of a plasma store: it has left pyarrow, and Ray's own needs no path, so leave socket out"
             )
         self.socket = socket
-
-    @property
-    def _df_compared(self) -> dict[str, Any]:
-        # A saved state may be loaded on another cluster.
-        return {name: value for name, value in super()._df_compared.items() if name not in {"socket", "timeout"}}
 
     def reset_state(self) -> None:
         if self.socket is None and parent_process() is not None and not ray_package().is_initialized():

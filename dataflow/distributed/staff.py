@@ -39,6 +39,14 @@ class Actors(Staffed):
     """The choices of whatever has actors for workers."""
 
     _df_own_process = True
+    _df_run_settings = Staffed._df_run_settings | {
+        "actor_options",
+        "address",
+        "chunking",
+        "copy",
+        "in_flight",
+        "start_timeout",
+    }
     _df_make_cluster: ClassVar[Callable[[str | None], Cluster]] = RayCluster
 
     chunking: Chunking

@@ -12,14 +12,14 @@ from itertools import chain
 from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.errors import FileDamaged
+from dataflow.errors import FileDamaged, NotReproducible
 from dataflow.formats.fingerprints import describe, digest
 from dataflow.formats.loading import PathLike
 from dataflow.formats.records import Encoder
 from dataflow.formats.saving import Bar, alone, named
 from dataflow.formats.tfrecord import RecordReader, writing
 from dataflow.life import life_of, terminated
-from dataflow.passes import known_length, open_flow
+from dataflow.passes import known_length, open_flow, walk
 from dataflow.seeding import Stream
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions
 
@@ -41,8 +41,13 @@ class DiskCacheData(ProxyDataFlow):
     anew, and a warning says what has changed. What the input draws at random is drawn once; with another seed the file
     stays as it is.
 
+    The file belongs to the flow, not to how that is run: the number of workers, their buffers and timeouts may change
+    between runs, and a file filled without workers is valid over a strict runner or map. What mixes its datapoints (a
+    default runner of several workers, an unordered map) is refused, since a pass of it may lack datapoints and hold
+    others twice, and the file would keep that.
+
     Args:
-        ds: The input. Only its first pass is read.
+        ds: The input. Only one pass of it is read.
         path: The file. An index is kept beside it.
         fingerprint: Any text that says what `ds` is; change it when `ds` changes. None means that it is found out:
             nodes count by their classes and parameters, functions by module, qualified name and bytecode, files by size
@@ -51,6 +56,8 @@ class DiskCacheData(ProxyDataFlow):
 
     Raises:
         ValueError: A pass of `ds` never ends, so that it cannot be kept.
+        NotReproducible: A runner or map in `ds` mixes what its workers make; names it. Also if the input can be read
+            only once, and an attempt to fill the file was broken off.
         TypeError: Nobody can say whether a parameter of `ds` is the same in the next run; names it.
         NotStorable: A datapoint has no form on disk; names its component.
         OSError: The disk is full, for example. Nothing is left behind.
@@ -66,6 +73,7 @@ class DiskCacheData(ProxyDataFlow):
         >>> df.close(); folder.cleanup()
     """
 
+    _df_run_settings = frozenset({"_broke_off"})
     _df_remote_inputs = True  # they are reset only where the file is filled
 
     def __init__(
@@ -87,9 +95,11 @@ class DiskCacheData(ProxyDataFlow):
                 f"DiskCacheData keeps a whole pass, but a pass of {type(ds).__name__} never ends: cache its input "
                 "instead, or cut it with FixedSizeData"
             )
+        _require_whole_passes(ds)
         self.path = os.fspath(path)
         self.pickle = pickle
         self._description = describe(ds) if fingerprint is None else f"fingerprint {fingerprint}"
+        self._broke_off = False  # an attempt to fill the file has failed, so that the input may stand within a pass
 
     @property
     def fingerprint(self) -> str:
@@ -199,6 +209,8 @@ class DiskCacheData(ProxyDataFlow):
     def _fill(self, stream: Stream) -> None:
         encoder = Encoder(pickled=self.pickle)
         head = {"version": _VERSION, "fingerprint": self.fingerprint, "description": self._description}
+        self._rewind_input()
+        self._broke_off = True
         open_flow(self.ds, stream)
         name = os.path.basename(self.path)
         with (
@@ -211,3 +223,25 @@ class DiskCacheData(ProxyDataFlow):
                     record = encoder.encode(dp)
                 write(record)
                 bar.update()
+        self._broke_off = False
+
+    def _rewind_input(self) -> None:
+        """Let an input that continues where its last pass stopped begin a whole pass."""
+        continuing = [node for node in walk(self.ds, everywhere=True) if node._df_continues]
+        if self._broke_off and (source := next((node for node in continuing if not node._df_inputs), None)):
+            raise NotReproducible(
+                f"an attempt to fill {self.path} was broken off, and {type(source).__name__} has already given out the "
+                "first datapoints, so the file would lack them: create the flow again"
+            )
+        if any(self._broke_off or (node._df_remote_inputs and life_of(node).begun) for node in continuing):
+            self.ds.close()
+
+
+def _require_whole_passes(ds: DataFlow) -> None:
+    for node in walk(ds, everywhere=True):
+        if node._df_inputs and not node._df_reproducible:
+            raise NotReproducible(
+                f"DiskCacheData keeps one pass for all runs, but {type(node).__name__} mixes what its workers make: "
+                "their order is not defined, and by default datapoints may be missing or repeated. Pass strict=True "
+                "(and not ordered=False) to it"
+            )

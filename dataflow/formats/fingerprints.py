@@ -1,4 +1,7 @@
-"""What a flow is, as text: two flows that give the same datapoints because they are built alike have the same text.
+"""Fingerprint of a flow: a text that is the same for two flows that are built alike and so give the same datapoints.
+
+The text describes the flow, never how it is run: a runner or a parallel map counts as the node that does the same work
+without workers, and settings such as timeouts are left out. So a file that two workers have filled is valid with eight.
 
 Functions count by module, qualified name and bytecode, and by what they hold (constants, defaults, closures, attributes
 of partials). What they call does not count: a change inside a helper function is not noticed.
@@ -19,6 +22,8 @@ import numpy as np
 from dataflow.base import DataFlow
 from dataflow.formats.loading import DiskData
 from dataflow.seeding import Table
+from dataflow.transforms.fingerprints import without_workers
+from dataflow.transport.packed import PackedList
 
 __all__ = ["describe", "digest"]
 
@@ -40,6 +45,7 @@ def describe(df: DataFlow) -> str:
 
 
 def _node(df: DataFlow, indent: str) -> Iterator[str]:
+    df = without_workers(df)
     yield f"{indent}{type(df).__module__}.{type(df).__qualname__}"
     if df._df_adopted:
         yield f"{indent}  code {_code(type(df).__iter__.__wrapped__.__code__)}"  # type: ignore[attr-defined]
@@ -47,15 +53,17 @@ def _node(df: DataFlow, indent: str) -> Iterator[str]:
         status = os.stat(df.path)
         yield f"{indent}  file {status.st_size} bytes, changed at {status.st_mtime_ns}"
     below = {id(ds) for ds in df._df_inputs}
-    for name, value in sorted(vars(df).items()):
-        if name == "_df_life" or isinstance(value, Table) or _is_below(value, below):
+    ignored = df._df_run_settings | {"_df_life"}
+    counted = {name.removeprefix("_df_"): value for name, value in vars(df).items() if name not in ignored}
+    for name, value in sorted(counted.items()):
+        if isinstance(value, Table) or _is_below(value, below):
             continue
         try:
             yield f"{indent}  {name} = {_value(value)}"
         except _Indescribable as error:
             raise TypeError(
-                f"{type(df).__name__}.{name} holds {error}, of which nobody can say whether it is the same in the next "
-                "run. Give DiskCacheData a fingerprint= of your own, and change it when the flow changes"
+                f"{type(df).__name__}.{name} holds {error}, which cannot be compared with that of the next run. Give "
+                "DiskCacheData a fingerprint= of your own, and change it when the flow changes"
             ) from None
     for ds in df._df_inputs:
         yield from _node(ds, indent + "  ")
@@ -72,6 +80,8 @@ class _Indescribable(Exception):
 
 def _value(value: Any, levels: int = 0) -> str:
     kind = type(value)
+    if kind is PackedList:  # how a list is stored
+        value, kind = list(value), list
     if value is None or kind in {bool, int, float, complex, str, bytes} or isinstance(value, np.generic | np.dtype):
         return (
             repr(value)

@@ -143,6 +143,14 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         super().__init__(mapped, batch_size, remainder, use_list)
         self._mapped = mapped
 
+    @property
+    def _df_reproducible(self) -> bool:
+        return self._mapped._df_reproducible
+
+    @property
+    def _df_stands_for(self) -> Any:
+        return BatchData(self._mapped, self.batch_size, self.remainder, self.use_list)
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         batches = regrouped(
             self._mapped._df_run_pass(p, stream), self.batch_size, remainder=self.remainder, use_list=self.use_list

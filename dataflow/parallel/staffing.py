@@ -52,6 +52,22 @@ class Staffed(Terms, ProxyDataFlow):
     """A node that has workers."""
 
     _df_own_process: ClassVar[bool] = False  # whether a worker has global state of its own
+    _df_run_settings = frozenset(
+        {
+            "buffer_size",
+            "context",
+            "max_bytes",
+            "max_failures",
+            "max_restarts",
+            "num_workers",
+            "ordered",
+            "strict",
+            "thread_limit",
+            "timeout",
+            "_df_window",
+            "worker_init",
+        }
+    )
 
     num_workers: int
     _df_window: Window

@@ -70,6 +70,8 @@ class RemoteDataZMQ(Source):
         `RemoteDataZMQ` of tensorpack.dataflow.
     """
 
+    _df_run_settings = frozenset({"bind", "curve", "heartbeat", "hwm", "hwm_bytes", "insecure", "timeout"})
+
     def __init__(
         self,
         addr1: str,

@@ -46,6 +46,7 @@ class BackgroundData(Source):
         [((4, 8, 8), dtype('int16')), ((4, 8, 8), dtype('int16')), ((4, 8, 8), dtype('int16'))]
     """
 
+    _df_run_settings = frozenset({"context", "timeout"})
     _df_draws = True
     _df_endless = True
     _df_continues = True

@@ -15,7 +15,7 @@ import numpy as np
 from dataflow.base import DataFlow
 from dataflow.passes import known_length
 
-__all__ = ["Description", "described", "difference"]
+__all__ = ["Description", "described", "difference", "without_workers"]
 
 Description = dict[str, Any]
 """JSON: ``type`` and ``length`` of a node, its ``parameters`` as text, and the descriptions of its ``inputs``."""
@@ -27,8 +27,7 @@ _MOST_TEXT: Final = 200
 
 def described(df: DataFlow) -> Description:
     """The description of a chain."""
-    while df._df_stands_for is not df:
-        df = df._df_stands_for
+    df = without_workers(df)
     parameters = {name: _outline(value) for name, value in sorted(df._df_compared.items()) if not _holds_flows(value)}
     return {
         "type": type(df).__name__,
@@ -36,6 +35,16 @@ def described(df: DataFlow) -> Description:
         "parameters": parameters,
         "inputs": [described(ds) for ds in df._df_inputs],
     }
+
+
+def without_workers(df: DataFlow) -> DataFlow:
+    """The node that gives the same datapoints as `df` in one process; `df` itself if it has no workers.
+
+    A class of the user's with an ``__iter__`` of its own changes what comes out, so it represents itself.
+    """
+    while not df._df_adopted and df._df_stands_for is not df:
+        df = df._df_stands_for
+    return df
 
 
 def difference(saved: Description, here: Description) -> str | None:

@@ -51,16 +51,14 @@ class MapData(ProxyDataFlow):
         ([[10], [2]], ['MapData(<lambda>): datapoint 1 of pass 0: ZeroDivisionError: ...'])
     """
 
+    _df_run_settings = frozenset({"max_failures"})
+
     def __init__(self, ds: DataFlow, func: Callable[[Any], Any], *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
         if not callable(func):
             raise TypeError(f"{type(self).__name__} expects a function, got {type(func).__name__}")
         self.func = func
         self.max_failures = budget_of(self, max_failures)
-
-    @property
-    def _df_compared(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._df_compared.items() if name != "max_failures"}
 
     @property
     def failures(self) -> list[Failure]:

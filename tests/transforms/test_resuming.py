@@ -22,6 +22,7 @@ from dataflow import (
     JoinData,
     LocallyShuffleData,
     MapData,
+    MultiProcessMapAndBatchDataZMQ,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
     NotReproducible,
@@ -377,3 +378,11 @@ class Twice(DataFlow):
 def test_it_stands_outermost(above):
     with pytest.raises(TypeError, match="stands outermost"):
         list(above(ResumableData(numbers(3))))
+
+
+def test_a_state_of_batches_made_by_workers_is_loaded_without_workers():
+    def by_workers(num_workers):
+        return MultiProcessMapAndBatchDataZMQ(numbers(10), num_workers, list, 2, strict=True)
+
+    states = [ResumableData(df).state_dict()["flow"] for df in (by_workers(1), by_workers(3))]
+    assert states[0] == states[1] == ResumableData(BatchData(MapData(numbers(10), list), 2)).state_dict()["flow"]
