@@ -1,4 +1,6 @@
-"""Checksums: one of our own, which costs next to nothing, and CRC-32C, which the TFRecord format asks for.
+"""Checksums of files: CRC-32 for our own formats, CRC-32C for TFRecord, and the sum that files of release 0.1 have.
+
+A file names its algorithm (`ALGORITHM`), and which one it has never depends on what is installed.
 
 Python has no CRC-32C. The package google-crc32c computes it if it is installed. Else it is made of table look-ups that
 numpy does for many bytes at a time: a CRC is linear, so the CRC of a row of bytes is the exclusive or of what each byte
@@ -11,14 +13,28 @@ import functools
 import warnings
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["checksum", "crc32c", "masked_crc32c", "numpy_crc32c"]
+from dataflow.formats.damage import Damaged
 
-_LARGE = 8192  # bytes, from which on adding columns is faster than zlib's CRC-32
+__all__ = [
+    "ALGORITHM",
+    "check_version",
+    "checksum",
+    "checksum_of",
+    "crc32c",
+    "masked_crc32c",
+    "numpy_crc32c",
+    "old_checksum",
+]
+
+ALGORITHM: Final = "crc32"
+"""What files written by this release say about their checksums."""
+
+_LARGE = 8192  # bytes from which on `old_checksum` adds columns
 _COLUMNS = 255  # 64-bit words per row; odd, so that blocks of a file that change places change columns, too
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
@@ -30,11 +46,44 @@ _MASK_DELTA = 0xA282EAD8
 Words = NDArray[np.uint32]
 
 
-def checksum(data: Any, value: int = 0) -> int:
-    """A checksum of bytes, 32 bits wide, that goes on from `value`.
+checksum: Callable[..., int] = zlib.crc32
+"""CRC-32 of bytes; a second argument continues from the CRC of what came before."""
 
-    CRC-32 of what is short; of what is long, CRC-32 of the sums of its 255 columns of 64-bit words and of the rest. No
-    change of one bit, or of neighbouring bits, goes unnoticed; the length is not part of it.
+
+def checksum_of(algorithm: str | None) -> Callable[..., int]:
+    """The function of the algorithm that a file names.
+
+    Args:
+        algorithm: None if the file names none: then it was written by release 0.1.
+
+    Raises:
+        Damaged: There is no such algorithm.
+    """
+    if algorithm is None:
+        return old_checksum
+    if algorithm != ALGORITHM:
+        raise Damaged(f"its checksums are {algorithm!r}; this release reads {ALGORITHM!r}")
+    return checksum
+
+
+def check_version(version: Any, newest: int, algorithm: Any) -> None:
+    """Check what a file of ours says about itself: versions from 1 to `newest`; all after 1 name their checksums.
+
+    Raises:
+        Damaged: This release does not read such a file.
+    """
+    if type(version) is not int or not 1 <= version <= newest:
+        raise Damaged(f"a file of version {version}; this release reads versions 1 to {newest}")
+    if (version == 1) != (algorithm is None):
+        raise Damaged(f"a file of version {version} whose checksums are {algorithm!r}")
+    checksum_of(algorithm)
+
+
+def old_checksum(data: Any, value: int = 0) -> int:
+    """The checksum of files written by release 0.1, to verify those; continues from `value`.
+
+    CRC-32 of short data; of long data, CRC-32 of the sums of their 255 columns of 64-bit words and of the rest. Changes
+    that cancel in a column go unnoticed, so nothing new is written with it.
     """
     size = len(data)
     if size < _LARGE:

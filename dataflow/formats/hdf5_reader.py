@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from dataflow.errors import DataFlowTerminated
 from dataflow.extras import optional
+from dataflow.formats.checksums import check_version
 from dataflow.formats.columns import ENDS, Column, Table
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.dtypes import dtype_name, dtype_of
 from dataflow.formats.hdf5_writer import ABOUT, VERSION
 from dataflow.formats.loading import Positions, runs
-from dataflow.formats.records import Decoder
+from dataflow.formats.records import Decoder, row_key
 
 __all__ = ["HDF5Reader", "h5py_package"]
 
@@ -81,7 +82,8 @@ class HDF5Reader:
             dataset = self._dataset(name)
             if column is not None and column.is_record:
                 ends = self._dataset(name + ENDS)
-                stored.append(_Records(self, dataset, column, self.asked(lambda ends=ends: ends[:], name, 0, ends)))
+                found = self.asked(lambda ends=ends: ends[:], name, 0, ends)
+                stored.append(_Records(self, dataset, column, found, old=about["version"] == 1))
                 lengths[name] = len(ends)
             else:
                 stored.append(_Rows(self, dataset, column or self._foreign(name, dataset)))
@@ -102,8 +104,10 @@ class HDF5Reader:
             about = json.loads(bytes(self._file.attrs[ABOUT]))
         except Exception as error:  # h5py raises many types
             raise file_damaged(self.path, "", f"what it says about itself cannot be read ({error})") from error
-        if about["version"] != VERSION:
-            raise file_damaged(self.path, "", f"a file of version {about['version']}; this release reads {VERSION}")
+        try:
+            check_version(about["version"], VERSION, about.get("checksum"))
+        except Damaged as error:
+            raise file_damaged(self.path, "", error.reason) from None
         return about
 
     def _dataset(self, name: str) -> Any:
@@ -197,20 +201,23 @@ class _Rows:
 
 
 class _Records:
-    def __init__(self, reader: HDF5Reader, dataset: Any, column: Column, ends: NDArray[np.uint64]) -> None:
+    def __init__(
+        self, reader: HDF5Reader, dataset: Any, column: Column, ends: NDArray[np.uint64], *, old: bool
+    ) -> None:
         self.column = column
         self.row_bytes = int(ends[-1]) // len(ends) if len(ends) else 0
         self._reader = reader
         self._dataset = dataset
         self._ends = np.concatenate([np.zeros(1, np.uint64), ends])
+        self._old = old
 
     def values(self, first: int, end: int) -> list[Any]:
         dataset, name = self._dataset, self.column.name
         ends = self._ends[first : end + 1].tolist()
         data = memoryview(self._reader.asked(lambda: dataset[ends[0] : ends[-1]], name, first, dataset))
-        decode = Decoder(self._reader.path, f"dataset {name!r}, row", foreign=False).decode
+        decode = Decoder(self._reader.path, f"dataset {name!r}, row", foreign=False, old=self._old).decode
         return [
-            decode(data[begin - ends[0] : after - ends[0]], k)[name]
+            decode(data[begin - ends[0] : after - ends[0]], k, key=row_key(k))[name]
             for k, (begin, after) in enumerate(pairwise(ends), start=first)
         ]
 

@@ -11,16 +11,19 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from dataflow.formats.checksums import ALGORITHM
 from dataflow.formats.columns import ENDS, Column, Table
 from dataflow.formats.dtypes import dtype_of
-from dataflow.formats.records import Encoder
+from dataflow.formats.records import Encoder, row_key
 
 __all__ = ["ABOUT", "VERSION", "HDF5Writer", "is_native"]
 
 ABOUT: Final = "dataflow"
 """The attribute of the file that says what the datasets are."""
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Of the files that are written; files of version 1, whose records have other checksums, are read as well."""
+
 _CHUNK = 1 << 18  # bytes; HDF5 reads and verifies whole chunks
 _MOST_ROWS = 1 << 14  # of a chunk
 
@@ -94,7 +97,7 @@ class HDF5Writer:
     def _finish(self) -> None:
         for growing in self._growing:
             growing.finish()
-        about = {"version": VERSION, "size": self._num, "table": self._table.to_json()}
+        about = {"version": VERSION, "size": self._num, "table": self._table.to_json(), "checksum": ALGORITHM}
         self._file.attrs[ABOUT] = np.bytes_(json.dumps(about).encode())
         self._file.flush()
 
@@ -257,11 +260,13 @@ class _Records(_Growing):
         self._name = column.name
         self._encode = Encoder().encode
         self._new_ends: list[int] = []
+        self._num = 0
         self._end = 0
         self._size = 0
 
     def write(self, value: Any) -> None:
-        record = self._encode({self._name: value})
+        record = self._encode({self._name: value}, row_key(self._num))
+        self._num += 1
         self._pending.append(record)
         self._size += len(record)
         self._end += len(record)

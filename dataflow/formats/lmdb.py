@@ -1,8 +1,9 @@
 """Datapoints in an LMDB file, each under a key of its own.
 
-What the format allows is found out: a file that was cut off when it is opened, a datapoint that has changed when it is
-read for the first time, a key that is missing when it is asked for. LMDB itself trusts the pages that lead to a key: if
-one of these has changed, the process may crash. Nothing wrong is ever given out.
+Damage is reported: a file that was cut off when it is opened, a datapoint that has changed when it is read for the
+first time, a key that is missing when it is asked for. LMDB itself trusts the pages that lead to a key: if one of these
+has changed, the process may crash. It may also find another datapoint, which is reported, too, since the checksum of
+each covers its key. Wrong data are never given out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from dataflow.base import DataFlow
 from dataflow.formats.environments import lmdb_package
-from dataflow.formats.lmdb_reader import DatapointReader, KeyReader
+from dataflow.formats.lmdb_reader import DatapointReader, KeyReader, numbered
 from dataflow.formats.lmdb_writer import LMDBWriter
 from dataflow.formats.loading import DiskData, PathLike, Reader
 from dataflow.formats.records import Encoder
@@ -150,7 +151,7 @@ class LMDBSerializer:
         with replacing(target, overwrite=overwrite) as part, LMDBWriter(package, part, write_frequency) as writer:
             for number, dp in saved_pass(df, "LMDBSerializer"):
                 with named(number):
-                    record = encoder.encode(dp)
+                    record = encoder.encode(dp, numbered(number))
                 writer.put(number, record)
 
     @staticmethod

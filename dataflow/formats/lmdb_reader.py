@@ -13,7 +13,8 @@ import msgpack
 import numpy as np
 
 from dataflow.errors import DataFlowTerminated, FileDamaged
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.checksums import check_version
+from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.environments import AT_RANDOM, Environment
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.records import Decoder, is_record
@@ -27,7 +28,8 @@ _log = logging.getLogger("dataflow.formats")
 MARK: Final = b"!dataflow"
 """A key of files of ours. It comes before all digits, so that numbers can be appended behind it."""
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Of the files that are written; files of version 1, whose checksums are others, are read as well."""
 
 _LISTED = b"__keys__"  # where tensorpack keeps a list of all keys
 _NUM_ORDERED = 10**8  # numbers below it are in the order of their keys
@@ -88,25 +90,32 @@ class KeyReader:
         try:
             self._sorted = keys is None  # neighbours are neighbours in the file, too
             self._given = keys is not None
-            self.is_ours, self._keys = self._asked(lambda: self._find_keys(keys))
+            self.version = 0  # of a file of ours
+            self._keys = self._asked(lambda: self._find_keys(keys))
         except BaseException:
             self.file.close()
             raise
 
-    def _find_keys(self, keys: Sequence[str | bytes] | str | None) -> tuple[bool, Any]:
+    @property
+    def is_ours(self) -> bool:
+        """Whether `LMDBSerializer` of this package has written the file."""
+        return self.version > 0
+
+    def _find_keys(self, keys: Sequence[str | bytes] | str | None) -> Any:
         transaction = self.file.transaction
         with self.file.lock:
             mark, listed = transaction.get(MARK), transaction.get(_LISTED)
             num = self.file.entries() - (mark is not None) - (listed is not None)
-            ours = mark is not None and self._checked(bytes(mark), num)
+            if mark is not None:
+                self.version = self._checked(bytes(mark), num)
             if isinstance(keys, str):
-                return ours, _Numbered(num, lambda k: keys.format(k).encode())
+                return _Numbered(num, lambda k: keys.format(k).encode())
             if keys is not None:
-                return ours, _Listed(key.encode() if isinstance(key, str) else bytes(key) for key in keys)
-            if ours:
+                return _Listed(key.encode() if isinstance(key, str) else bytes(key) for key in keys)
+            if self.is_ours:
                 self._sorted = num <= _NUM_ORDERED
-                return ours, _Numbered(num)
-            return False, self._listed(listed, num)
+                return _Numbered(num)
+            return self._listed(listed, num)
 
     def _listed(self, listed: Any, num: int) -> Any:
         """All keys, from tensorpack's list where that is safe to read; else from the file, in its order."""
@@ -127,17 +136,20 @@ class KeyReader:
                 self.file.note_read(found, len(found))
                 yield key
 
-    def _checked(self, mark: bytes, num: int) -> bool:
+    def _checked(self, mark: bytes, num: int) -> int:
+        """The version that the mark says."""
         try:
             said = msgpack.unpackb(mark)
-            version, expected = said["version"], said["size"]
+            version, expected, algorithm = said["version"], said["size"], said.get("checksum")
         except Exception as error:
             raise file_damaged(self.file.path, "", f"the mark of dataflow cannot be read ({error})") from error
-        if version != VERSION:
-            raise file_damaged(self.file.path, "", f"a file of version {version}; this release reads {VERSION}")
+        try:
+            check_version(version, VERSION, algorithm)
+        except Damaged as error:
+            raise file_damaged(self.file.path, "", error.reason) from None
         if expected != num:
             raise file_damaged(self.file.path, "", f"there are {num} datapoints, and {expected} were written")
-        return True
+        return int(version)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -218,7 +230,24 @@ class KeyReader:
 
     def maker(self) -> Make:
         """What makes datapoints of number, key and value; the value itself must not be kept."""
-        return lambda k, key, value: [bytes(key), bytes(value)]
+        if not self.is_ours:
+            return lambda k, key, value: [bytes(key), bytes(value)]
+        verify = self.decoder().verify
+
+        def make(k: int, key: bytes, value: Any) -> Any:
+            key = bytes(key)
+            if key != MARK:
+                verify(value, k, key)
+            return [key, bytes(value)]
+
+        return make
+
+    def decoder(self, *, pickled: bool = False) -> Decoder:
+        """What reads the records of this file."""
+        name: Callable[[int], str] = lambda k: repr(self._keys[k])  # noqa: E731
+        return Decoder(
+            self.file.path, "key", pickled=pickled, foreign=not self.is_ours, old=self.version <= 1, name=name
+        )
 
 
 def _from(cursor: Any, key: bytes) -> Iterator[tuple[Any, Any]]:
@@ -271,7 +300,7 @@ class DatapointReader(KeyReader):
                     yield from self.found(make, first, end)
                 record = windows.piece if end > first + 1 else self.file.copied
                 for k, (begin, size) in enumerate(places, first):
-                    yield decode(record(begin, size), k) if begin else self.one(make, k)
+                    yield decode(record(begin, size), k, key=self._keys[k]) if begin else self.one(make, k)
         finally:
             self._tools.append(tools)
 
@@ -279,20 +308,21 @@ class DatapointReader(KeyReader):
         """Those of a reading that has ended, or else new ones; no two readings have the same at once."""
         with suppress(IndexError):
             return self._tools.pop()
-        name: Callable[[int], str] = lambda k: repr(self._keys[k])  # noqa: E731
-        decoder = Decoder(self.file.path, "key", pickled=self._pickled, foreign=not self.is_ours, name=name)
-        return decoder, self.file.windows()
+        return self.decoder(pickled=self._pickled), self.file.windows()
 
     def _maker(self, decoder: Decoder) -> Make:
         verified, again, decode = self._verified, decoder.again, decoder.decode
 
         def make(k: int, key: bytes, value: Any) -> Any:
             if not verified[k]:
-                dp = decode(value, k)
+                wanted = self._keys[k]
+                if key != wanted:  # keys come in their order, so a later one
+                    raise self._missing(wanted)
+                dp = decode(value, k, key=wanted)
                 verified[k] = 1
                 self._places.note(k, len(value), partial(self.file.place_of, value))
             elif (dp := again(value)) is None:
-                dp = decode(value, k, verify=False)
+                dp = decode(value, k, key=self._keys[k], verify=False)
             return dp
 
         return make

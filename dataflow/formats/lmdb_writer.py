@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgpack
 
+from dataflow.formats.checksums import ALGORITHM
 from dataflow.formats.lmdb_reader import MARK, VERSION, numbered
 
 __all__ = ["LMDBWriter"]
@@ -99,7 +100,8 @@ class LMDBWriter:
             transaction.commit()
 
     def _mark(self, size: int) -> None:
-        self._put(MARK, msgpack.packb({"version": VERSION, "size": size}), append=False)
+        said = {"version": VERSION, "size": size, "checksum": ALGORITHM}
+        self._put(MARK, msgpack.packb(said), append=False)
 
     def _put(self, key: bytes, value: bytes, *, append: bool) -> None:
         self._pending.append((key, value, append))

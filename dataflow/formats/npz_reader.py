@@ -9,7 +9,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import PickleRefused
-from dataflow.formats.checksums import checksum
+from dataflow.formats.checksums import check_version, checksum_of
 from dataflow.formats.columns import ENDS, Column, Table
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.dtypes import dtype_name, dtype_of
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.npz_writer import ABOUT, MARK, VERSION, rows_per_block
 from dataflow.formats.positional import PositionalFile
-from dataflow.formats.records import Decoder
+from dataflow.formats.records import Decoder, row_key
 
 __all__ = ["NpzReader", "holds_objects"]
 
@@ -78,8 +78,11 @@ class NpzReader:
             yield from map(self._table.datapoint, rows)
 
     def _ours(self, archive: zipfile.ZipFile, about: Any) -> tuple[Table, int, list[Any]]:
-        if about["version"] != VERSION:
-            raise file_damaged(self._path, "", f"a file of version {about['version']}; this release reads {VERSION}")
+        version, algorithm = about["version"], about.get("checksum")
+        try:
+            check_version(version, VERSION, algorithm)
+        except Damaged as error:
+            raise file_damaged(self._path, ABOUT, error.reason) from None
         table, num = Table.from_json(about["table"]), about["size"]
         columns: list[Any] = []
         for column in table.columns:
@@ -87,10 +90,12 @@ class NpzReader:
             end = self._data_offset(member) + member.file_size
             if column.is_record:
                 ends = _read_array(self._path, archive, f"{column.name}{ENDS}.npy")
-                columns.append(_StoredRecords(self._file, column, end - int(ends[-1]) if num else end, ends))
+                begin = end - int(ends[-1]) if num else end
+                columns.append(_StoredRecords(self._file, column, begin, ends, old=version == 1))
             else:
                 summed = bytes.fromhex(about["checksums"][column.name])
-                columns.append(_StoredRows(self._file, column, end - num * column.row_bytes, num, summed))
+                begin = end - num * column.row_bytes
+                columns.append(_StoredRows(self._file, column, begin, num, summed, checksum_of(algorithm)))
         return table, num, columns
 
     def _foreign(self, archive: zipfile.ZipFile, files: ExitStack) -> tuple[Table, int, list[Any]]:
@@ -130,7 +135,7 @@ class NpzReader:
         if member.compress_type == zipfile.ZIP_STORED and not fortran:
             end = self._data_offset(member) + member.file_size
             _verify(self._file, member, end)
-            return _StoredRows(self._file, column, end - size, shape[0], b"")
+            return _StoredRows(self._file, column, end - size, shape[0])
         # Rows are to be read from a disk, so it is written to one: to a file without a name, which nothing can leave.
         spool = files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 (the stack closes it)
         if fortran:
@@ -146,7 +151,7 @@ class NpzReader:
         spool.flush()
         file = PositionalFile(spool.name)
         files.callback(file.close)
-        return _StoredRows(file, column, file.size - size, shape[0], b"")
+        return _StoredRows(file, column, file.size - size, shape[0])
 
     def _member(self, archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
         try:
@@ -163,13 +168,22 @@ class NpzReader:
 class _StoredRows:
     """An array of which rows are read."""
 
-    def __init__(self, file: PositionalFile, column: Column, offset: int, num: int, checksums: bytes) -> None:
+    def __init__(
+        self,
+        file: PositionalFile,
+        column: Column,
+        offset: int,
+        num: int,
+        checksums: bytes = b"",
+        compute: Callable[..., int] = zlib.crc32,
+    ) -> None:
         self.column = column
         self._file = file
         self._offset = offset
         self._num = num
         self._dtype = dtype_of(column.dtype)
         self._checksums = np.frombuffer(checksums, "<u4")
+        self._compute = compute
         self._rows_per_block = rows_per_block(column)
         self._verified = bytearray(len(self._checksums))
 
@@ -188,7 +202,7 @@ class _StoredRows:
         end = min(first + self._rows_per_block, self._num)
         at = self._offset + first * self.column.row_bytes
         place = f"array {self.column.name!r}, rows {first} to {end - 1}"
-        if checksum(self._file.read(at, (end - first) * self.column.row_bytes, place)) != self._checksums[block]:
+        if self._compute(self._file.read(at, (end - first) * self.column.row_bytes, place)) != self._checksums[block]:
             raise file_damaged(self._file.path, place, "the checksum does not match the content, which begins", at)
         self._verified[block] = 1
 
@@ -196,19 +210,22 @@ class _StoredRows:
 class _StoredRecords:
     """Records, one behind the other."""
 
-    def __init__(self, file: PositionalFile, column: Column, offset: int, ends: NDArray[np.uint64]) -> None:
+    def __init__(
+        self, file: PositionalFile, column: Column, offset: int, ends: NDArray[np.uint64], *, old: bool
+    ) -> None:
         self.column = column
         self._file = file
         self._offset = offset
         self._ends = np.concatenate([np.zeros(1, np.uint64), ends])
+        self._old = old
 
     def values(self, first: int, end: int) -> list[Any]:
         name = self.column.name
         ends = self._ends[first : end + 1].tolist()
         data = memoryview(self._file.read(self._offset + ends[0], ends[-1] - ends[0], f"array {name!r}"))
-        decode = Decoder(self._file.path, f"array {name!r}, row", foreign=False).decode
+        decode = Decoder(self._file.path, f"array {name!r}, row", foreign=False, old=self._old).decode
         return [
-            decode(data[begin - ends[0] : after - ends[0]], k, self._offset + begin)[name]
+            decode(data[begin - ends[0] : after - ends[0]], k, self._offset + begin, key=row_key(k))[name]
             for k, (begin, after) in enumerate(pairwise(ends), start=first)
         ]
 

@@ -13,10 +13,10 @@ from typing import IO, Any, Final, Self
 
 import numpy as np
 
-from dataflow.formats.checksums import checksum
+from dataflow.formats.checksums import ALGORITHM, checksum
 from dataflow.formats.columns import ENDS, Column, Table
 from dataflow.formats.dtypes import dtype_of
-from dataflow.formats.records import Encoder
+from dataflow.formats.records import Encoder, row_key
 
 __all__ = ["ABOUT", "MARK", "VERSION", "NpzWriter", "rows_per_block"]
 
@@ -26,7 +26,9 @@ ABOUT: Final = "dataflow.json"
 MARK: Final = b"dataflow"
 """The comment of that member, by which it is known even if its name was damaged."""
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Of the files that are written; files of version 1, whose checksums are others, are read as well."""
+
 _BLOCK = 1 << 18  # bytes that have one checksum
 
 
@@ -90,7 +92,13 @@ class NpzWriter:
                     with archive.open(f"{column.name}{ENDS}.npy", "w", force_zip64=True) as member:
                         _write_header(member, ends.dtype, ends.shape)
                         member.write(ends.tobytes())
-            about = {"version": VERSION, "size": self._num, "table": self._table.to_json(), "checksums": checksums}
+            about = {
+                "version": VERSION,
+                "size": self._num,
+                "table": self._table.to_json(),
+                "checksum": ALGORITHM,
+                "checksums": checksums,
+            }
             description = zipfile.ZipInfo(ABOUT)
             description.comment = MARK
             archive.writestr(description, json.dumps(about))
@@ -153,7 +161,7 @@ class _Records(_Growing):
 
     def write(self, value: Any) -> None:
         # As the component of a datapoint, so that a complaint names it.
-        record = self._encode({self._column.name: value})
+        record = self._encode({self._column.name: value}, row_key(len(self.ends)))
         self.file.write(record)
         self._end += len(record)
         self.ends.append(self._end)

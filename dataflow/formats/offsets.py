@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.formats.checksums import checksum, masked_crc32c
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.checksums import ALGORITHM, checksum, checksum_of, masked_crc32c
+from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.saving import Bar, replacing
 
@@ -66,11 +66,14 @@ def load_offsets(file: PositionalFile) -> tuple[Offsets, bool]:
 
 def write_index(file: PositionalFile, offsets: Offsets) -> None:
     """Write the index beside the file; where that cannot be written to, it will be found anew every time."""
-    head = json.dumps({"of": file.identity, "records": len(offsets) - 1, "checksum": checksum(offsets.tobytes())})
+    data = offsets.astype("<u8").tobytes()
+    head = json.dumps(
+        {"of": file.identity, "records": len(offsets) - 1, "algorithm": ALGORITHM, "checksum": checksum(data)}
+    )
     try:
         with replacing(file.path + ".index", overwrite=True) as part, open(part, "wb") as index:
             index.write(head.encode() + b"\n")
-            index.write(offsets.astype("<u8").tobytes())
+            index.write(data)
     except OSError as error:
         _log.info("the index of %s could not be written, so it will be made again: %s", file.path, error)
 
@@ -81,13 +84,14 @@ def _read_index(file: PositionalFile) -> tuple[Offsets | None, Any]:
         with open(file.path + ".index", "rb") as index:
             head = json.loads(index.readline())
             data = index.read()
-        if len(data) == 8 * (head["records"] + 1) and checksum(data) == head["checksum"]:
+        compute = checksum_of(head.get("algorithm"))
+        if len(data) == 8 * (head["records"] + 1) and compute(data) == head["checksum"]:
             return np.frombuffer(data, "<u8").astype(np.uint64), head["of"]
     except FileNotFoundError:
         return None, None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, Damaged):
         pass
-    _log.info("the index of %s is damaged, and is made anew", file.path)
+    _log.info("the index of %s is damaged and will be made again", file.path)
     return None, None
 
 

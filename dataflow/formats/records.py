@@ -2,7 +2,9 @@
 
 Guarantees:
 
-- A record that is cut off, or of which a bit has flipped, is found out: `Damaged` says where.
+- A record that is cut off or has changed is reported: `Damaged` says where. So is a whole record that stands under
+  another key than the one it was written for: the checksum, CRC-32, covers the key and the record.
+- Records of version 1 (release 0.1) are still read. Their checksum is another one and does not cover the key.
 - What is no record of ours (a pickle, msgpack-numpy) is told by its first byte: 0xC1, with which no msgpack and no
   pickle begins.
 - Arrays come back writable. Those of one datapoint lie in one piece of memory, which belongs to that datapoint alone.
@@ -16,16 +18,17 @@ from typing import Any, Final
 
 from dataflow.errors import PickleRefused
 from dataflow.extras import optional
-from dataflow.formats.checksums import checksum
+from dataflow.formats.checksums import checksum, old_checksum
 from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.foreign import unpack_foreign
 from dataflow.formats.packing import ALIGNMENT, pack
 from dataflow.formats.unpacking import Unpacker
 
-__all__ = ["Decoder", "Encoder", "check_compression", "is_last", "is_record", "marked_last"]
+__all__ = ["Decoder", "Encoder", "check_compression", "is_last", "is_record", "marked_last", "row_key"]
 
 _MAGIC: Final = 0xC1
-_VERSION: Final = 1
+_VERSION: Final = 2
+_OLD_VERSION: Final = 1
 _ZSTD: Final = 1  # a flag: all that follows the header is compressed
 _LAST: Final = 2  # a flag: in a file of records one behind the other, there is none behind this one
 _HEADER = struct.Struct("<BBHIQII")
@@ -35,6 +38,11 @@ _unpack_header = _HEADER.unpack_from
 _SIZE = _HEADER.size  # 24
 _CHECKED = _SIZE - 4  # the bytes of the header before the checksum
 _MOST_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 bytes at least
+
+
+def row_key(k: int) -> bytes:
+    """The key of the record in row `k` of a column."""
+    return b"%d" % k
 
 
 def is_record(data: Any) -> bool:
@@ -48,14 +56,14 @@ def is_last(data: Any) -> bool:
 
 
 def marked_last(record: bytes) -> bytes:
-    """The same record, saying that it is the last one of its file."""
+    """The same record, which has no key, saying that it is the last one of its file."""
     magic, version, flags, *sizes, _ = _unpack_header(record)
     return _with_header(record[_SIZE:], magic, version, flags | _LAST, *sizes)
 
 
-def _with_header(body: bytes, *fields: int) -> bytes:
+def _with_header(body: bytes, *fields: int, key: bytes = b"") -> bytes:
     header = _HEADER.pack(*fields, 0)[:_CHECKED]
-    return header + checksum(body, checksum(header)).to_bytes(4, "little") + body
+    return header + checksum(body, checksum(header, checksum(key))).to_bytes(4, "little") + body
 
 
 def check_compression(compress: str | None) -> None:
@@ -84,8 +92,12 @@ class Encoder:
         self._pickled = pickled
         self._compress: Callable[[bytes], bytes] | None = _zstandard().ZstdCompressor().compress if compress else None
 
-    def encode(self, dp: Any) -> bytes:
+    def encode(self, dp: Any, key: bytes = b"") -> bytes:
         """The record of a datapoint.
+
+        Args:
+            dp: The datapoint.
+            key: What the record can be found by; reading it needs the same.
 
         Raises:
             NotStorable: Names the component.
@@ -101,7 +113,8 @@ class Encoder:
         size, flags = len(body), 0
         if self._compress is not None:
             body, flags = self._compress(body), _ZSTD
-        return _with_header(body, _MAGIC, _VERSION, flags, len(skeleton), _SIZE + len(body), size & 0xFFFFFFFF)
+        fields = _MAGIC, _VERSION, flags, len(skeleton), _SIZE + len(body), size & 0xFFFFFFFF
+        return _with_header(body, *fields, key=key)
 
 
 class Decoder:
@@ -112,7 +125,8 @@ class Decoder:
         unit: What a record is called in it.
         name: The name of a place, for messages.
         pickled: Unpickle what was pickled.
-        foreign: Read pickles and msgpack-numpy, too; else everything has to be a record of ours.
+        foreign: Read pickles and msgpack-numpy, too; otherwise everything has to be a record of ours.
+        old: Read records of version 1, too.
     """
 
     def __init__(
@@ -122,6 +136,7 @@ class Decoder:
         *,
         pickled: bool = False,
         foreign: bool = True,
+        old: bool = True,
         name: Callable[[Any], object] = str,
     ) -> None:
         self._path = path
@@ -129,6 +144,7 @@ class Decoder:
         self._unit = unit
         self._pickled = pickled
         self._foreign = foreign
+        self._min_version = _OLD_VERSION if old else _VERSION
         unpacker = Unpacker(_SIZE, pickled=pickled)
         self._unpack = unpacker.unpack
         self.again = unpacker.again
@@ -143,6 +159,7 @@ class Decoder:
         place: object,
         offset: int | None = None,
         *,
+        key: bytes = b"",
         verify: bool = True,
         own: Callable[[Any], Any] = bytearray,
     ) -> Any:
@@ -152,6 +169,7 @@ class Decoder:
             data: The bytes, of any kind that has a buffer.
             place: Which one it is, for messages.
             offset: Where in the file it begins, if that is known.
+            key: The key that it was written for.
             verify: Compare the checksum. Records are verified when a process reads them for the first time.
             own: Gives `data` in memory in which arrays may stay: it can be written to, and nobody else has it.
 
@@ -165,11 +183,11 @@ class Decoder:
                     raise Damaged("bytes that do not begin like a record")
                 return unpack_foreign(data, pickled=self._pickled)
             try:
-                return self._own(data, verify, own)
+                return self._own(data, key, verify, own)
             except Damaged:
                 if verify:
                     raise
-                return self._own(data, True, own)  # it was whole when it was verified: this says what it is now
+                return self._own(data, key, True, own)  # it was whole when it was verified: this says what it is now
         except PickleRefused as error:
             raise PickleRefused(
                 f"{self._path}, {self._unit} {self._name(place)}: {error}, and unpickling can run any code. If you "
@@ -179,21 +197,32 @@ class Decoder:
             at = None if offset is None else offset + error.offset
             raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason, at) from error.__cause__
 
-    def _own(self, data: Any, verify: bool, own: Callable[[Any], Any]) -> Any:
+    def verify(self, data: Any, place: object, key: bytes = b"") -> None:
+        """Compare the checksum of one record of ours, and make nothing of it.
+
+        Raises:
+            FileDamaged: It was cut off, or has changed, or was written for another key.
+        """
+        try:
+            if not is_record(data) or len(data) < _SIZE:
+                raise Damaged("bytes that do not begin like a record")
+            self._check_header(data)
+            _check_sum(memoryview(data), key)
+        except Damaged as error:
+            raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason) from None
+
+    def _own(self, data: Any, key: bytes, verify: bool, own: Callable[[Any], Any]) -> Any:
         size = len(data)
         if size < _SIZE:
             raise Damaged(f"only {size} bytes of a record", size)
-        _, version, flags, skeleton, total, body_size, summed = _unpack_header(data)
+        _, _, flags, skeleton, _, body_size, _ = _unpack_header(data)
         if verify:
-            if total > size:
-                raise Damaged(f"only {size} of {total} bytes of a record", size)
-            if version != _VERSION:
-                raise Damaged(f"a record of version {version}; this release reads version {_VERSION}", 1)
+            self._check_header(data)
         if not flags & _ZSTD and _SIZE + skeleton < size:
             data = own(data)  # one copy for all arrays; verified there, where it is in the caches
         view = memoryview(data)
-        if verify and (checksum(view[_SIZE:], checksum(view[:_CHECKED])) != summed or total != size):
-            raise Damaged("the checksum of a record does not match its content")
+        if verify:
+            _check_sum(view, key)
         if flags & _ZSTD:
             data = bytearray(_SIZE) + _decompressed(view[_SIZE:], body_size)
         try:
@@ -202,6 +231,26 @@ class Decoder:
             raise
         except Exception as error:  # the checksum is right: it was written by something else
             raise Damaged(f"a record that cannot be read ({type(error).__name__}: {error})", _SIZE) from error
+
+    def _check_header(self, data: Any) -> None:
+        _, version, _, _, total, _, _ = _unpack_header(data)
+        if total > len(data):
+            raise Damaged(f"only {len(data)} of {total} bytes of a record", len(data))
+        if not self._min_version <= version <= _VERSION:
+            raise Damaged(
+                f"a record of version {version}; this file has records of version {self._min_version} to {_VERSION}", 1
+            )
+
+
+def _check_sum(view: memoryview, key: bytes) -> None:
+    _, version, _, _, total, _, summed = _unpack_header(view)
+    header, body = view[:_CHECKED], view[_SIZE:]
+    if version == _OLD_VERSION:
+        found = old_checksum(body, old_checksum(header))
+    else:
+        found = checksum(body, checksum(header, checksum(key)))
+    if found != summed or total != len(view):
+        raise Damaged("the checksum of a record does not match its content" + " and its key" * bool(key))
 
 
 def _decompressed(body: memoryview, size: int) -> bytes:

@@ -33,7 +33,7 @@ def record(skeleton, content=b"", *, body=None, flags=0, size=None):
     if body is None:
         body = skeleton + bytes(-(HEADER.size + 4 + len(skeleton)) % 16 if content else 0) + content
     size = len(body) if size is None else size
-    header = HEADER.pack(0xC1, 1, flags, len(skeleton), HEADER.size + 4 + len(body), size & 0xFFFFFFFF)
+    header = HEADER.pack(0xC1, 2, flags, len(skeleton), HEADER.size + 4 + len(body), size & 0xFFFFFFFF)
     return header + checksum(body, checksum(header)).to_bytes(4, "little") + body
 
 
