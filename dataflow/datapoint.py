@@ -184,6 +184,8 @@ def _stack_arrays(arrays: list[NDArray[Any]], key: Any) -> NDArray[Any]:
         raise _shapes_differ(key, [array.shape for array in arrays])
     if any(array.dtype != dtype for array in arrays):
         dtype = _common_dtype([array.dtype for array in arrays], key)
+    if dtype.metadata is not None or dtype.kind == "V":
+        dtype = _shared_dtype([array.dtype for array in arrays], dtype)
     if any(isinstance(array, np.ma.MaskedArray) for array in arrays):
         masked: NDArray[Any] = np.ma.stack(arrays)
         return masked
@@ -191,6 +193,36 @@ def _stack_arrays(arrays: list[NDArray[Any]], key: Any) -> NDArray[Any]:
     for k, array in enumerate(arrays):
         out[k] = array
     return out
+
+
+def _shared_dtype(dtypes: list[np.dtype[Any]], dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """`dtype`, without metadata that some arrays of a batch have and others do not: dtypes are equal without them."""
+    if all(one is dtypes[0] for one in dtypes) or len({repr(_metadata(one)) for one in dtypes}) == 1:
+        return dtype
+    return _without_metadata(dtype)
+
+
+def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.subdtype is not None:
+        return np.dtype((_without_metadata(dtype.base), dtype.shape))
+    if dtype.names is None or dtype.fields is None:
+        return np.dtype(dtype.str) if dtype.metadata is not None else dtype
+    fields = [dtype.fields[name] for name in dtype.names]
+    return np.dtype(
+        {
+            "names": dtype.names,
+            "formats": [_without_metadata(field[0]) for field in fields],
+            "offsets": [field[1] for field in fields],
+            "itemsize": dtype.itemsize,
+            "aligned": dtype.isalignedstruct,
+        }
+    )
+
+
+def _metadata(dtype: np.dtype[Any]) -> Any:
+    """Metadata of a dtype, of its fields and of its elements."""
+    below = [dtype[name] for name in dtype.names or ()] if dtype.subdtype is None else [dtype.base]
+    return None if dtype.metadata is None else dict(dtype.metadata), list(map(_metadata, below))
 
 
 def _scalar_dtype(kind: type, values: list[Any], key: Any) -> np.dtype[Any]:

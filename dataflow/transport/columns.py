@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import pickle
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, groupby
@@ -32,8 +33,8 @@ __all__ = [
     "name_of",
 ]
 
-Like = tuple[Any, str]  # dtype (or its name), order
-Layout = tuple[Any, tuple[int, ...], str]  # dtype (or its name), shape, order
+Like = tuple[Any, str]  # name of the dtype, order
+Layout = tuple[Any, tuple[int, ...], str]  # name of the dtype, shape, order
 Piece = bytes | Block  # an array that was copied
 Run = tuple[Any, tuple[int, ...], str, int, bool, bool]
 """Some arrays of a column: what their dtype is called; their shape, or what follows the first dimension; their order;
@@ -46,7 +47,7 @@ _SMALL: Final = -(2**63), 0  # instead of status byte and start: among blocks, a
 _NO_PLACE: Final = PLACE.pack(*_SMALL)
 _LENGTH_BYTES: Final = 8
 _MOST_NAMES: Final = 1024
-_NAMES: Final[dict[np.dtype[Any], Any]] = {}  # what `name_of` has answered: a pure function, remembered
+_NAMES: Final[dict[np.dtype[Any], str]] = {}  # what `name_of` has answered
 _place: Final = attrgetter("place")
 _copied: Final = np.ndarray.copy
 
@@ -203,19 +204,27 @@ def _copies(
     return map(_copied, many)
 
 
-@functools.lru_cache(maxsize=_MOST_NAMES)
 def _dtype(name: Any) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(name)
+    # What was pickled is loaded each time: users can change such a dtype (its field names), and it is theirs alone.
+    dtype: np.dtype[Any] = _builtin(name) if type(name) is str else pickle.loads(name)
     return dtype
 
 
+@functools.lru_cache(maxsize=_MOST_NAMES)
+def _builtin(name: str) -> np.dtype[Any]:
+    return np.dtype(name)
+
+
 def name_of(dtype: np.dtype[Any]) -> Any:
-    """A dtype as text, or itself where text would lose something."""
+    """A dtype as text; or as a pickle, where text would lose something.
+
+    Dtypes are equal, and have one hash, whatever their metadata and alignment: what has such is not remembered.
+    """
+    if dtype.metadata is not None or dtype.kind == "V" or dtype.isbuiltin == 2:  # 2: of another package, as bfloat16
+        return pickle.dumps(dtype, pickle.HIGHEST_PROTOCOL)
     try:
         return _NAMES[dtype]
     except KeyError:
-        added = dtype.isbuiltin == 2  # by another package, such as bfloat16: known under its name there alone
-        name = dtype if added or dtype.kind == "V" or dtype.metadata else dtype.str
         if len(_NAMES) < _MOST_NAMES:
-            _NAMES[dtype] = name
-        return name
+            _NAMES[dtype] = dtype.str
+        return dtype.str

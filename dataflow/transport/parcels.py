@@ -80,7 +80,7 @@ class Description:
         groups: The gaps of datapoints in a row, how many these are, and the arrays of each component.
         has_nested: Whether there are shells that refer to their arrays by number.
         detail_bytes: Of all columns.
-        may_be_kept: No dtype is an object, which a user could change.
+        may_be_kept: No dtype is one that a user could change.
     """
 
     def __init__(self, data: Any) -> None:
