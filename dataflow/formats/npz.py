@@ -8,7 +8,7 @@ import numpy as np
 
 from dataflow.base import DataFlow
 from dataflow.formats.loading import DiskData, PathLike, Reader, existing
-from dataflow.formats.npz_reader import NpzReader, holds_objects
+from dataflow.formats.npz_reader import NpzReader, arrays_of_objects
 from dataflow.formats.npz_writer import NpzWriter
 from dataflow.formats.saving import named, replacing, saved_pass
 from dataflow.sources.in_memory import DataFromList
@@ -94,9 +94,9 @@ class NumpySerializer:
             PickleRefused: The file holds pickles.
             ValueError: The arrays differ in length.
         """
-        if pickle and holds_objects(existing(path)):
-            with np.load(path, allow_pickle=True) as file:
-                lists: list[Any] = [[_row(row) for row in file[name]] for name in file.files]
+        arrays = arrays_of_objects(existing(path)) if pickle else None
+        if arrays is not None:
+            lists: list[Any] = [[_row(row) for row in array] for array in arrays.values()]
             dps = lists[0] if len(lists) == 1 else [list(row) for row in zip(*lists, strict=True)]
             return DataFromList(dps, shuffle, seed=seed)
         return NumpyData(path, shuffle, block_shuffle=block_shuffle, seed=seed)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import shutil
 import struct
 import tempfile
@@ -27,12 +27,14 @@ from dataflow.formats.npz_writer import ABOUT, MARK, VERSION, rows_per_block
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import Decoder, row_key
 
-__all__ = ["NpzReader", "holds_objects"]
+__all__ = ["NpzReader", "arrays_of_objects"]
 
 _AT_ONCE = 1 << 19  # bytes of neighbouring rows that are read together
 _LOCAL_HEADER = 30  # bytes of the fixed part, before the name and the extra field of a member
+_LOCAL_SIGNATURE = b"PK\3\4"
 _CHUNK = 1 << 20
-_END = struct.Struct("<4sHHHHIIH")  # what an archive without a comment ends with
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)  # what damaged members lead to
+_END = struct.Struct("<4sHHHHIIH")  # what an archive ends with, before its comment
 
 
 class NpzReader:
@@ -55,7 +57,7 @@ class NpzReader:
         with ExitStack() as files:
             self._file = PositionalFile(path)
             files.callback(self._file.close)
-            with _archive(path, self._file.size) as archive:
+            with _archive(self._file) as archive:
                 about = _about(path, archive)
                 if about is None:
                     self._table, self._num, self._columns = self._foreign(archive, files)
@@ -160,9 +162,13 @@ class NpzReader:
             raise file_damaged(self._path, f"array {name!r}", "it is missing") from None
 
     def _data_offset(self, member: zipfile.ZipInfo) -> int:
-        header = self._file.read(member.header_offset, _LOCAL_HEADER, f"the header of {member.filename!r}")
-        lengths = np.frombuffer(header, "<u2", 2, _LOCAL_HEADER - 4)
-        return member.header_offset + _LOCAL_HEADER + int(lengths.sum())
+        place, begin = f"array {member.filename!r}", member.header_offset
+        header = self._file.read(begin, _LOCAL_HEADER, place)
+        name_size, extra_size = np.frombuffer(header, "<u2", 2, _LOCAL_HEADER - 4).tolist()
+        name = self._file.read(begin + _LOCAL_HEADER, name_size, place)
+        if bytes(header[:4]) != _LOCAL_SIGNATURE or bytes(name) != _name_in_archive(member):
+            raise file_damaged(self._path, place, "it does not begin where the directory of the archive says,", begin)
+        return begin + _LOCAL_HEADER + int(name_size + extra_size)
 
 
 class _StoredRows:
@@ -233,25 +239,42 @@ class _StoredRecords:
 # -- archives ----------------------------------------------------------------------------------------------------------
 
 
-def holds_objects(path: str) -> bool:
-    """Whether there are Python objects in the file: pickles."""
-    with _archive(path, os.path.getsize(path)) as archive:
-        arrays = [member for member in archive.infolist() if member.filename.endswith(".npy")]
-        return any(_header(path, archive, member)[2].hasobject for member in arrays)
-
-
-def _archive(path: str, size: int) -> zipfile.ZipFile:
+def arrays_of_objects(path: str) -> dict[str, Any] | None:
+    """All arrays of a file, unpickled, if any holds Python objects; otherwise None."""
+    file = PositionalFile(path)
     try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        with _archive(file) as archive:
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+            if not any(_header(path, archive, member)[2].hasobject for member in members):
+                return None
+            names = [member.filename for member in members]
+            return {name.removesuffix(".npy"): _read_array(path, archive, name, pickled=True) for name in names}
+    finally:
+        file.close()
+
+
+def _name_in_archive(member: zipfile.ZipInfo) -> bytes:
+    """The name of a member, as its header has it: UTF-8 if a flag says so."""
+    return member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437")
+
+
+def _archive(file: PositionalFile) -> zipfile.ZipFile:
+    path, size = file.path, file.size
+    try:
+        archive = zipfile.ZipFile(file.stream())
+    # Where bytes are missing, places are computed that lie before the file.
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         raise file_damaged(path, "", f"this is no whole archive ({error}): it ends", size) from error
     # A damaged length in the directory swallows the entries behind it, and zipfile does not count them.
-    with open(path, "rb") as file:
-        file.seek(-_END.size, os.SEEK_END)
-        signature, _, _, _, num, *_ = _END.unpack(file.read(_END.size))
-    if signature == b"PK\5\6" and num not in {len(archive.infolist()), 0xFFFF}:
-        archive.close()
-        raise file_damaged(path, "", f"there are {len(archive.infolist())} arrays, and there were {num}", size)
+    found = len(archive.infolist())
+    begin = size - _END.size - len(archive.comment)
+    signature, _, _, _, num, *_ = _END.unpack(file.read(begin, _END.size))
+    if signature != b"PK\5\6":
+        raise file_damaged(path, "", "the archive ends before the file, which ends", size)
+    if num not in {found, 0xFFFF}:
+        raise file_damaged(path, "", f"there are {found} arrays, and there were {num}", size)
     return archive
 
 
@@ -279,14 +302,16 @@ def _header(
         raise file_damaged(path, place, f"its header cannot be read ({error})", member.header_offset) from error
 
 
-def _read_array(path: str, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+def _read_array(path: str, archive: zipfile.ZipFile, name: str, *, pickled: bool = False) -> NDArray[Any]:
     try:
         with archive.open(name) as file:
-            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=pickled)
             while file.read(_CHUNK):  # to the end, where zipfile verifies its checksum
                 pass
             return array
     except Exception as error:
+        if pickled and not isinstance(error, _DAMAGE):
+            raise  # from what was unpickled
         raise file_damaged(path, f"array {name!r}", str(error)) from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import mmap
 import os
 import threading
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dataflow.descriptors import Descriptor
-from dataflow.errors import DataFlowTerminated
+from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.damage import file_damaged
 
 __all__ = ["PositionalFile"]
@@ -43,6 +45,7 @@ class PositionalFile:
         Raises:
             FileDamaged: The file ends before; `place` says in the message what was to be read.
         """
+        self._check(offset, size, place)  # before memory is taken for it
         data = np.empty(size, np.uint8)
         self.read_into(data, offset, place)
         return data
@@ -50,12 +53,28 @@ class PositionalFile:
     def read_into(self, buffer: Any, offset: int, place: str = "") -> None:
         """Fill a writable buffer with the bytes from `offset` on. Raises as `read` does."""
         view, done = memoryview(buffer).cast("B"), 0
+        self._check(offset, len(view), place)
         while done < len(view):
             count = self._read_at(self._fd(), view[done:], offset + done)
             if not count:
-                missing = len(view) - done
-                raise file_damaged(self.path, place, f"the file ends, {missing} bytes too early,", offset + done)
+                raise self._too_short(place, len(view) - done, offset + done)
             done += count
+
+    def _check(self, offset: int, size: int, place: str) -> None:
+        """Check that there are such bytes. A damaged file may claim any; the system would speak of an argument."""
+        if offset < 0:
+            raise file_damaged(self.path, place, f"it would begin {-offset} bytes before the file does")
+        if size < 0:
+            raise file_damaged(self.path, place, f"it would have {size} bytes", offset)
+        if offset + size > self.size:
+            raise self._too_short(place, offset + size - max(offset, self.size), max(offset, self.size))
+
+    def _too_short(self, place: str, num_missing: int, offset: int) -> FileDamaged:
+        return file_damaged(self.path, place, f"the file ends, {num_missing} bytes too early,", offset)
+
+    def stream(self) -> io.BufferedReader:
+        """The file as an object with a position of its own; the descriptor is this one's."""
+        return io.BufferedReader(_Stream(self))
 
     def mapped(self, offset: int, size: int) -> mmap.mmap:
         """A private mapping: it can be written to, which only whoever has it sees."""
@@ -79,3 +98,33 @@ class PositionalFile:
     def close(self) -> None:
         """Close it. Idempotent."""
         self._file.close()
+
+
+class _Stream(io.RawIOBase):
+    """A positional file, read from a position of its own."""
+
+    def __init__(self, file: PositionalFile) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
+        if at < 0:
+            raise OSError(errno.EINVAL, f"position {at} is before the beginning of the file")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), max(0, self._file.size - self._at))
+        self._file.read_into(memoryview(buffer)[:count], self._at)
+        self._at += count
+        return count

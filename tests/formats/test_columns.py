@@ -1,5 +1,6 @@
 """npz and HDF5 files: those of others, and what others see in ours."""
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -156,3 +157,100 @@ def test_the_names_of_dicts_may_choose_their_order(tmp_path):
     for names, dp in ((["b"], {"a": 1, "b": 2}), (["x", "y"], [1])):
         with pytest.raises(ValueError, match=r"keys|2 names for 1"):
             HDF5Serializer.save(flow([dp]), path, names, overwrite=True)
+
+
+# -- npz files of which bytes are missing, or that are replaced --------------------------------------------------------
+
+
+def npz_files(tmp_path):
+    rows = [[k, np.full(100, k), f"text {k}"] for k in range(60)]
+    ours = NPZ.saved(tmp_path, rows)
+    theirs, packed = str(tmp_path / "theirs.npz"), str(tmp_path / "packed.npz")
+    arrays = {"a": np.arange(60), "b": np.tile(np.arange(60), (100, 1)).T.copy()}
+    np.savez(theirs, **arrays)
+    np.savez_compressed(packed, **arrays)
+    return [ours, theirs, packed]
+
+
+def cut_out(content, begin, size):
+    return content[:begin] + content[begin + size :]
+
+
+def put_in(content, begin, size):
+    return content[:begin] + bytes(size) + content[begin:]
+
+
+@pytest.mark.parametrize("change", [cut_out, put_in])
+@pytest.mark.parametrize("pickle", [False, True])
+@pytest.mark.parametrize("which", range(3), ids=["ours", "theirs", "compressed"])
+def test_an_npz_file_with_bytes_missing_or_added_is_reported_by_name(which, pickle, change, tmp_path):
+    path = npz_files(tmp_path)[which]
+    with NumpySerializer.load(path, shuffle=False) as df:
+        expected = list(df)
+    content, caught = Path(path).read_bytes(), []
+    num = len(content)
+    places = sorted({0, 10, 26, 29, 30, 40, 60, 100, 200, 300, *range(0, num - 1, num // 12), num - 90, num - 30})
+    for begin in (place for place in places if place >= 0):
+        for size in (1, 100, 5000):
+            Path(path).write_bytes(change(content, begin, size))
+            try:
+                with NumpySerializer.load(path, shuffle=False, pickle=pickle) as df:
+                    found = list(df)
+            except FileDamaged as error:
+                caught.append(error)
+            else:  # an archive may have something before it
+                assert change is put_in
+                assert_same(found, expected)
+    for error in caught:
+        assert error.path == path and str(error).startswith(path)
+        assert "copy it again" in str(error)
+    assert len(caught) > 20
+
+
+def test_the_array_that_is_damaged_is_named(tmp_path):
+    path, *_ = npz_files(tmp_path)
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(cut_out(content, 300, 100))
+    with pytest.raises(FileDamaged, match=r"array '0\.npy': it would begin 100 bytes before the file does"):
+        list(NumpySerializer.load(path))
+    begin = content.index(b"1.npy")
+    Path(path).write_bytes(content[: begin + 2] + b"X" + content[begin + 3 :])
+    with pytest.raises(FileDamaged, match=r"array '1\.npy': it does not begin where the directory of the archive says"):
+        list(NumpySerializer.load(path))
+
+
+@pytest.mark.parametrize("pickle", [False, True])
+def test_an_npz_file_that_is_replaced_while_it_is_opened_is_one_or_the_other(pickle, tmp_path, monkeypatch):
+    old = [[k, np.full(10, k)] for k in range(50)]
+    new = [[k, "text"] for k in range(5)]
+    path = NPZ.saved(tmp_path, old)
+    real = os.open
+
+    def replacing(name, *args, **more):
+        fd = real(name, *args, **more)
+        if name == path:  # at once after it was opened
+            monkeypatch.setattr(os, "open", real)
+            NumpySerializer.save(flow(new), path, overwrite=True)
+        return fd
+
+    monkeypatch.setattr(os, "open", replacing)
+    with NumpySerializer.load(path, shuffle=False, pickle=pickle) as df:
+        assert_same(list(df), new if pickle else old)  # where pickles may be read, it is looked for them first
+    with NumpySerializer.load(path, shuffle=False) as df:
+        assert_same(list(df), new)
+
+
+def test_arrays_of_objects_are_read_from_the_file_that_was_looked_at(tmp_path):
+    path = str(tmp_path / "file.npz")
+    np.savez(path, data=np.array([[1, "a"], [2, None]], object))
+    with NumpySerializer.load(path, shuffle=False, pickle=True) as df:
+        assert list(df) == [[1, "a"], [2, None]]
+    with pytest.raises(PickleRefused):
+        list(NumpySerializer.load(path))
+
+
+def test_names_of_arrays_in_any_language(tmp_path):
+    path = str(tmp_path / "file.npz")
+    np.savez(path, größe=np.arange(3), 名=np.arange(3))
+    with NumpySerializer.load(path, shuffle=False) as df:
+        assert_same(list(df), [{"größe": np.int64(k), "名": np.int64(k)} for k in range(3)])
