@@ -15,7 +15,8 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.errors import FileDamaged, NotReproducible
 from dataflow.formats.fingerprints import describe, digest
 from dataflow.formats.loading import PathLike
-from dataflow.formats.records import Encoder
+from dataflow.formats.offsets import HEADER
+from dataflow.formats.records import Encoder, is_record
 from dataflow.formats.saving import Bar, alone, named
 from dataflow.formats.tfrecord import RecordReader, writing
 from dataflow.life import life_of, terminated
@@ -183,24 +184,29 @@ class DiskCacheData(ProxyDataFlow):
         try:
             reader = RecordReader(self.path, pickled=self.pickle, skip=1)
         except FileDamaged as error:
+            if not _begins_like_a_cache(self.path):
+                raise self._no_cache() from error
             if explain:
-                _log.warning("%s is filled anew: %s", self.path, error)
+                _log.warning("%s will be filled again: %s", self.path, error)
             return None
         try:
             head = reader.head()
             if type(head) is dict and head.get("version") == _VERSION and head["fingerprint"] == self.fingerprint:
                 return reader
             if type(head) is not dict or "fingerprint" not in head:
-                raise FileExistsError(
-                    errno.EEXIST, "this file is no cache, so it is not replaced: choose another path", self.path
-                )
+                raise self._no_cache()
             if explain:
-                _log.warning("%s is filled anew, because the flow has changed:\n%s", self.path, self._changes(head))
+                changes = self._changes(head)
+                _log.warning("%s will be filled again, because the flow has changed:\n%s", self.path, changes)
         except BaseException:
             reader.close()
             raise
         reader.close()
         return None
+
+    def _no_cache(self) -> FileExistsError:
+        reason = "this file is not a cache, so it is not replaced: choose another path, or delete it"
+        return FileExistsError(errno.EEXIST, reason, self.path)
 
     def _changes(self, head: dict[str, Any]) -> str:
         lines = difflib.unified_diff(head["description"].splitlines(), self._description.splitlines(), lineterm="", n=0)
@@ -235,6 +241,13 @@ class DiskCacheData(ProxyDataFlow):
             )
         if any(self._broke_off or (node._df_remote_inputs and life_of(node).begun) for node in continuing):
             self.ds.close()
+
+
+def _begins_like_a_cache(path: str) -> bool:
+    """Whether a damaged file is ours to replace; an empty one is."""
+    with open(path, "rb") as file:
+        begin = file.read(HEADER.size + 64)
+    return not begin or (is_record(begin[HEADER.size :]) and b"version" in begin and b"fingerprint" in begin)
 
 
 def _require_whole_passes(ds: DataFlow) -> None:

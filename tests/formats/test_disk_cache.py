@@ -130,7 +130,7 @@ def test_a_fingerprint_of_ones_own(log, path):
 def test_a_file_that_is_no_cache_is_not_replaced(log, tmp_path):
     path = TFRECORD.saved(tmp_path, images(4))
     before = Path(path).read_bytes()
-    with DiskCacheData(Counted(log), path) as df, pytest.raises(FileExistsError, match="no cache"):
+    with DiskCacheData(Counted(log), path) as df, pytest.raises(FileExistsError, match="not a cache"):
         list(df)
     assert Path(path).read_bytes() == before
 
@@ -141,7 +141,7 @@ def test_a_damaged_cache_is_filled_anew(log, path, caplog):
     path.write_bytes(path.read_bytes()[:-30])
     with caplog.at_level(logging.WARNING), DiskCacheData(Counted(log), path) as df:
         assert_same(list(df), expected())
-    assert "is filled anew" in caplog.text
+    assert "will be filled again" in caplog.text
     assert log.read_text() == "reset pass " * 2
 
 
@@ -277,3 +277,28 @@ def test_seeding_does_not_change_the_file(path):
             found.append(list(df))
     dataflow.seed(None)
     assert found[0] == found[1] != sorted(found[0])
+
+
+@pytest.mark.parametrize("content", [b"my notes\n" * 100, b"\xc1\x02" * 50, b"x", bytes(5000)])
+def test_a_file_of_another_kind_is_never_replaced(log, path, content):
+    path.write_bytes(content)
+    with DiskCacheData(Counted(log), path) as df, pytest.raises(FileExistsError, match="not a cache"):
+        list(df)
+    assert path.read_bytes() == content and log.read_text() == ""
+
+
+@pytest.mark.parametrize("place", [0, 9, 200, -1])
+def test_a_cache_that_is_damaged_anywhere_is_filled_again(log, path, place):
+    with DiskCacheData(Counted(log), path) as df:
+        list(df)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with DiskCacheData(Counted(log), path) as df:
+        assert_same(list(df), expected())
+
+
+def test_an_empty_file_may_become_a_cache(log, path):
+    path.touch()
+    with DiskCacheData(Counted(log), path) as df:
+        assert_same(list(df), expected())
