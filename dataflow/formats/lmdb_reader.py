@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -15,11 +14,9 @@ import numpy as np
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import check_version
 from dataflow.formats.damage import Damaged, file_damaged
-from dataflow.formats.environments import AT_RANDOM, Environment
+from dataflow.formats.environments import Environment
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.records import Decoder, is_record
-from dataflow.formats.unpacking import in_place
-from dataflow.formats.windows import Places, Windows
 
 __all__ = ["MARK", "VERSION", "DatapointReader", "KeyReader", "numbered"]
 
@@ -133,7 +130,6 @@ class KeyReader:
         for found in self.file.transaction.cursor().iternext(keys=True, values=False):
             key = bytes(found)
             if key not in {_LISTED, MARK}:
-                self.file.note_read(found, len(found))
                 yield key
 
     def _checked(self, mark: bytes, num: int) -> int:
@@ -175,9 +171,7 @@ class KeyReader:
             value = self._asked(lambda: self._transaction().get(key))
             if value is None:
                 raise self._missing(key)
-            dp = make(k, key, value)
-            self.file.note_read(value, len(value) + AT_RANDOM)
-        return dp
+            return make(k, key, value)
 
     def _run(self, make: Make, first: int, end: int) -> Iterator[Any]:
         file = self.file
@@ -199,7 +193,6 @@ class KeyReader:
                     raise self._unreadable(error) from error
                 if not batch or found != self._keys[k - 1]:
                     raise self._first_missing(k - len(batch), end)
-                file.note_read(value, len(batch) * len(value))
                 num = max(1, min(_MOST_AT_ONCE, _BATCH // max(1, len(value))))
             yield from batch
 
@@ -258,8 +251,6 @@ def _from(cursor: Any, key: bytes) -> Iterator[tuple[Any, Any]]:
 class DatapointReader(KeyReader):
     """An open file, from which datapoints are read. Each is verified when it is read for the first time.
 
-    Where a large one lies is remembered: LMDB would touch all of its pages to find it again.
-
     Args:
         path: The file.
         pickled: Unpickle what was pickled.
@@ -269,8 +260,7 @@ class DatapointReader(KeyReader):
         super().__init__(path, None)
         self._pickled = pickled
         self._verified = bytearray(len(self))
-        self._places = Places(len(self))  # of values that were verified
-        self._tools: list[tuple[Decoder, Windows]] = []  # of readings that have ended
+        self._decoders: list[Decoder] = []  # of readings that have ended
         if not self.is_ours and len(self):
             try:
                 self._check_foreign()
@@ -288,41 +278,33 @@ class DatapointReader(KeyReader):
 
     def close(self) -> None:
         super().close()
-        self._tools.clear()
+        self._decoders.clear()
 
     def read(self, positions: Positions) -> Iterator[Any]:
-        tools = decoder, windows = self._taken_tools()
-        make, decode = self._maker(decoder), partial(decoder.decode, verify=False, own=in_place)
+        try:
+            decoder = self._decoders.pop()  # no two readings have the same at once
+        except IndexError:
+            decoder = self.decoder(pickled=self._pickled)
+        make = self._maker(decoder)
         try:
             for first, end in runs(positions, _RUN):
-                places = self._places.known(first, end)
-                if not places:
-                    yield from self.found(make, first, end)
-                record = windows.piece if end > first + 1 else self.file.copied
-                for k, (begin, size) in enumerate(places, first):
-                    yield decode(record(begin, size), k, key=self._keys[k]) if begin else self.one(make, k)
+                yield from self.found(make, first, end)
         finally:
-            self._tools.append(tools)
-
-    def _taken_tools(self) -> tuple[Decoder, Windows]:
-        """Those of a reading that has ended, or else new ones; no two readings have the same at once."""
-        with suppress(IndexError):
-            return self._tools.pop()
-        return self.decoder(pickled=self._pickled), self.file.windows()
+            self._decoders.append(decoder)
 
     def _maker(self, decoder: Decoder) -> Make:
-        verified, again, decode = self._verified, decoder.again, decoder.decode
+        verified, again, decode, keys = self._verified, decoder.again, decoder.decode, self._keys
 
         def make(k: int, key: bytes, value: Any) -> Any:
-            if not verified[k]:
-                wanted = self._keys[k]
-                if key != wanted:  # keys come in their order, so a later one
-                    raise self._missing(wanted)
-                dp = decode(value, k, key=wanted)
-                verified[k] = 1
-                self._places.note(k, len(value), partial(self.file.place_of, value))
-            elif (dp := again(value)) is None:
-                dp = decode(value, k, key=self._keys[k], verify=False)
+            if verified[k]:
+                dp = again(value)
+                return decode(value, k, key=keys[k], verify=False) if dp is None else dp
+            # The key that was asked for, not the one that LMDB has found: a damaged page may lead to another.
+            wanted = keys[k]
+            if key != wanted:  # keys come in their order, so a later one
+                raise self._missing(wanted)
+            dp = decode(value, k, key=wanted)
+            verified[k] = 1
             return dp
 
         return make

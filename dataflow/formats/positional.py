@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import mmap
 import os
 import threading
 from typing import Any
@@ -22,7 +21,7 @@ class PositionalFile:
     """An open file.
 
     What is read is copied from the system's cache into fresh memory: memory stays flat, and a file that is cut off
-    while it is open gives an error. What is mapped is not copied, and such a file may give a SIGBUS.
+    while it is open gives an error.
 
     Args:
         path: The file.
@@ -36,8 +35,6 @@ class PositionalFile:
         self.size = status.st_size
         self.identity = [status.st_size, status.st_mtime_ns]
         """What changes when the file does: its size in bytes, and its time in nanoseconds."""
-        self.inode = status.st_dev, status.st_ino
-        """What stays when its name does not."""
 
     def read(self, offset: int, size: int, place: str = "") -> Any:
         """`size` bytes from `offset` on, in memory of their own: an array uint8 (size,).
@@ -75,10 +72,6 @@ class PositionalFile:
     def stream(self) -> io.BufferedReader:
         """The file as an object with a position of its own; the descriptor is this one's."""
         return io.BufferedReader(_Stream(self))
-
-    def mapped(self, offset: int, size: int) -> mmap.mmap:
-        """A private mapping: it can be written to, which only whoever has it sees."""
-        return mmap.mmap(self._fd(), size, access=mmap.ACCESS_COPY, offset=offset)
 
     def _fd(self) -> int:
         fd = self._file.fd
