@@ -12,10 +12,11 @@ from itertools import chain
 from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.errors import FileDamaged, NotReproducible
+from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
+from dataflow.formats.checksums import masked_crc32, masked_crc32c
 from dataflow.formats.fingerprints import describe, digest
 from dataflow.formats.loading import PathLike
-from dataflow.formats.offsets import HEADER
+from dataflow.formats.offsets import HEADER, Compute
 from dataflow.formats.records import Encoder, is_record
 from dataflow.formats.saving import Bar, alone, named
 from dataflow.formats.tfrecord import RecordReader, writing
@@ -182,8 +183,8 @@ class DiskCacheData(ProxyDataFlow):
 
     def _opened(self, *, explain: bool) -> RecordReader | None:
         try:
-            reader = RecordReader(self.path, pickled=self.pickle, skip=1)
-        except FileDamaged as error:
+            reader = RecordReader(self.path, pickled=self.pickle, skip=1, compute=_checksum_in(self.path))
+        except (FileDamaged, MissingExtra) as error:
             if not _begins_like_a_cache(self.path):
                 raise self._no_cache() from error
             if explain:
@@ -220,7 +221,7 @@ class DiskCacheData(ProxyDataFlow):
         open_flow(self.ds, stream)
         name = os.path.basename(self.path)
         with (
-            writing(self.path, overwrite=True) as write,
+            writing(self.path, masked_crc32, overwrite=True) as write,
             Bar(total=known_length(self.ds), unit="dp", delay=1, desc=f"filling {name}") as bar,
         ):
             write(encoder.encode(head))
@@ -241,6 +242,14 @@ class DiskCacheData(ProxyDataFlow):
             )
         if any(self._broke_off or (node._df_remote_inputs and life_of(node).begun) for node in continuing):
             self.ds.close()
+
+
+def _checksum_in(path: str) -> Compute:
+    """The checksum of the frames of a cache: CRC-32, or CRC-32C if release 0.1 has written it."""
+    with open(path, "rb") as file:
+        head = file.read(HEADER.size)
+    is_new = len(head) == HEADER.size and HEADER.unpack(head)[1] == masked_crc32(head[:8])
+    return masked_crc32 if is_new else masked_crc32c
 
 
 def _begins_like_a_cache(path: str) -> bool:

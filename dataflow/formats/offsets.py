@@ -10,18 +10,18 @@ import json
 import logging
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.formats.checksums import ALGORITHM, checksum, checksum_of, masked_crc32c
+from dataflow.formats.checksums import ALGORITHM, checksum, checksum_of
 from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.saving import Bar, replacing
 
-__all__ = ["FOOTER", "HEADER", "Offsets", "load_offsets", "verify_record", "write_index"]
+__all__ = ["FOOTER", "HEADER", "Compute", "Offsets", "load_offsets", "verify_record", "write_index"]
 
 _log = logging.getLogger("dataflow.formats")
 
@@ -34,14 +34,21 @@ FOOTER: Final = struct.Struct("<I")
 Offsets = NDArray[np.uint64]
 """Where each record's header begins, and the end of the file: uint64 (num_records + 1,)."""
 
+Compute = Callable[[Any], int]
+"""A checksum of bytes."""
+
 _CHUNK = 1 << 22  # bytes that are read at a time
 _LARGE = 1 << 20  # records from this size on are read by themselves
 
 
-def load_offsets(file: PositionalFile) -> tuple[Offsets, bool]:
+def load_offsets(file: PositionalFile, compute: Compute) -> tuple[Offsets, bool]:
     """The offsets of a file, and whether all its checksums have just been verified.
 
     They are read from the index beside it, or else found by reading the file, and then written there.
+
+    Args:
+        file: The file.
+        compute: The checksum of its frames.
 
     Raises:
         FileDamaged: A checksum does not match, or the file was cut off.
@@ -59,7 +66,7 @@ def load_offsets(file: PositionalFile) -> tuple[Offsets, bool]:
     if offsets is None and not file.size:
         raise file_damaged(file.path, "", "the file is empty, and no index says that it has to be", 0)
     _log.info("finding the records of %s", file.path)
-    offsets = np.fromiter(_scan(file), np.uint64)
+    offsets = np.fromiter(_scan(file, compute), np.uint64)
     write_index(file, offsets)
     return offsets, True
 
@@ -95,7 +102,7 @@ def _read_index(file: PositionalFile) -> tuple[Offsets | None, Any]:
     return None, None
 
 
-def _scan(file: PositionalFile) -> Iterator[int]:
+def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
     """Where each record begins, and the end. Verifies every checksum."""
     window, base = memoryview(b""), 0  # a piece of the file, and where it begins
     at, number = 0, 0
@@ -110,7 +117,7 @@ def _scan(file: PositionalFile) -> Iterator[int]:
             if len(head) < HEADER.size:
                 raise file_damaged(file.path, place, f"only {len(head)} bytes of a header", at + len(head))
             length, summed = HEADER.unpack(head)
-            if masked_crc32c(head[:8]) != summed:
+            if compute(head[:8]) != summed:
                 raise file_damaged(file.path, place, "the checksum of a length does not match", at)
             begin = at + HEADER.size
             end = begin + length + FOOTER.size
@@ -121,19 +128,19 @@ def _scan(file: PositionalFile) -> Iterator[int]:
                 large = length >= _LARGE
                 window, base = (memoryview(file.read(at, end - at)) if large else _window(file, at)), at
             data, footer = window[begin - base : end - base - FOOTER.size], window[end - base - FOOTER.size :]
-            verify_record(file.path, place, data, footer, begin)
+            verify_record(file.path, place, data, footer, begin, compute)
             bar.update(end - at)
             at, number = end, number + 1
         yield at
 
 
-def verify_record(path: str, place: str, data: memoryview, footer: memoryview, offset: int) -> None:
+def verify_record(path: str, place: str, data: memoryview, footer: memoryview, offset: int, compute: Compute) -> None:
     """Compare the checksum behind a record with the record, which begins at `offset`.
 
     Raises:
         FileDamaged: They do not match.
     """
-    if masked_crc32c(data) != FOOTER.unpack_from(footer)[0]:
+    if compute(data) != FOOTER.unpack_from(footer)[0]:
         raise file_damaged(path, place, "the checksum of a record does not match its content, which begins", offset)
 
 

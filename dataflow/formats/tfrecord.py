@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from dataflow.base import DataFlow
-from dataflow.formats.checksums import masked_crc32c
+from dataflow.formats.checksums import crc32c_function, masked_crc32c
 from dataflow.formats.damage import file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
-from dataflow.formats.offsets import FOOTER, HEADER, load_offsets, verify_record, write_index
+from dataflow.formats.offsets import FOOTER, HEADER, Compute, load_offsets, verify_record, write_index
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import Decoder, Encoder, is_last, is_record, marked_last
 from dataflow.formats.saving import named, replacing, saved_pass
@@ -47,6 +47,7 @@ class TFRecordData(DiskData):
         raw: bool = False,
         pickle: bool = False,
     ) -> None:
+        crc32c_function()
         super().__init__(path, shuffle, block_shuffle=block_shuffle, seed=seed)
         self.raw = raw
         self.pickle = pickle
@@ -63,15 +64,25 @@ class RecordReader:
         raw: Give out ``[bytes]``.
         pickled: Unpickle what was pickled.
         skip: Records at the beginning that are not datapoints.
+        compute: The checksum of the frames.
     """
 
-    def __init__(self, path: str, *, raw: bool = False, pickled: bool = False, skip: int = 0) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        raw: bool = False,
+        pickled: bool = False,
+        skip: int = 0,
+        compute: Compute = masked_crc32c,
+    ) -> None:
         self._file = PositionalFile(path)
         self._raw = raw
         self._pickled = pickled
         self._skip = skip
+        self._compute = compute
         try:
-            self._offsets, verified = load_offsets(self._file)
+            self._offsets, verified = load_offsets(self._file, compute)
             self._check_end()
         except BaseException:
             self._file.close()
@@ -132,7 +143,7 @@ class RecordReader:
         verify = k < 0 or not self._verified[k]
         if verify and (self._raw or not is_record(record)):
             footer = self._file.read(offset + len(record), FOOTER.size, f"record {k}")
-            verify_record(self._file.path, f"record {k}", memoryview(record), memoryview(footer), offset)
+            verify_record(self._file.path, f"record {k}", memoryview(record), memoryview(footer), offset, self._compute)
         dp = [bytes(record)] if self._raw else decoder.decode(record, k, offset, verify=verify, own=own)
         if k >= 0:
             self._verified[k] = 1
@@ -142,7 +153,7 @@ class RecordReader:
 class TFRecordSerializer:
     """Datapoints in a TFRecord file, one in each record.
 
-    It needs no package besides, holds everything that can be stored at all, and is written and read fast.
+    It holds everything that can be stored at all, and is written and read fast.
     """
 
     @staticmethod
@@ -164,6 +175,7 @@ class TFRecordSerializer:
             FileExistsError: There is such a file, and `overwrite` is false.
             NotStorable: Names the datapoint and its component.
             OSError: The disk is full, for example. Nothing is left behind.
+            MissingExtra: The package google-crc32c is not installed.
 
         Example:
             >>> import os, tempfile
@@ -175,8 +187,9 @@ class TFRecordSerializer:
             (3, [1, array([1, 1])])
             >>> df.close(); folder.cleanup()
         """
+        crc32c_function()
         encoder = Encoder(compress=compress, pickled=pickle)
-        with writing(path, overwrite=overwrite) as write:
+        with writing(path, masked_crc32c, overwrite=overwrite) as write:
             for number, dp in saved_pass(df, "TFRecordSerializer"):
                 with named(number):
                     record = encoder.encode(dp)
@@ -212,6 +225,7 @@ class TFRecordSerializer:
         Raises:
             FileDamaged: A checksum does not match, or the file was cut off. Says where.
             PickleRefused: The file holds pickles.
+            MissingExtra: The package google-crc32c is not installed.
         """
         shuffle = shuffle or block_shuffle is not None
         ds = TFRecordData(path, shuffle, block_shuffle=block_shuffle, seed=seed, raw=raw, pickle=pickle)
@@ -219,7 +233,7 @@ class TFRecordSerializer:
 
 
 @contextmanager
-def writing(path: PathLike, *, overwrite: bool = False) -> Iterator[Callable[[bytes], None]]:
+def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Iterator[Callable[[bytes], None]]:
     """A function that writes one record of ours. The file is there when the block has ended well, with its index."""
     offsets = array("Q", [0])
     held: list[bytes] = []  # one record: it may be the last
@@ -227,9 +241,9 @@ def writing(path: PathLike, *, overwrite: bool = False) -> Iterator[Callable[[by
 
         def put(record: bytes) -> None:
             length = len(record).to_bytes(8, "little")
-            file.write(length + FOOTER.pack(masked_crc32c(length)))
+            file.write(length + FOOTER.pack(compute(length)))
             file.write(record)
-            file.write(FOOTER.pack(masked_crc32c(record)))
+            file.write(FOOTER.pack(compute(record)))
             offsets.append(offsets[-1] + HEADER.size + len(record) + FOOTER.size)
 
         def write(record: bytes) -> None:

@@ -26,6 +26,7 @@ from dataflow import (
     NumpySerializer,
     TFRecordSerializer,
 )
+from dataflow.formats import checksums
 from dataflow.formats.checksums import old_checksum
 from dataflow.formats.records import Decoder, Encoder
 from tests.formats.files import FORMATS, HDF5, LMDB, NPZ, assert_same, by_name, flow
@@ -310,4 +311,32 @@ def test_an_old_index_is_used(old_files, monkeypatch):
 def test_an_old_cache_is_used(old_files):
     df = DiskCacheData(flow([["something else"]]), old_files / "file.cache", fingerprint="written before")
     with df:
+        assert_same(list(df), datapoints_of_old_files())
+
+
+@pytest.fixture
+def no_crc32c(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    monkeypatch.setattr(checksums, "crc32c_function", checksums.crc32c_function.__wrapped__)
+
+
+@pytest.mark.usefixtures("no_crc32c")
+def test_a_cache_needs_no_other_package(old_files, tmp_path):
+    path = tmp_path / "new.cache"
+    for dps in ([[1], [2]], [["never read"]]):
+        with DiskCacheData(flow(dps), path, fingerprint="x") as df:
+            assert list(df) == [[1], [2]]
+    os.unlink(f"{path}.index")
+    with DiskCacheData(flow([[3]]), path, fingerprint="x") as df:
+        assert list(df) == [[1], [2]]
+    with DiskCacheData(flow([[3]]), old_files / "file.cache", fingerprint="written before") as df:
+        assert_same(list(df), datapoints_of_old_files())
+    os.unlink(old_files / "file.cache.index")
+    with DiskCacheData(flow([[3]]), old_files / "file.cache", fingerprint="written before") as df:
+        assert list(df) == [[3]]  # it cannot be verified, and can be made again
+
+
+def test_an_old_cache_without_its_index_is_used(old_files):
+    os.unlink(old_files / "file.cache.index")
+    with DiskCacheData(flow([["something else"]]), old_files / "file.cache", fingerprint="written before") as df:
         assert_same(list(df), datapoints_of_old_files())

@@ -1,6 +1,5 @@
 """Records, checksums, and what others have written in their place."""
 
-import os
 import pickle
 import sys
 import threading
@@ -10,14 +9,12 @@ import msgpack
 import msgpack_numpy
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dataflow import FileDamaged, MissingExtra, NotStorable, PickleRefused
-from dataflow.formats import checksums
-from dataflow.formats.checksums import checksum, crc32c, masked_crc32c, numpy_crc32c, old_checksum
+from dataflow.formats import checksums, tfrecord
+from dataflow.formats.checksums import checksum, crc32c, masked_crc32c, old_checksum
 from dataflow.formats.records import Decoder, Encoder, is_last, is_record, marked_last
-from tests.formats.files import FORMATS, FREE, assert_same, by_name
+from tests.formats.files import FORMATS, FREE, TFRECORD, assert_same, by_name
 
 
 class Hostile:
@@ -53,36 +50,20 @@ VECTORS = [  # RFC 3720, appendix B.4
 ]
 
 
-@pytest.mark.parametrize("compute", [crc32c, numpy_crc32c])
 @pytest.mark.parametrize(("data", "expected"), VECTORS)
-def test_crc32c_has_the_values_of_the_standard(compute, data, expected):
-    assert compute(data) == expected
-    assert compute(memoryview(bytearray(data))) == expected
+def test_crc32c_has_the_values_of_the_standard(data, expected):
+    assert crc32c(data) == expected
+    assert crc32c(memoryview(bytearray(data))) == expected
 
 
-def bitwise_crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-@given(st.one_of(st.binary(max_size=40), st.integers(500, 1600).map(os.urandom)))
-def test_crc32c_is_that_of_the_definition(data):
-    assert numpy_crc32c(data) == crc32c(data) == bitwise_crc32c(data)
-
-
-def test_crc32c_of_much_is_that_of_the_definition():
-    data = np.random.default_rng(0).bytes(70_001)
-    assert numpy_crc32c(data) == bitwise_crc32c(data)
-
-
-def test_crc32c_works_without_its_package(monkeypatch):
+def test_crc32c_says_what_installs_its_package(monkeypatch, tmp_path):
+    path = TFRECORD.saved(tmp_path, [[1]])
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    monkeypatch.setattr(checksums, "_native", checksums._native.__wrapped__)
-    assert crc32c(b"123456789") == 0xE3069283
+    monkeypatch.setattr(checksums, "crc32c_function", checksums.crc32c_function.__wrapped__)
+    monkeypatch.setattr(tfrecord, "crc32c_function", checksums.crc32c_function)
+    for use in (lambda: TFRECORD.load(path), lambda: TFRECORD.saved(tmp_path, [[1]]), lambda: crc32c(b"")):
+        with pytest.raises(MissingExtra, match=r"TFRecord files need .* pip install \"dataflow-runners\[tfrecord\]\""):
+            use()
 
 
 def test_a_masked_checksum_is_turned_and_shifted():
