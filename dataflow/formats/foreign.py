@@ -1,26 +1,32 @@
 """Datapoints as tensorpack's serializers wrote them: pickles, or msgpack with arrays in the manner of msgpack-numpy.
 
-That package itself is not used: it unpickles arrays of objects, and takes any bytes for pointers to such objects where
-they are fields of a structure.
+That package decodes the arrays, behind a guard: on its own it unpickles arrays of objects, and takes any bytes for
+pointers to objects where a dtype says so. Guarantees:
 
-Source:
-    msgpack-numpy 0.4.8, whose layout is read.
+- Unless pickles are read, it is given no array of kind "O" and no dtype with objects in it: it gets the dtype that was
+  checked, not the text that claims one.
+- Its `patch` is never called: msgpack stays as it is for the rest of the program.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
 from functools import partial
 from typing import Any
 
 import msgpack
+import msgpack_numpy
 import numpy as np
 
 from dataflow.errors import PickleRefused
 from dataflow.formats.damage import Damaged
+from dataflow.formats.dtypes import MOST_NAME
+from dataflow.formats.packing import MOST_SIZELESS
 
 __all__ = ["unpack_foreign"]
 
+_MOST_LEVELS = 30  # of structures in structures
 _PICKLE = 0x80  # the first byte of a pickle of protocol 2 or later; as msgpack it would be an empty dict, of one byte
 
 
@@ -53,28 +59,38 @@ def unpack_foreign(data: Any, *, pickled: bool) -> Any:
 
 
 def _decoded(value: dict[Any, Any], *, pickled: bool) -> Any:
-    """What msgpack-numpy makes of a dict; arrays of objects are pickles."""
-    if b"complex" in value and b"data" in value:
-        return complex(_text(value[b"data"]))
-    if b"nd" not in value or b"type" not in value or b"data" not in value:
-        return value
-    if _text(value.get(b"kind", b"")) == "O":
+    """What msgpack-numpy makes of a dict."""
+    if b"nd" not in value and "nd" not in value:
+        return msgpack_numpy.decode(value) if b"complex" in value else value
+    if any(_text(value.get(key, b"")) == "O" for key in (b"kind", "kind")):
         if not pickled:
             raise PickleRefused("an array of Python objects was pickled")
-        return pickle.loads(value[b"data"])
+        return msgpack_numpy.decode(value)
+    if b"nd" not in value or b"type" not in value or b"data" not in value:
+        return value  # somebody's dict; the package does not decode it either
     dtype = _dtype(value[b"type"])
     if dtype.hasobject:
         raise ValueError(f"an array of the dtype {dtype}, which is not pickled")
-    if not value[b"nd"]:
-        return np.frombuffer(value[b"data"], dtype)[0]
-    array: Any = np.ndarray(tuple(value[b"shape"]), dtype, value[b"data"])
-    return array.copy()  # one that can be written to
+    shape = value.get(b"shape", ())
+    if (type(shape) is not list and shape != ()) or any(type(n) is not int or n < 0 for n in shape):
+        raise ValueError("a shape that is not a list of non-negative integers")
+    if not dtype.itemsize and math.prod(shape) > MOST_SIZELESS:
+        raise ValueError("an array of many elements without a size")
+    is_array = value[b"nd"] is True
+    checked = {b"nd": is_array, b"type": dtype, b"kind": b"", b"shape": tuple(shape), b"data": value[b"data"]}
+    array = msgpack_numpy.decode(checked)
+    return array.copy() if is_array else array  # one that can be written to
 
 
-def _dtype(said: Any) -> np.dtype[Any]:
+def _dtype(said: Any, level: int = 0) -> np.dtype[Any]:
+    """The dtype of a description in the manner of ``dtype.descr``."""
+    if level > _MOST_LEVELS or (isinstance(said, str | bytes) and len(said) > MOST_NAME):
+        raise ValueError("a dtype of too many levels or characters")
     if isinstance(said, list | tuple):
-        fields: list[Any] = [(_text(name), _dtype(kind), *map(tuple, shape)) for name, kind, *shape in said]
+        fields: list[Any] = [(_text(name), _dtype(kind, level + 1), *map(tuple, shape)) for name, kind, *shape in said]
         return np.dtype(fields)
+    if not isinstance(said, str | bytes):
+        raise ValueError(f"a dtype that is a {type(said).__name__}")
     return np.dtype(_text(said))
 
 

@@ -117,6 +117,52 @@ SKELETONS = {
 """A list of one component that cannot be read, and the bytes of its arrays."""
 
 
+def claimed(kind=b"", dtype="<f8", shape=(1,), data=bytes(64), nd=True, form=bytes):
+    """An array in the manner of msgpack-numpy, of which each part may be a lie."""
+    parts = {
+        "nd": nd,
+        "kind": kind,
+        "type": dtype,
+        "shape": list(shape) if type(shape) is tuple else shape,
+        "data": data,
+    }
+    return {(key.encode() if form is bytes else key): value for key, value in parts.items()}
+
+
+def msgpack_attacks(pickled):
+    """Arrays in the manner of msgpack-numpy; those that hold the pickle must not be unpickled."""
+    for form in (bytes, str):
+        for kind in (b"O", "O"):
+            yield claimed(kind, "|O", data=pickled, form=form)
+            yield claimed(kind, "<f8", data=pickled, form=form)
+            whole = claimed(kind, "|O", data=pickled, form=form)
+            yield {key: value for key, value in whole.items() if key not in {b"type", "type", b"shape", "shape"}}
+    for kind in (b"", b"V", "O ", b"o", None, 7):
+        for nd in (True, False, 1, None, "True"):
+            yield claimed(kind, "|O", nd=nd)
+            yield claimed(kind, b"|O", nd=nd)
+            yield claimed(kind, "O,i4", nd=nd)
+            yield claimed(kind, "(2,)O", nd=nd)
+            yield claimed(kind, "object", nd=nd)
+            yield claimed(kind, [["a", "|O"]], nd=nd)
+            yield claimed(kind, [["a", [["b", "<i4"], ["c", "|O", [2]]]]], nd=nd)
+    yield claimed(dtype="|S0", shape=(1 << 40,), data=b"")
+    yield claimed(dtype=[], shape=(1 << 40,), data=b"")
+    yield claimed(dtype="|S0", shape=("a" * 100, 1 << 40), data=b"")
+    yield claimed(dtype="<f8", shape=(1 << 62, 1 << 62))
+    yield claimed(dtype="<f8", shape=(-1, -8))
+    yield claimed(dtype="<f8", shape="11")
+    yield claimed(dtype="<f8", shape=(True,))
+    yield claimed(dtype="|V2000000000", nd=False)
+    yield claimed(dtype="i4," * 100_000)
+    yield claimed(dtype={"names": ["a"], "formats": ["O"]})
+    yield claimed(dtype=7)
+    deep = "|O"
+    for _ in range(60):
+        deep = [["a", deep]]
+    yield claimed(b"V", deep)
+
+
 def read_record(skeleton, content):
     Decoder("file").decode(record(skeleton, content), 3, 1000)
 

@@ -15,6 +15,7 @@ from dataflow.formats import checksums, tfrecord
 from dataflow.formats.checksums import checksum, crc32c, masked_crc32c, old_checksum
 from dataflow.formats.records import Decoder, Encoder, is_last, is_record, marked_last
 from tests.formats.files import FORMATS, FREE, TFRECORD, assert_same, by_name
+from tests.formats.hostile import msgpack_attacks
 
 
 class Hostile:
@@ -237,6 +238,47 @@ def test_msgpack_numpys_pickles_are_refused():
         )
         with pytest.raises((FileDamaged, PickleRefused)):
             Decoder("file").decode(forged, 0)
+
+
+def test_no_attack_in_the_manner_of_msgpack_numpy_is_unpickled_or_takes_memory():
+    pack, unpack = msgpack.packb, msgpack.unpackb
+    tried = 0
+    for attack in msgpack_attacks(pickle.dumps(Hostile())):
+        for inside in (attack, [attack], {"a": [1, attack]}):
+            with pytest.raises((FileDamaged, PickleRefused)):
+                Decoder("file").decode(msgpack.packb(inside, use_bin_type=True), 0)
+            tried += 1
+    assert tried > 300 and Hostile.harmed == []
+    assert (msgpack.packb, msgpack.unpackb) == (pack, unpack)  # it was not patched
+
+
+def test_msgpack_numpys_pickles_are_read_where_that_is_asked_for():
+    dp = [np.array([1, None, "a"], object), 5]
+    found = Decoder("file", pickled=True).decode(dumps_as_tensorpack(dp), 0)
+    assert found[0].tolist() == [1, None, "a"] and found[1] == 5
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros((2, 0), "<f4"),
+        np.array(5.0),
+        np.zeros(3, [("a", "<i4", (2,)), ("b", [("c", "u1"), ("d", "<f8")])]),
+        np.array(["ä", "b"]),
+        np.array([b"x", b"yz"]),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.bool_(True),
+        np.int8(-3),
+        np.complex64(1 + 2j),
+        {"nd": "a dict of the user's"},
+        {b"nd": True, "type": 3},
+    ],
+    ids=repr,
+)
+def test_what_msgpack_numpy_writes_comes_back(value):
+    data = dumps_as_tensorpack([value])
+    expected = msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
+    assert_same(Decoder("file").decode(data, 0), expected)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc0\xc0", b"ab", b"\xd9\xff", b"\x93\x01"])
