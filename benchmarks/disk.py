@@ -55,7 +55,7 @@ class Contest:
 
 CONTESTS = {
     "lmdb": Contest(
-        "our_lmdb", "tensorpack_lmdb", ("tensorpack==0.11", "lmdb>=1.4", "numpy>=1.26"), {"small": 1.0, "image": 3.0}
+        "our_lmdb", "tensorpack_lmdb", ("tensorpack==0.11", "lmdb>=1.4", "numpy>=1.26"), {"small": 1.0, "image": 1.0}
     ),
     "tfrecord": Contest(
         "our_tfrecord", "tfrecord_package", ("tfrecord==1.14.6", "numpy>=1.26"), {"small": 1.0, "image": 1.0}
