@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from dataflow.errors import LengthUnknown
 from dataflow.life import Life, life_of
-from dataflow.passes import Running, next_pass, place, reset_round, root_stream, running_pass
-from dataflow.seeding import Stream, current_root, rng
+from dataflow.passes import next_pass, place, reset_round, root_stream, running_pass, user_pass
+from dataflow.seeding import current_root
 
-__all__ = ["adopt", "found_inputs", "in_place", "noted", "super_pass"]
+__all__ = ["adopt", "found_inputs", "noted", "super_pass"]
 
 T = TypeVar("T")
-
-_USER = 2  # the purpose word of a user's self.rng: it must not repeat what the built-in class under it draws
 
 
 def adopt(cls: Any) -> None:
@@ -31,7 +28,7 @@ def adopt(cls: Any) -> None:
     iterate = own.get("__iter__") or own.get("get_data")
     if iterate is not None:
         cls.__iter__ = _iter(iterate)
-        cls._df_run_pass = _run
+        cls._df_run_pass = user_pass
         # Where both names are defined, one may call the other.
         if "__iter__" not in own or "get_data" not in own:
             cls.get_data = cls.__iter__
@@ -93,7 +90,7 @@ def super_pass(df: Any) -> Iterator[Any]:
         return next_pass(df)
     p, stream = running.own.take()
     runs = (cls.__dict__["_df_run_pass"] for cls in type(df).__mro__ if "_df_run_pass" in cls.__dict__)
-    builtin = next(run for run in runs if run is not _run)
+    builtin = next(run for run in runs if run is not user_pass)
     datapoints: Iterator[Any] = builtin(df, p, stream)
     return datapoints
 
@@ -106,37 +103,6 @@ def _iter(iterate: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterator[A
         return next_pass(self) if type(self).__iter__ is __iter__ else iter(iterate(self))
 
     return __iter__
-
-
-def in_place(df: Any, p: int, stream: Stream) -> tuple[Iterator[Any], Callable[[], AbstractContextManager[object]]]:
-    """A pass of `df` for somebody who makes many steps at a time, and something to be entered for these steps.
-
-    To enter costs as much as one step, if a user wrote the node; then only that code runs within.
-    """
-    if type(df)._df_run_pass is not _run:
-        return df._df_run_pass(p, stream), nullcontext
-    running = _begun(df, p, stream)
-    return running.call(_user_iterator, df), running.entered
-
-
-def _begun(self: Any, p: int, stream: Stream) -> Running:
-    drawn = rng(self._df_words(stream, p, purpose=_USER)) if self._df_draws else None
-    return Running(self, p, stream, drawn)
-
-
-def _run(self: Any, p: int, stream: Stream) -> Iterator[Any]:
-    """`_df_run_pass` of a user's node."""
-    running = _begun(self, p, stream)
-    iterator = running.call(_user_iterator, self)
-    try:
-        while True:
-            yield running.call(next, iterator)
-    except StopIteration:
-        return
-
-
-def _user_iterator(self: Any) -> Iterator[Any]:
-    return iter(type(self).__iter__.__wrapped__(self))
 
 
 def _len(length: Callable[[Any], int]) -> Callable[[Any], int]:

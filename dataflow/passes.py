@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from itertools import islice
+from types import FrameType
+from typing import Any, Final, Protocol, TypeVar
 
 from dataflow.life import Life, life_of, terminated
-from dataflow.seeding import Rng, Stream, Turns, current_root
+from dataflow.seeding import Rng, Stream, Turns, current_root, rng
 
 __all__ = [
     "Node",
@@ -23,6 +26,7 @@ __all__ = [
     "root_stream",
     "running_pass",
     "until_closed",
+    "user_pass",
     "walk",
 ]
 
@@ -31,6 +35,10 @@ class Node(Protocol):
     """What the beginning of a pass has to know of a dataflow."""
 
     @property
+    def _df_adopted(self) -> bool: ...
+    @property
+    def _df_draws(self) -> bool: ...
+    @property
     def _df_inputs(self) -> Sequence[Any]: ...
     @property
     def _df_remote_inputs(self) -> bool: ...
@@ -38,31 +46,35 @@ class Node(Protocol):
     def _df_level(self) -> int: ...
     @property
     def _df_shard_ranks(self) -> tuple[int, ...]: ...
+    def _df_words(self, stream: Stream, p: int, *, purpose: int = 0) -> tuple[int, ...]: ...
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]: ...
     def reset_state(self) -> None: ...
 
 
 N = TypeVar("N", bound=Node)
-T = TypeVar("T")
-A = TypeVar("A")
+
+_USER: Final = 2  # the purpose word of a user's self.rng: it must not repeat what the built-in class under it draws
 
 
 class Running:
     """One pass of a user-written node, and what its code finds while it makes a step.
 
+    That code runs below the frame of `user_pass`, and finds the pass by walking up the stack of its thread. So a step
+    costs nothing to enter or leave, and only what asks for the pass, a few times per pass, pays for it.
+
     Guarantees:
 
-    - Only that code finds it: between two steps the same node may make a step at another place of the chain,
-      somebody may iterate an input on its own, and another thread may do either at any time.
+    - Only that code finds it: between two steps the frame is on no stack, so the same node may make a step at another
+      place of the chain, somebody may iterate an input on its own, and another thread may do either at any time.
     """
 
-    def __init__(self, df: Node, p: int, stream: Stream, rng: Rng | None) -> None:
+    def __init__(self, df: Node, p: int, stream: Stream) -> None:
         level = df._df_level
         self._level, self._p = level, p
         self._num_born = 0
         self._ranks = df._df_shard_ranks
-        self.life = life_of(df)
-        self.rng = rng
+        self.df = df
+        self.rng: Rng | None = rng(df._df_words(stream, p, purpose=_USER)) if df._df_draws else None
         self.own = _Told(p, stream)  # for super().__iter__()
         self.inputs: dict[Life, _Told] = {
             life_of(ds): _Told(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)
@@ -74,26 +86,50 @@ class Running:
         ranks = ((rank, 0) for rank in self._ranks)
         return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_born), (self._p, 0), *ranks)
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """For many steps at a time, with nothing but steps between them."""
-        here = _here
-        outer = here.running
-        here.running = self
-        try:
-            yield
-        finally:
-            here.running = outer
 
-    def call(self, function: Callable[[A], T], argument: A) -> T:
-        """Call `function` as a part of this pass."""
-        here = _here
-        outer = here.running
-        here.running = self
-        try:
-            return function(argument)
-        finally:
-            here.running = outer
+def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
+    """Pass `p` of a user-written node, begun by the node above."""
+    running = Running(df, p, stream)  # found by name, in `_innermost`
+    # `yield from` would close what it steps, and the user may hold that, or it may be a node: so not directly.
+    yield from islice(_user_iterator(df), None)
+    del running
+
+
+def _user_pass_until_closed(df: Any, p: int, stream: Stream, life: Life, session: object) -> Iterator[Any]:
+    """Pass `p` of a user-written node, begun by the user; once `df` is closed, the next step raises."""
+    running = Running(df, p, stream)  # found by name, in `_innermost`
+    iterator = _user_iterator(df)
+    try:
+        while life.session is session:
+            yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
+    except StopIteration:
+        return
+    del running
+    raise terminated(type(df).__name__)
+
+
+_STEPS: Final = user_pass.__code__
+_STEPS_UNTIL_CLOSED: Final = _user_pass_until_closed.__code__
+
+
+def _user_iterator(df: Any) -> Iterator[Any]:
+    return iter(type(df).__iter__.__wrapped__(df))
+
+
+def _innermost(num_between: int = 2) -> Running | None:
+    """The innermost user-written pass that makes a step in this thread.
+
+    Args:
+        num_between: How many frames, this one included, are known not to be the user's.
+    """
+    frame: FrameType | None = sys._getframe(num_between)
+    while frame is not None:
+        code = frame.f_code
+        if (code is _STEPS or code is _STEPS_UNTIL_CLOSED) and (running := frame.f_locals.get("running")) is not None:
+            found: Running = running
+            return found
+        frame = frame.f_back
+    return None
 
 
 class _Told:
@@ -109,7 +145,6 @@ class _Told:
 
 
 class _Here(threading.local):
-    running: Running | None = None  # the innermost user-written pass that makes a step in this thread
     picking: bool = False  # whether this thread picks datapoints by index for the user
     done: set[Life] | None = None  # nodes that need no reset in the round of resets that this thread makes
 
@@ -119,14 +154,15 @@ _here = _Here()
 
 def running_pass(df: Node) -> Running | None:
     """The pass of `df` of which the calling code is a step; None outside."""
-    running = _here.running
-    return running if running is not None and running.life is life_of(df) else None
+    running = _innermost(3)  # called by the property `rng`, or by super_pass
+    return running if running is not None and running.df is df else None
 
 
 def next_pass(df: Node) -> Iterator[Any]:
     """Begin the pass that comes next: the one told by the node above, else the one that the user asks for."""
     life = life_of(df)
-    told = None if _here.running is None else _here.running.inputs.get(life)
+    running = _innermost()
+    told = None if running is None else running.inputs.get(life)
     if told is not None:
         p, stream = told.take()
         open_flow(df, stream)
@@ -134,10 +170,11 @@ def next_pass(df: Node) -> Iterator[Any]:
     p, stream = life.passes, root_stream(df)
     life.passes += 1
     open_flow(df, stream)
-    datapoints = df._df_run_pass(p, stream)
     if df._df_remote_inputs:
-        return datapoints  # who has workers must look at every step anyway
-    return until_closed(datapoints, df)
+        return df._df_run_pass(p, stream)  # who has workers must look at every step anyway
+    if df._df_adopted:
+        return _user_pass_until_closed(df, p, stream, life, life.session)
+    return until_closed(df._df_run_pass(p, stream), df)
 
 
 def until_closed(datapoints: Iterator[Any], df: Node) -> Iterator[Any]:
@@ -169,7 +206,7 @@ def _origin(life: Life) -> Turns:
     A flow that user-written code makes within a pass is new in each pass, and would begin with the same pass for ever;
     one that is iterated within `reset_state` already has its place.
     """
-    running = _here.running
+    running = _innermost()
     if running is not None and life not in running.inputs:
         life.entropy, life.fixed = running.own.stream.root, not running.own.stream.drawn
         return running.birthplace()

@@ -9,7 +9,6 @@ from itertools import islice
 import pytest
 
 from dataflow import seeding
-from dataflow.adoption import in_place
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
 from dataflow.passes import open_flow, root_stream
@@ -624,14 +623,9 @@ class Draws(RNGDataFlow):
             yield [*dp, int(self.rng.integers(1000))]
 
 
-def in_steps_of(few, df, p, stream):
-    steps, around = in_place(df, p, stream)
-    while True:
-        with around():
-            found = list(islice(steps, few))
+def in_steps_of(few, datapoints):
+    while found := list(islice(datapoints, few)):
         yield from found
-        if not found:
-            return
 
 
 @pytest.mark.parametrize("few", [1, 2, 5])
@@ -640,22 +634,95 @@ def test_many_steps_at_a_time_give_the_same_pass(few):
         stream = root_stream(df)
         open_flow(df, stream)
         for p in (0, 3):
-            assert list(islice(in_steps_of(few, df, p, stream), 7)) == list(islice(df._df_run_pass(p, stream), 7))
+            many = in_steps_of(few, df._df_run_pass(p, stream))
+            assert list(islice(many, 7)) == list(islice(df._df_run_pass(p, stream), 7))
 
 
 def test_between_the_steps_nothing_is_told():
     df = Through(ds := Passes())
     stream = root_stream(df)
     open_flow(df, stream)
-    steps, around = in_place(df, 5, stream)
-
-    def fail():
-        with around():
-            assert next(steps) == [5, 0]
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
+    steps = df._df_run_pass(5, stream)
+    assert next(steps) == [5, 0]
     assert first(ds) == [0, 0], "who iterates the input alone is not told what the node was told"
-    with around():
-        assert next(steps) == [5, 1]
+    assert next(steps) == [5, 1]
+
+
+class Closeable:
+    """An iterator, no generator, with a method of the name that generators have."""
+
+    def __init__(self, datapoints, log):
+        self.datapoints = datapoints
+        self.log = log
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.datapoints)
+
+    def close(self):
+        self.log.append("closed")
+
+
+def test_an_iterator_with_a_method_close_is_not_closed_at_a_break():
+    class ItsOwn(DataFlow):
+        def __init__(self, ds):
+            self.ds, self.log = ds, []
+
+        def __iter__(self):
+            return Closeable(iter(self.ds), self.log)
+
+    df = ItsOwn(Passes())
+    assert [list(islice(df, 1)), list(islice(df, 1))] == [[[0, 0]], [[1, 0]]]
+    assert df.log == []
+
+
+def test_what_a_helper_calls_deep_below_the_users_code_finds_the_pass():
+    class Deep(RNGDataFlow):
+        def __init__(self, ds):
+            self.ds = ds
+
+        def dig(self, depth):
+            if depth:
+                return self.dig(depth - 1)
+            return [*next(iter(self.ds)), int(self.rng.integers(1 << 30))]
+
+        def __iter__(self):
+            yield from map(self.dig, [0, 50])
+
+    seeding.seed(3)
+    try:
+        df = Deep(Passes())
+        passes = [list(df), list(df)]
+        # Iterated twice in pass p, the input gives p and p + 1.
+        assert [[dp[0] for dp in found] for found in passes] == [[0, 1], [1, 2]]
+        assert len({dp[-1] for found in passes for dp in found}) == 4
+        again = Deep(Passes())
+        assert [list(again), list(again)] == passes
+    finally:
+        seeding.seed(None)
+
+
+def test_a_pass_that_another_thread_steps_is_not_found_in_this_one():
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Waits(DataFlow):
+        def __init__(self, ds):
+            self.ds = ds
+
+        def __iter__(self):
+            inside.set()
+            assert go_on.wait(20)
+            yield from self.ds
+
+    df = Waits(ds := Passes())
+    assert [first(ds), first(ds)] == [[0, 0], [1, 1]]
+    found = []
+    thread = threading.Thread(target=lambda: found.append(first(df)))
+    thread.start()
+    assert inside.wait(20)
+    assert first(ds) == [2, 2], "the pass that this thread begins is the next of its own"
+    go_on.set()
+    thread.join(20)
+    assert found == [[0, 0]], "pass 0 of its node, and so of the input"

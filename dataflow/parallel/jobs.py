@@ -6,7 +6,6 @@ import threading
 from dataclasses import dataclass
 from typing import Protocol
 
-from dataflow.adoption import in_place
 from dataflow.base import DataFlow, close_flow
 from dataflow.life import life_of
 from dataflow.passes import open_flow
@@ -42,7 +41,7 @@ class Produce:
         limit_threads_again()  # of what the reset has imported
         p = self.first
         # A pass with nothing in it would be followed by another: the flow has ended.
-        while outbox.put_all(*in_place(self.df, p, self.stream)):
+        while outbox.put_all(self.df._df_run_pass(p, self.stream)):
             p += 1
         outbox.ended()
 

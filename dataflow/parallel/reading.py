@@ -1,6 +1,6 @@
 """What a map reads: one pass of its input, or one after the other, many datapoints at a time.
 
-To enter the code of a user's node, or a lock, costs as much as a step of that node: so it is done once for many steps.
+To take a lock costs as much as a step of a user's node: so it is done once for many steps.
 
 Guarantees:
 
@@ -12,12 +12,10 @@ Guarantees:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
 
-from dataflow.adoption import in_place
 from dataflow.base import DataFlow
 from dataflow.seeding import Stream
 from dataflow.transport.parcels import NO_ROOM
@@ -25,23 +23,20 @@ from dataflow.transport.trays import PlainEncoder
 
 __all__ = ["Reading", "as_one_pass", "one_pass", "passes_from"]
 
-Pass = tuple[Iterator[Any], Callable[[], AbstractContextManager[object]]]
-"""The steps of a pass, and what has to be entered for them."""
 
-
-def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Pass]:
+def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
     """Pass `p` alone."""
-    yield in_place(ds, p, stream)
+    yield ds._df_run_pass(p, stream)
 
 
-def as_one_pass(datapoints: Iterator[Any]) -> Iterator[Pass]:
+def as_one_pass(datapoints: Iterator[Any]) -> Iterator[Iterator[Any]]:
     """What has been begun already, alone."""
-    return iter([(datapoints, nullcontext)])
+    return iter([datapoints])
 
 
-def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Pass]:
+def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
     """Pass `p`, and all that follow it."""
-    return (in_place(ds, q, stream) for q in count(p))
+    return (ds._df_run_pass(q, stream) for q in count(p))
 
 
 class Reading:
@@ -51,10 +46,10 @@ class Reading:
     iterators guards this.
     """
 
-    def __init__(self, passes: Iterator[Pass]) -> None:
+    def __init__(self, passes: Iterator[Iterator[Any]]) -> None:
         self._passes = passes
         self._lock = threading.Lock()
-        self._current: Pass | None = None  # None between two passes
+        self._current: Iterator[Any] | None = None  # None between two passes
         self._is_empty = True  # nothing of the current pass was read so far
         self._is_over = False
 
@@ -78,12 +73,10 @@ class Reading:
                 if current is None or self._is_over:  # another thread has read to the end
                     self._is_over = True
                     return NO_ROOM
-                steps, enter = current
-                with enter():
-                    if encode_plain is None:
-                        other = next(steps, NO_ROOM)
-                    else:
-                        other = encode_plain(islice(steps, few), plain.append)
+                if encode_plain is None:
+                    other = next(current, NO_ROOM)
+                else:
+                    other = encode_plain(islice(current, few), plain.append)
             except BaseException:
                 self._is_over = True
                 raise

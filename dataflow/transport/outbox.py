@@ -15,8 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -74,14 +73,11 @@ class Outbox:
         self._collected.append(encoder.encode(mark))
         encoder.plain = plain  # it is not like them
 
-    def put_all(
-        self, datapoints: Iterable[Any], around: Callable[[], AbstractContextManager[object]] = nullcontext
-    ) -> int:
+    def put_all(self, datapoints: Iterable[Any]) -> int:
         """Put the datapoints of one pass, and say how many there were.
 
         Args:
-            datapoints: Stepped, and what they give encoded, within `around()`, once for each message.
-            around: What has to be entered for the flow's steps.
+            datapoints: The pass; each datapoint is encoded before the next step.
 
         Raises:
             Stopped: The consumer wants nothing more.
@@ -95,8 +91,7 @@ class Outbox:
                 raise Stopped
             before = self._sent
             began = time.perf_counter()
-            with around():
-                self._fill(steps, room, start)
+            self._fill(steps, room, start)
             self.flush()
             count = self._sent - before
             if not count:

@@ -1,7 +1,6 @@
 """What a map reads of its input: many steps at a time, and none too early."""
 
 import itertools
-from contextlib import contextmanager
 
 import pytest
 
@@ -44,19 +43,6 @@ def test_as_many_are_read_as_were_asked_for():
     reading = Reading(as_one_pass(steps))
     assert read(reading, 3) == (NO_ROOM, ["0", "1", "2"])
     assert next(steps) == 3
-
-
-def test_a_pass_is_entered_once_for_many_steps():
-    entered = []
-
-    @contextmanager
-    def enter():
-        entered.append(True)
-        yield
-
-    reading = Reading(iter([(iter(range(10)), enter)]))
-    read(reading, 6)
-    assert len(entered) == 1
 
 
 def test_what_is_read_is_encoded_before_the_next_step():
