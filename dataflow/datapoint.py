@@ -6,8 +6,9 @@ A datapoint is a list, a tuple or a dict of components; any other value is toler
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from operator import is_not
@@ -46,6 +47,16 @@ class Hole:
 
 HOLE: Final = Hole()
 _is_present: Final = partial(is_not, HOLE)
+_SEQUENCES: Final = frozenset({list, tuple})
+_SCALARS: Final[Mapping[type, np.dtype[Any]]] = {
+    **{kind: np.dtype(kind) for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"},
+    int: np.dtype(np.int32),
+    float: np.dtype(np.float32),
+    complex: np.dtype(np.complex64),
+    bool: np.dtype(bool),
+}
+"""The dtype of a batch of these, which have no shape."""
+_INT32: Final = np.iinfo(np.int32)
 
 
 def present(datapoints: Iterable[Any]) -> Iterator[Any]:
@@ -142,6 +153,22 @@ def stack(datapoints: Sequence[Any], *, use_list: bool = False) -> Any:
         OverflowError: A Python int does not fit into int32.
         TypeError: A component is of a kind that has no array.
     """
+    columns = _columns(datapoints)
+    stacked = columns.values() if use_list else map(_stack_column, columns.values(), columns)
+    return dict(zip(columns, stacked, strict=True)) if isinstance(datapoints[0], dict) else list(stacked)
+
+
+def _columns(datapoints: Sequence[Any]) -> dict[Any, list[Any]]:
+    """For each index or key the components of all datapoints."""
+    if _SEQUENCES.issuperset(_kinds(datapoints)):
+        try:
+            return dict(enumerate(map(list, zip(*datapoints, strict=True))))
+        except ValueError:
+            pass  # they differ in length
+    return {key: [dp[key] for dp in datapoints] for key in _common_keys(datapoints)}
+
+
+def _common_keys(datapoints: Sequence[Any]) -> list[Any]:
     first = datapoints[0]
     keys = [key for key, _ in components(first)]
     kind = dict if isinstance(first, dict) else (list, tuple)
@@ -151,9 +178,13 @@ def stack(datapoints: Sequence[Any], *, use_list: bool = False) -> Any:
                 f"the datapoints of one batch differ in their components: {_outline(first)} and {_outline(dp)}. "
                 "Bring them to one form with MapData before BatchData"
             )
-    columns = ([dp[key] for dp in datapoints] for key in keys)
-    stacked = [column if use_list else _stack_column(column, key) for key, column in zip(keys, columns, strict=True)]
-    return dict(zip(keys, stacked, strict=True)) if kind is dict else stacked
+    return keys
+
+
+def _kinds(values: Sequence[Any]) -> list[type]:
+    """The types of `values`, each once, in the order in which they come."""
+    kinds = [*map(type, values)]
+    return kinds[:1] if kinds.count(kinds[0]) == len(kinds) else list(dict.fromkeys(kinds))
 
 
 def _outline(dp: Any) -> str:
@@ -163,18 +194,47 @@ def _outline(dp: Any) -> str:
 
 
 def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
-    if all(isinstance(value, np.ndarray) for value in values):
+    kinds = _kinds(values)
+    if kinds == [np.ndarray]:
+        alike = _stack_alike(values)
+        return _stack_arrays(values, key) if alike is None else alike
+    if len(kinds) == 1 and (dtype := _SCALARS.get(kinds[0])) is not None:
+        out = allocate(len(values), dtype)
+        with suppress(OverflowError):  # explained below
+            out[:] = array("i", values) if kinds == [int] else values
+            return out
+    are_arrays = [issubclass(kind, np.ndarray) for kind in kinds]
+    if all(are_arrays):
         return _stack_arrays(values, key)
-    if any(isinstance(value, str | bytes) for value in values):
-        return _stack_text(values, key)
-    kinds = dict.fromkeys(map(type, values))
+    if any(issubclass(kind, str | bytes) for kind in kinds):
+        return _stack_text(values, kinds, key)
     dtype = _common_dtype([_scalar_dtype(kind, values, key) for kind in kinds], key)
-    _check_int32(values, dtype, key)
-    shapes = {np.shape(value) for value in values}
-    if len(shapes) > 1:
-        raise _shapes_differ(key, [np.shape(value) for value in values])
-    out = allocate((len(values), *shapes.pop()), dtype)
+    if any(issubclass(kind, int) for kind in kinds):
+        _check_int32(values, dtype, key)
+    shape: tuple[int, ...] = ()
+    if any(are_arrays):
+        shapes = [np.shape(value) for value in values]
+        shape = shapes[0]
+        if shapes.count(shape) < len(shapes):
+            raise _shapes_differ(key, shapes)
+    out = allocate((len(values), *shape), dtype)
     out[:] = values
+    return out
+
+
+def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:
+    """Arrays of one shape and one dtype, in one call; None if they are not, or if they have no axis."""
+    first = arrays[0]
+    if first.dtype.metadata is not None or first.dtype.kind == "V":
+        return None  # dtypes that differ in metadata are equal: `_stack_arrays` compares the metadata
+    try:
+        if [*map(len, arrays)].count(len(first)) < len(arrays):
+            return None
+        out = allocate((len(arrays), *first.shape), first.dtype)
+        # Refuses another dtype, and other axes than the first, which was compared above.
+        np.concatenate(arrays, out=out.reshape(len(arrays) * len(first), *first.shape[1:]), casting="no")
+    except (TypeError, ValueError):
+        return None
     return out
 
 
@@ -190,8 +250,8 @@ def _stack_arrays(arrays: list[NDArray[Any]], key: Any) -> NDArray[Any]:
         masked: NDArray[Any] = np.ma.stack(arrays)
         return masked
     out = allocate((len(arrays), *shape), dtype)
-    for k, array in enumerate(arrays):
-        out[k] = array
+    for k, one in enumerate(arrays):
+        out[k] = one
     return out
 
 
@@ -226,8 +286,8 @@ def _metadata(dtype: np.dtype[Any]) -> Any:
 
 
 def _scalar_dtype(kind: type, values: list[Any], key: Any) -> np.dtype[Any]:
-    if kind is bool:
-        return np.dtype(bool)
+    if kind in _SCALARS:
+        return _SCALARS[kind]
     if issubclass(kind, np.ndarray | np.generic):
         return _common_dtype([value.dtype for value in values if type(value) is kind], key)
     for python, dtype in ((int, np.int32), (float, np.float32), (complex, np.complex64)):
@@ -253,26 +313,26 @@ def _common_dtype(dtypes: list[np.dtype[Any]], key: Any) -> np.dtype[Any]:
 
 
 def _check_int32(values: list[Any], dtype: np.dtype[Any], key: Any) -> None:
-    limits = np.iinfo(np.int32)
-    for value in values:
-        if isinstance(value, int) and not limits.min <= value <= limits.max:
-            raise OverflowError(
-                f"component {key!r} holds the Python int {value}, which does not fit into int32 (a batch of Python "
-                f"ints is int32, this one {dtype}). Yield a numpy scalar of the dtype you want, for example np.int64"
-            )
+    ints = [value for value in values if isinstance(value, int)]
+    if min(ints) < _INT32.min or max(ints) > _INT32.max:
+        wrong = next(value for value in ints if not _INT32.min <= value <= _INT32.max)
+        raise OverflowError(
+            f"component {key!r} holds the Python int {wrong}, which does not fit into int32 (a batch of Python "
+            f"ints is int32, this one {dtype}). Yield a numpy scalar of the dtype you want, for example np.int64"
+        )
 
 
-def _stack_text(values: list[Any], key: Any) -> NDArray[Any]:
+def _stack_text(values: list[Any], kinds: Iterable[type], key: Any) -> NDArray[Any]:
     kind = str if isinstance(values[0], str) else bytes
-    if not all(isinstance(value, kind) for value in values):
-        found = sorted({type(value).__name__ for value in values})
+    if not all(issubclass(found, kind) for found in kinds):
+        found = sorted({found.__name__ for found in kinds})
         raise ShapeMismatch(f"component {key!r} mixes {', '.join(found)} in one batch. Yield one type")
     # Fixed-width numpy strings drop trailing NULs, so bytes travel as objects; text that numpy would cut is refused.
     if kind is bytes:
         out = np.empty(len(values), dtype=object)
         out[:] = values
         return out
-    if any(value.endswith("\0") for value in values):
+    if "\0" in "".join(values) and any(value.endswith("\0") for value in values):
         raise ShapeMismatch(f"component {key!r} holds text that ends in NUL, which numpy cuts. Pass use_list=True")
     return np.array(values)
 

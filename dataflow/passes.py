@@ -90,8 +90,11 @@ class Running:
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
     running = Running(df, p, stream)  # found by name, in `_innermost`
-    # `yield from` would close what it steps, and the user may hold that, or it may be a node: so not directly.
-    yield from islice(_user_iterator(df), None)
+    iterator = _user_iterator(df)
+    # `yield from` would close what it steps: good for a generator that the user's function has just made, but not for
+    # an iterator that the user holds, or that is a node.
+    is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
+    yield from iterator if is_fresh else islice(iterator, None)
     del running
 
 

@@ -277,3 +277,63 @@ def test_arrays_of_any_layout_are_copied_into_one(shape, order):
 def test_unstacking_a_batch_gives_the_datapoints_back(numbers, width):
     datapoints = [[number] * width for number in numbers]
     assert [list(row) for row in zip(*stack(datapoints), strict=True)] == datapoints
+
+
+KINDS_OF_NUMBERS = [bool, int, float, complex, *(np.dtype(code).type for code in "?bhiqBHIQefdgFD")]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NUMBERS)
+def test_many_numbers_of_one_kind_are_stacked_as_few_of_several(kind):
+    values = [kind(k % 2) for k in range(50)]
+    python = {bool: np.bool_, int: np.int32, float: np.float32, complex: np.complex64}
+    batch = stacked(*values)
+    assert batch.dtype == python.get(kind, kind)
+    assert batch.tolist() == values
+    other = stacked(*values, np.zeros((), batch.dtype)[()])
+    assert other.dtype == batch.dtype
+    assert other.tolist()[:-1] == values
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", ">f4", "c8", "M8[s]", "S3", "U2", "O", "i4,f8", "V5", "T"])
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3), (1, 2, 0)])
+def test_arrays_alike_and_arrays_of_subclasses_give_the_same_batch(dtype, shape):
+    if dtype == "T" and not hasattr(np.dtypes, "StringDType"):
+        pytest.skip("numpy 1 has no such dtype")
+
+    class Own(np.ndarray):
+        pass
+
+    arrays = [np.zeros(shape, dtype) for _ in range(5)]
+    alike, others = stacked(*arrays), stacked(*arrays[:-1], arrays[-1].view(Own))
+    assert alike.dtype == others.dtype == arrays[0].dtype
+    assert alike.shape == others.shape == (5, *shape)
+    np.testing.assert_array_equal(alike, others)
+
+
+SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=2, max_size=5)
+
+
+@given(SHAPES, st.data())
+def test_shapes_that_differ_are_refused_whatever_numpy_would_make_of_them(shapes, data):
+    dtypes = data.draw(st.lists(st.sampled_from(["f4", "f4", "i8"]), min_size=len(shapes), max_size=len(shapes)))
+    arrays = [np.ones(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    if len(set(shapes)) == 1:
+        assert stacked(*arrays).dtype == np.result_type(*dtypes)
+        np.testing.assert_array_equal(stacked(*arrays), np.stack(arrays))
+        return
+    with pytest.raises(ShapeMismatch, match="component 0 has different shapes"):
+        stacked(*arrays)
+
+
+def test_a_worker_batches_in_its_own_memory_whatever_the_components():
+    made = []
+
+    def make(shape, dtype):
+        made.append(np.full(shape, 7, dtype))
+        return made[-1]
+
+    with allocating(make):
+        batch = stack([[np.ones((2, 2), "f4"), k, float(k), np.int64(k), np.ones(())] for k in range(3)])
+    assert [array is own for array, own in zip(batch, made, strict=True)] == [True] * 5
+    assert [array.dtype.name for array in batch] == ["float32", "int32", "float32", "int64", "float64"]
+    assert batch[1].tolist() == [0, 1, 2]

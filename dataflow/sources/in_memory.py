@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from dataflow.transport.packed import PackedList, packed_if_small
 __all__ = ["DataFromList"]
 
 _LARGE = 250_000  # datapoints, from which on small ones are packed where nobody has decided
+_ITERABLE = frozenset({list, tuple})  # what gives by iteration what it gives at 0, 1, 2, …
 _CHUNK = 1024  # positions that are Python integers at one time
 
 
@@ -75,7 +76,7 @@ class DataFromList(Source, RNGDataFlow):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = len(self.lst)
         if not self.shuffle:
-            return map(self.lst.__getitem__, range(n))
+            return islice(self.lst, n) if type(self.lst) in _ITERABLE else map(self.lst.__getitem__, range(n))
         order = self._order(p, n, stream)
         positions = chain.from_iterable(order[k : k + _CHUNK].tolist() for k in range(0, n, _CHUNK))
         return map(self.lst.__getitem__, positions)
