@@ -141,13 +141,23 @@ class AppliedToComponent(Applied):
     def step(self, dp: Any, _: None) -> Any:
         if dp is HOLE:
             return HOLE
-        old = component(dp, self._index)
+        is_list = type(dp) is list
+        try:
+            old = dp[self._index] if is_list else component(dp, self._index)
+        except (IndexError, TypeError):
+            old = component(dp, self._index)  # the same error, with what there is
         try:
             new = self.func(old)
         except Exception as error:
             self.explain(error)
             raise
-        return HOLE if new is None else replaced(dp, self._index, new)
+        if new is None:
+            return HOLE
+        if not is_list:
+            return replaced(dp, self._index, new)
+        out = dp[:]
+        out[self._index] = new
+        return out
 
 
 class Asked:

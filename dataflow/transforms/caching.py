@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, count
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.datapoint import present
 from dataflow.errors import DataFlowTerminated
 from dataflow.passes import walk
 from dataflow.seeding import Stream, Table, permutation, root_seed
@@ -60,7 +61,7 @@ class CacheData(ProxyDataFlow):
         self._df_draws = shuffle
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
-        self._memory: dict[Stream | None, list[Any] | _Recording] = {}
+        self._memory: dict[Stream | None, _Slots | _Recording] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_memory": {}}
@@ -79,36 +80,47 @@ class CacheData(ProxyDataFlow):
         read = partial(self._read, stream, self._slots(stream))
         return chain.from_iterable(map(read, blocks))
 
-    def _slots(self, stream: Stream) -> list[Any]:
+    def _slots(self, stream: Stream) -> _Slots:
         slots = self._remembered(stream)
-        if not isinstance(slots, list) or len(slots) != len(self.ds):
-            slots = self._remember(stream, [_UNREAD] * len(self.ds))
-        assert isinstance(slots, list)
+        if not isinstance(slots, _Slots) or len(slots.datapoints) != len(self.ds):
+            slots = self._remember(stream, _Slots(len(self.ds)))
+        assert isinstance(slots, _Slots)
         return slots
 
-    def _read(self, stream: Stream, slots: list[Any], indexes: Indexes) -> Iterator[Any]:
-        passes, positions = passes_and_positions(self, indexes, len(slots))
+    def _read(self, stream: Stream, slots: _Slots, indexes: Indexes) -> Iterator[Any]:
+        n = len(slots.datapoints)
+        passes, positions = passes_and_positions(self, indexes, n)
         if self.shuffle and len(indexes):
-            (positions,) = reordered(passes, positions, partial(self._order, stream, len(slots)))
-        wanted = positions.tolist()
-        unread = [k for k in dict.fromkeys(wanted) if slots[k] is _UNREAD]
+            (positions,) = reordered(passes, positions, partial(self._order, stream, n))
+        if slots.num_unread:
+            return self._read_on(stream, slots, positions.tolist())
+        return map(slots.copy, map(slots.datapoints.__getitem__, positions.tolist()))
+
+    def _read_on(self, stream: Stream, slots: _Slots, wanted: list[int]) -> Iterator[Any]:
+        datapoints = slots.datapoints
+        unread = [k for k in dict.fromkeys(wanted) if datapoints[k] is _UNREAD]
         # Two threads may read the same position; both find the same, and the later keeps it.
         coming = zip(unread, self.ds._df_at([np.array(unread, dtype=np.int64)], stream), strict=False)
         for k in wanted:
-            while slots[k] is _UNREAD:
+            while datapoints[k] is _UNREAD:
                 position, dp = next(coming)
-                slots[position] = _frozen(dp)
-            yield _fresh(slots[k])
+                slots.keep(position, dp)
+            yield _fresh(datapoints[k])
 
     # -- input that is only a sequence of passes: its first pass is recorded -------------------------------------------
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.ds._df_addressable:
-            return pass_by_index(self, p, stream)
+            slots = self._slots(stream)
+            if self.shuffle or slots.num_unread:
+                return pass_by_index(self, p, stream)
+            return map(slots.copy, present(slots.datapoints))
         recording = self._remembered(stream)
         if not isinstance(recording, _Recording) or recording.failed:
             recording = self._remember(stream, _Recording(self.ds._df_run_pass(0, stream)))
         assert isinstance(recording, _Recording)
+        if recording.is_whole and not self.shuffle:
+            return map(recording.copy, recording.datapoints)
         return self._played(p, stream, recording)
 
     def _played(self, p: int, stream: Stream, recording: _Recording) -> Iterator[Any]:
@@ -123,10 +135,10 @@ class CacheData(ProxyDataFlow):
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    def _remembered(self, stream: Stream) -> list[Any] | _Recording | None:
+    def _remembered(self, stream: Stream) -> _Slots | _Recording | None:
         return self._memory.get(self._key(stream))
 
-    def _remember(self, stream: Stream, memory: list[Any] | _Recording) -> list[Any] | _Recording:
+    def _remember(self, stream: Stream, memory: _Slots | _Recording) -> _Slots | _Recording:
         key = self._key(stream)
         if key is not None:
             # Another root means that the user has seeded anew: what was drawn under the old one is over.
@@ -144,14 +156,59 @@ class CacheData(ProxyDataFlow):
         return (self._orders.get((words, n), partial(permutation, words, n)),)
 
 
-class _Recording:
+class _Kept:
+    """Datapoints that are kept, and how all of them are copied."""
+
+    def __init__(self, datapoints: list[Any]) -> None:
+        self.datapoints = datapoints
+        self.copy: Callable[[Any], Any] = _fresh  # once there is one: `list.copy`, if that is enough for all
+        self._is_first = True
+
+    def freeze(self, dp: Any) -> Any:
+        """`dp` as it is kept."""
+        frozen = _frozen(dp)
+        copy = _way_to_copy(frozen)
+        if self._is_first:
+            self.copy, self._is_first = copy, False
+        elif copy is not self.copy:
+            self.copy = _fresh
+        return frozen
+
+
+class _Slots(_Kept):
+    """A place for each datapoint of a pass that can be addressed.
+
+    Guarantees:
+
+    - Once `num_unread` is 0, every place holds its datapoint, and `copy` copies them all.
+    """
+
+    def __init__(self, n: int) -> None:
+        super().__init__([_UNREAD] * n)
+        self.num_unread = n
+        self._lock = threading.Lock()
+
+    def keep(self, position: int, dp: Any) -> None:
+        """Keep the datapoint at `position`."""
+        with self._lock:
+            is_unread = self.datapoints[position] is _UNREAD
+            self.datapoints[position] = self.freeze(dp)
+            self.num_unread -= is_unread
+
+
+class _Recording(_Kept):
     """The datapoints of one pass, each read by whoever needs it first, and kept."""
 
     def __init__(self, pass_: Iterator[Any]) -> None:
-        self.datapoints: list[Any] = []
+        super().__init__([])
         self.failed = False  # the input raised: what is here is not the whole pass, and nothing more will come
         self._rest: Iterator[Any] | None = pass_  # None once everything is here
         self._lock = threading.Lock()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything is here."""
+        return self._rest is None
 
     def has(self, k: int) -> bool:
         """Whether the pass has a datapoint `k`; reads on as far as that takes."""
@@ -162,7 +219,7 @@ class _Recording:
                 if self.failed:
                     raise DataFlowTerminated("the input of CacheData failed while another iteration read it")
                 try:
-                    self.datapoints.append(_frozen(next(self._rest)))
+                    self.datapoints.append(self.freeze(next(self._rest)))
                 except StopIteration:
                     self._rest = None
                 except BaseException:
@@ -191,6 +248,15 @@ def _frozen(value: Any) -> Any:
         make = getattr(value, "_make", tuple)  # a named tuple stays one
         return make(_frozen(item) for item in value)
     return value
+
+
+def _way_to_copy(dp: Any) -> Callable[[Any], Any]:
+    """How a kept datapoint is copied, so that its lists and dicts are new."""
+    if type(dp) is list and _CONTAINERS.isdisjoint(map(type, dp)):
+        return list.copy
+    if type(dp) is dict and _CONTAINERS.isdisjoint(map(type, dp.values())):
+        return dict.copy
+    return _fresh
 
 
 def _fresh(value: Any) -> Any:

@@ -19,9 +19,6 @@ from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passe
 __all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleaved"]
 
 
-_SEQUENCES = frozenset({list, tuple})
-
-
 class SeveralInputs(DataFlow):
     """A node over several flows. The same flow may be among them more than once, each time with a stream of its own.
 
@@ -162,8 +159,13 @@ def _run(p: int, ds: DataFlow, stream: Stream) -> Iterator[Any]:
 
 
 def _joined(*datapoints: Any) -> Any:
-    if {*map(type, datapoints)} <= _SEQUENCES or all(isinstance(dp, list | tuple) for dp in datapoints):
-        return list(chain.from_iterable(datapoints))
+    joined: list[Any] = []
+    for dp in datapoints:
+        if type(dp) is not list and not isinstance(dp, list | tuple):
+            break
+        joined += dp
+    else:
+        return joined
     if not all(isinstance(dp, dict) for dp in datapoints):
         kinds = ", ".join(type(dp).__name__ for dp in datapoints)
         raise TypeError(f"JoinData joins lists and tuples, or dicts, got {kinds}: bring them to one kind with MapData")

@@ -139,10 +139,14 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
     def _shuffled(self, stream: Stream) -> Iterator[Any]:
         generator = rng(self._df_words(stream, 0))
         buffer: deque[Any] = deque()
-        for number, dp in enumerate(passes_on(self.ds, stream), start=1):
-            if number % self.shuffle_interval == 0:
+        again = range(self.num_reuse)
+        until_shuffle = self.shuffle_interval
+        for dp in passes_on(self.ds, stream):
+            until_shuffle -= 1
+            if not until_shuffle:
+                until_shuffle = self.shuffle_interval
                 buffer = deque(map(list(buffer).__getitem__, generator.permutation(len(buffer)).tolist()))
-            for _ in range(self.num_reuse):
+            for _ in again:
                 if len(buffer) == self.buffer_size:
                     yield buffer.popleft()
                 buffer.append(dp)
