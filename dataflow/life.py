@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from dataflow.errors import DataFlowTerminated, NotReentrant
 from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
@@ -23,6 +23,9 @@ _KEY: Final = "_df_life"
 
 _from_parent: list[Life] = []
 """Lives that came through a fork: kept, so that nothing in them is finalised in the child."""
+
+
+N = TypeVar("N")
 
 
 class Closeable(Protocol):
@@ -52,6 +55,7 @@ class Life:
         self.worked_by: object = None  # the thread that goes through it in this process, in a worker
         self.warned = False  # the user has been told, once, what is told once
         self.bookmark: Any = None  # ResumableData: where the iteration that was begun last has got to
+        self.has_dropped = False  # a map dropped a datapoint here, or below: what counts datapoints cannot be addressed
         self.tolerance: Tolerance | None = None  # what bears failures of single items, and knows those there were
         self.continued = Continued()  # iterators that outlive a pass
         self.resource: Closeable | None = None  # what close() has to end: a runner's engine
@@ -138,6 +142,20 @@ class Continued:
 
     def __init__(self) -> None:
         self._held: dict[Stream, _Held] = {}
+        self._notes: dict[Stream, Any] = {}
+
+    def note(self, stream: Stream, make: Callable[[], N]) -> N:
+        """What a node notes for its next pass at `stream`, made by `make` if there is nothing."""
+        if stream not in self._notes:
+            for old in [known for known in list(self._notes) if known.root != stream.root]:
+                self._notes.pop(old, None)
+            self._notes.setdefault(stream, make())
+        found: N = self._notes[stream]
+        return found
+
+    def forget(self) -> None:
+        """Begin anew with the next pass; who still steps an iterator goes on with it."""
+        self._held, self._notes = {}, {}
 
     def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
         """Go on with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call."""
@@ -173,6 +191,6 @@ class Continued:
 
     def drop(self) -> None:
         """Forget all iterators; who still steps one finds the flow closed."""
-        dropped, self._held = self._held, {}
+        dropped, self._held, self._notes = self._held, {}, {}
         for held in list(dropped.values()):
             held.ticket = terminated

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors"},
-    {"descriptors", "extras", "failures", "scratch"},
+    {"descriptors", "extras", "failures", "scratch", "whole_numbers"},
     {"datapoint", "seeding", "tolerance", "transport", "workers"},
     {"life"},
     {"passes"},
@@ -38,7 +38,7 @@ PROTOCOL = "_df_"  # what our own classes call of each other: the only underscor
 MOST_LEVELS = 2  # dataflow/room/file.py
 DRAWERS = re.compile(r"(utils?|helpers?|common|misc|part_?\d+)$")
 MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
-DOCUMENTED = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # public names of the standard library
+DOCUMENTED = {"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace"}  # public names of the standard library
 NOT_IN_ALL = {"TimeoutError", "empty", "seed"}  # used as dataflow.seed(…): a star import must not bring them
 
 Tree = dict[str, str]

@@ -270,8 +270,11 @@ ROWS = {
         lambda: list(BatchData(DataFromList([[1], [1, 2]], shuffle=False), 2)),
         (df.ShapeMismatch, "components"),
     ),
-    "shape batches survive into the next epoch": (shape_batches_in_two_passes, [[[0, 2]]] * 2),
-    "len of shape batches": (lambda: len(BatchDataByShape(numbers(), 2, 0)), (df.LengthUnknown, "shape")),
+    "shape batches go on in the next epoch": (shape_batches_in_two_passes, [[[0, 2]], [[1, 1]]]),
+    "len of shape batches with remainders": (
+        lambda: len(BatchDataByShape(numbers(), 2, 0, remainder=True)),
+        (df.LengthUnknown, "shape"),
+    ),
     # Sizes
     "FixedSizeData of size 0": (lambda: FixedSizeData(numbers(), 0), (ValueError, "got 0")),
     "FixedSizeData of nothing": (lambda: list(FixedSizeData(numbers(0), 2)), (df.EmptyPass, "owes 2")),

@@ -13,6 +13,7 @@ import tqdm
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
+from dataflow.whole_numbers import whole_number
 
 __all__ = ["TestDataSpeed"]
 
@@ -49,6 +50,7 @@ class TestDataSpeed(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, size: int = 5000, warmup: int = 0) -> None:
         super().__init__(ds)
+        size, warmup = whole_number(self, "size", size), whole_number(self, "warmup", warmup)
         if size < 1 or warmup < 0:
             raise ValueError(f"size is at least 1 and warmup at least 0, got size={size} and warmup={warmup}")
         self.test_size = size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, SupportsIndex
 
@@ -19,6 +18,7 @@ from dataflow.seeding import Stream
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec
 from dataflow.transport.credit import Credit, Window
+from dataflow.whole_numbers import whole_number
 from dataflow.workers.native_threads import ThreadLimit, limit_of
 
 __all__ = ["Actors"]
@@ -130,6 +130,7 @@ class Actors(Staffed):
 
 
 def _at_least_one(name: str, value: SupportsIndex) -> int:
-    if operator.index(value) < 1:
+    number = whole_number("RayRunner", name, value)
+    if number < 1:
         raise ValueError(f"{name} is at least 1, got {value}")
-    return operator.index(value)
+    return number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from multiprocessing.context import BaseContext
@@ -22,8 +21,10 @@ from dataflow.parallel.terms import ThreadTerms
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, name_of
+from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.batching import BatchData
 from dataflow.transforms.mapping import MapDataComponent
+from dataflow.whole_numbers import whole_number
 
 __all__ = [
     "MultiProcessMapAndBatchData",
@@ -116,7 +117,8 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         worker_init: Callable[[], object] | None = None,
         thread_limit: ThreadTerms = "share",
     ) -> None:
-        size = max(1, _BATCHES * batch_size) if buffer_size is None else operator.index(buffer_size)
+        batch_size = at_least_one(self, "batch_size", batch_size)
+        size = max(1, _BATCHES * batch_size) if buffer_size is None else whole_number(self, "buffer_size", buffer_size)
         if size < batch_size:
             raise ValueError(
                 f"{type(self).__name__}: buffer_size counts datapoints, and is at least batch_size ({batch_size}), "

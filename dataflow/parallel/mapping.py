@@ -31,6 +31,7 @@ from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.mapping import MapData
 from dataflow.transport.trays import Tray
+from dataflow.whole_numbers import whole_number
 
 __all__ = ["ParallelMap"]
 
@@ -71,8 +72,8 @@ class ParallelMap(Looped, MapData):
             missing = "the number of workers" if num_workers is None else "map_func"
             raise TypeError(f"{type(self).__name__} needs {missing}, for example {type(self).__name__}(ds, 4, func)")
         super().__init__(ds, map_func)
-        self.num_workers = operator.index(num_workers)
-        self.buffer_size = operator.index(buffer_size)
+        self.num_workers = whole_number(self, "num_proc", num_workers)
+        self.buffer_size = whole_number(self, "buffer_size", buffer_size)
         if self.buffer_size < 1:
             raise ValueError(f"buffer_size is the number of datapoints under way, at least 1, got {buffer_size}")
         self.strict = bool(strict)

@@ -34,6 +34,7 @@ from dataflow.seeding import Stream
 from dataflow.transport.credit import Window
 from dataflow.transport.shared_tray import SharedTray
 from dataflow.transport.trays import ThreadTray, Tray
+from dataflow.whole_numbers import whole_number
 
 __all__ = ["ProcessRunner", "Runner", "queued_bytes", "window_of"]
 
@@ -212,7 +213,7 @@ def window_of(given: SupportsIndex | None, name: str) -> Window:
     """
     if given is None:
         return Window(_and_a_third(_DEFAULT_COUNT), _and_a_third(_DEFAULT_BYTES))
-    h = operator.index(given)
+    h = whole_number("runner", name, given)
     if h < 0:
         raise ValueError(f"{name} is a number of datapoints, got {given}")
     return Window(_and_a_third(max(1, h)))

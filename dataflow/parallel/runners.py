@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from typing import SupportsIndex
@@ -16,6 +15,7 @@ from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec, ObjectCodec
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.queues import PipeChannel, ThreadChannel
+from dataflow.whole_numbers import whole_number
 from dataflow.workers.crew import Worker
 from dataflow.workers.thread import ThreadWorker
 
@@ -208,7 +208,7 @@ class MultiThreadRunner(Runner):
                 f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: "
                 "pass a function, for example lambda: MapData(...)"
             )
-        made = [require_flow(get_df(), "get_df") for _ in range(max(1, operator.index(num_thread)))]
+        made = [require_flow(get_df(), "get_df") for _ in range(max(1, whole_number(self, "num_thread", num_thread)))]
         if len({id(ds) for ds in made}) < len(made):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
         count = window_of(num_prefetch, "num_prefetch").count  # objects have no bytes that could be counted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from dataflow.transport.lanes import with_lanes
 from dataflow.transport.queues import PipeChannel
 from dataflow.transport.sockets import SocketChannel
 from dataflow.transport.trays import Tray
+from dataflow.whole_numbers import whole_number
 from dataflow.workers.crew import Worker
 from dataflow.workers.place import place_of
 from dataflow.workers.process import ProcessWorker
@@ -76,7 +76,7 @@ class Staffed(Terms, ProxyDataFlow):
 
     def _df_set_staff(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
         """Check and keep what the user gave."""
-        self.num_workers = operator.index(num_workers)
+        self.num_workers = whole_number(self, "num_proc", num_workers)
         if self.num_workers < 0:
             raise ValueError(f"the number of workers is 0 (run in the consumer) or more, got {num_workers}")
         if timeout is not None and timeout <= 0:
@@ -86,7 +86,7 @@ class Staffed(Terms, ProxyDataFlow):
 
     def _df_set_restarts(self, max_restarts: SupportsIndex) -> None:
         """Check and keep what the user gave."""
-        self.max_restarts = operator.index(max_restarts)
+        self.max_restarts = whole_number(self, "max_restarts", max_restarts)
         if self.max_restarts < 0:
             raise ValueError(f"max_restarts is the number of deaths that are made good, at least 0, got {max_restarts}")
 
@@ -197,7 +197,7 @@ class Processes(Staffed):
     def _df_set_processes(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
         """Check and keep what the user gave."""
         self.context = context
-        self.max_bytes = None if max_bytes is None else operator.index(max_bytes)
+        self.max_bytes = None if max_bytes is None else whole_number(self, "max_bytes", max_bytes)
         if self.max_bytes is not None and self.max_bytes < _LEAST_BYTES:
             raise ValueError(f"max_bytes is at least {_LEAST_BYTES} (1 MiB), got {max_bytes}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from dataflow.shared.bench import Bench, Call
 from dataflow.shared.layout import Layout, as_array, components_of, store
 from dataflow.shared.team import context_of
 from dataflow.shared.timing import Profile, Statistics
+from dataflow.whole_numbers import whole_number
 
 __all__ = ["BackgroundProc", "seconds"]
 
@@ -94,7 +94,7 @@ class BackgroundProc(SharedMem):
             target, dtypes, shapes = shapes, target, dtypes  # as in ELEKTRONN 1
         if not callable(target):
             raise TypeError(f"{self.owner}: target is a function that returns arrays, got {type(target).__name__}")
-        self.n_proc = operator.index(n_proc)
+        self.n_proc = whole_number(self.owner, "n_proc", n_proc)
         if self.n_proc < 0:
             raise ValueError(f"{self.owner}: n_proc is 0 (call the target in get) or more, got {n_proc}")
         self._fixed_root = root_seed(self, seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import BaseContext
@@ -19,6 +18,7 @@ from dataflow.shared.desk import Desk, Task
 from dataflow.shared.layout import Layout
 from dataflow.shared.team import context_of
 from dataflow.shared.timing import Profile, Statistics
+from dataflow.whole_numbers import whole_number
 
 __all__ = ["SharedQ"]
 
@@ -73,7 +73,7 @@ class SharedQ(SharedMem):
         context: BaseContext | str | None = None,
         reuse: bool = True,
     ) -> None:
-        self.n_proc = operator.index(n_proc)
+        self.n_proc = whole_number(self, "n_proc", n_proc)
         if self.n_proc < 0:
             raise ValueError(f"SharedQ: n_proc is at least 0, got {n_proc}")
         self.default_target = default_target

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from dataflow.base import Blocks, RNGDataFlow
 from dataflow.seeding import Positions, Rng, Stream, Table, root_seed
 from dataflow.sources.source import Source
+from dataflow.whole_numbers import whole_number
 
 __all__ = ["FakeData"]
 
@@ -58,7 +59,7 @@ class FakeData(Source, RNGDataFlow):
         if isinstance(shapes, str) or not all(isinstance(shape, list | tuple) for shape in shapes):
             raise TypeError(f"FakeData expects a list of shapes, one for each component, got {shapes!r}")
         self.shapes = [tuple(map(operator.index, shape)) for shape in shapes]
-        self._size = operator.index(size)
+        self._size = whole_number(self, "size", size)
         if self._size < 0:
             raise ValueError(f"FakeData: size is at least 0, got {size}")
         self.random = random

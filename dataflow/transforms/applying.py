@@ -78,6 +78,7 @@ class Applied:
         self._place = place
         self._tolerance = tolerance
         self._scope = scope
+        self.on_drop: Callable[[], object] | None = None  # called for each datapoint that is dropped
         self._left: Any = repeat(None, sys.maxsize)
 
     @property
@@ -98,7 +99,12 @@ class Applied:
         except Exception as error:
             self.explain(error)
             raise
-        return HOLE if out is None else out
+        return self._dropped() if out is None else out
+
+    def _dropped(self) -> Any:
+        if self.on_drop is not None:
+            self.on_drop()
+        return HOLE
 
     def explain(self, error: Exception) -> None:
         """The function has raised `error` for the present datapoint: to be called before ``raise``."""
@@ -116,7 +122,7 @@ class Applied:
             p, position = self._place(self.begun - 1)
             failure = failure_of(f"{self.owner}({name_of(self.func)})", position, p, error)
             tolerance.skip(failure, error, in_pass=(self._scope, p))
-            out = HOLE
+            out = self._dropped()
         if tolerance.seen >= tolerance.due:
             tolerance.look()
         return out
@@ -152,7 +158,7 @@ class AppliedToComponent(Applied):
             self.explain(error)
             raise
         if new is None:
-            return HOLE
+            return self._dropped()
         if not is_list:
             return replaced(dp, self._index, new)
         out = dp[:]

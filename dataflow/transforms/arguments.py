@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dataflow.base import DataFlow, require_flow
 from dataflow.errors import NotAddressable
+from dataflow.whole_numbers import whole_number
 
-__all__ = ["at_least_one", "require_addressable", "require_flows"]
+__all__ = ["at_least_one", "require_addressable", "require_flows", "require_one_list"]
 
 
 def at_least_one(owner: object, name: str, value: Any) -> int:
-    """`value`, if it is an integer from 1.
+    """`value`, if it is a whole number from 1.
 
     Raises:
-        ValueError: It is less than 1.
-        TypeError: It is no integer (a bool is none either).
+        ValueError: It is less than 1, or has a fraction.
+        TypeError: It is no number (a bool is none either).
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{type(owner).__name__}: {name} is an integer from 1, got {value!r}")
-    number = operator.index(value)
+    number = whole_number(owner, name, value)
     if number < 1:
         raise ValueError(f"{type(owner).__name__}: {name} is at least 1, got {number}")
     return number
@@ -41,6 +39,20 @@ def require_addressable(ds: DataFlow, owner: object) -> None:
         )
 
 
+def require_one_list(df_lists: object, others: Sequence[object], owner: object) -> None:
+    """Refuse flows that are given one by one, as ``JoinData(a, b)``.
+
+    Raises:
+        TypeError: `others` are given beside `df_lists`; the message shows how to write it.
+    """
+    if others:
+        name = type(owner).__name__
+        given = ", ".join(type(ds).__name__ for ds in (df_lists, *others))
+        raise TypeError(
+            f"{name}: df_lists is one list of dataflows, got several arguments: {given}. Write {name}([a, b])"
+        )
+
+
 def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:
     """The elements of `df_lists`, if each is a dataflow, and if there are any.
 
@@ -50,8 +62,16 @@ def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:
     """
     name = type(owner).__name__
     if isinstance(df_lists, DataFlow):
-        raise TypeError(f"{name} expects a list of dataflows, got one {type(df_lists).__name__}")
-    flows = [require_flow(ds, name) for ds in df_lists]
+        raise TypeError(
+            f"{name}: df_lists is a list of dataflows, got one {type(df_lists).__name__}. Write {name}([a, b])"
+        )
+    try:
+        entries = list(df_lists)
+    except TypeError:
+        raise TypeError(
+            f"{name}: df_lists is a list of dataflows, got {type(df_lists).__name__}. Write {name}([a, b])"
+        ) from None
+    flows = [require_flow(ds, name) for ds in entries]
     if not flows:
         raise ValueError(f"{name} expects at least one dataflow, got an empty list")
     return flows

@@ -60,7 +60,7 @@ class AppliedWithRng(Applied):
         except Exception as error:
             self.explain(error)
             raise
-        return HOLE if out is None else out
+        return self._dropped() if out is None else out
 
 
 class RandomMapData(MapData):
@@ -124,4 +124,6 @@ class RandomMapData(MapData):
         self, stream: Stream, place: Place, rng_at: Callable[[int], Rng], indexes: Iterator[int]
     ) -> Applied:
         owner = type(self).__name__
-        return AppliedWithRng(owner, self.func, place, self._df_tolerance(), stream, rng_at=rng_at, indexes=indexes)
+        applied = AppliedWithRng(owner, self.func, place, self._df_tolerance(), stream, rng_at=rng_at, indexes=indexes)
+        applied.on_drop = self._note_drop
+        return applied

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Sized
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any
+from operator import is_not
+from typing import Any, Final
 
 import numpy as np
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import component, stack
-from dataflow.errors import LengthUnknown
+from dataflow.errors import LengthUnknown, ShapeMismatch
+from dataflow.life import life_of
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
 __all__ = ["BatchData", "BatchDataByShape"]
+
+
+_END: Final = object()
+_is_batch: Final = partial(is_not, _END)
 
 
 class BatchData(ProxyDataFlow):
@@ -84,6 +90,23 @@ class BatchData(ProxyDataFlow):
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
             yield from map(self._stack, map(partial(_take, datapoints), size.tolist()))
 
+    @staticmethod
+    def aggregate_batch(data_holder: Sequence[Any], use_list: bool = False) -> Any:
+        """One batch of the datapoints `data_holder`, for nodes that choose them on their own.
+
+        Args:
+            data_holder: Datapoints of one kind, at least one.
+            use_list: Do not stack: every component of the batch is a Python list.
+
+        Raises:
+            ShapeMismatch: They differ in components, or a component in shape or kind; names the component.
+
+        Example:
+            >>> BatchData.aggregate_batch([[1, "a"], [2, "b"]], use_list=True)
+            [[1, 2], ['a', 'b']]
+        """
+        return stack(data_holder, use_list=use_list)
+
     def _is_whole(self, group: list[Any]) -> bool:
         return len(group) == self.batch_size
 
@@ -94,20 +117,31 @@ class BatchData(ProxyDataFlow):
 class BatchDataByShape(ProxyDataFlow):
     """Batch datapoints of which one component has the same shape.
 
-    One batch is gathered for each shape at the same time, so memory grows with the number of shapes. The batches that
-    are incomplete at the end of a pass are dropped; with ``remainder=True`` they are given out, the shape seen first
-    first. How many come out of a pass is not known beforehand.
+    One batch is gathered for each shape at the same time, so memory grows with the number of shapes. Batches that are
+    incomplete at the end of a pass are carried over to the next one. Where `ds` has a length, a pass has exactly
+    ``len(ds) // batch_size`` batches: it reads on into the following passes of `ds`, at most `batch_size` of them, and
+    the next one goes on there. Where it has none, a pass is a pass of `ds`.
+
+    After a loop that is broken off, the incomplete batches stay, and `ds` begins its next pass. `reset_state` forgets
+    them. So there can be one iteration at a time.
 
     Args:
         ds: The input.
         batch_size: Datapoints per batch, at least 1.
         idx: Position of the component that decides, or its key.
-        remainder: Give out incomplete batches at the end of a pass.
+        remainder: Give out incomplete batches at the end of each pass of `ds`, the shape seen first first, and carry
+            nothing over. How many come out of a pass is then not known beforehand.
+
+    Raises:
+        ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False.
+        ShapeMismatch: Too many shapes: even `batch_size` more passes of `ds` did not complete enough batches. The
+            message holds the number of shapes.
 
     Example:
         >>> images = [[np.zeros(shape)] for shape in [(2, 2), (3, 3), (2, 2), (3, 3), (2, 2)]]
-        >>> [batch[0].shape for batch in BatchDataByShape(DataFromList(images, shuffle=False), 2, 0)]
-        [(2, 2, 2), (2, 3, 3)]
+        >>> df = BatchDataByShape(DataFromList(images, shuffle=False), 2, 0)
+        >>> [batch[0].shape for batch in df], [batch[0].shape for batch in df]
+        ([(2, 2, 2), (2, 3, 3)], [(2, 2, 2), (2, 2, 2)])
     """
 
     def __init__(self, ds: DataFlow, batch_size: int, idx: Any, *, remainder: bool = False) -> None:
@@ -115,18 +149,92 @@ class BatchDataByShape(ProxyDataFlow):
         self.batch_size = at_least_one(self, "batch_size", batch_size)
         self.idx = idx
         self.remainder = remainder
+        n = None if ds._df_endless else known_length(ds)
+        if not remainder and n is not None and n < self.batch_size:
+            raise ValueError(
+                f"BatchDataByShape: batch_size {self.batch_size} is more than the {n} datapoints of a pass of "
+                f"{type(ds).__name__}, so a pass would have no batch. Lower batch_size, or pass remainder=True"
+            )
 
     @property
     def _df_indexed(self) -> bool:
         return False
 
+    @property
+    def _df_continues(self) -> bool:
+        return not self.remainder
+
     def __len__(self) -> int:
-        raise LengthUnknown("a pass of BatchDataByShape has no known length: it depends on the shape of each datapoint")
+        if self.remainder:
+            raise LengthUnknown(
+                "a pass of BatchDataByShape(…, remainder=True) has no known length: it depends on the shape of each "
+                "datapoint"
+            )
+        return len(self.ds) // self.batch_size
+
+    def reset_state(self) -> None:
+        life_of(self).continued.forget()
+        super().reset_state()
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return DataFlow._df_at(self, blocks, stream)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.remainder:
+            return self._with_remainders(p, stream)
+        continued = life_of(self).continued
+        gathering: _Gathering = continued.note(stream, _Gathering)
+        gathering.p = p
+        gathering.num_begun += 1
+        batches = continued.take(stream, partial(self._batches, stream, gathering), type(self).__name__)
+        return takewhile(_is_batch, batches)
+
+    def _batches(self, stream: Stream, gathering: _Gathering) -> Iterator[Any]:
+        """The batches of pass after pass, with `_END` behind those of each."""
+        groups: dict[tuple[int, ...], list[Any]] = {}
+        datapoints: Iterator[Any] | None = None  # what is left of pass `q` of the input; None between two
+        q, is_empty = -1, True
+        while True:
+            begun, num_passes = gathering.num_begun, 0
+            n = None if self.ds._df_endless else known_length(self.ds)
+            num_left = None if n is None else n // self.batch_size
+            while num_left != 0:
+                if datapoints is None:
+                    if num_passes > self.batch_size:
+                        raise self._too_many(groups, num_left)
+                    q, num_passes, is_empty = max(q + 1, gathering.p), num_passes + 1, True
+                    datapoints = self.ds._df_run_pass(q, stream)
+                for dp in datapoints:
+                    is_empty = False
+                    shape = np.shape(component(dp, self.idx))
+                    group = groups.setdefault(shape, [])
+                    group.append(dp)
+                    if len(group) == self.batch_size:
+                        break
+                else:
+                    datapoints = None
+                    if is_empty or num_left is None:
+                        break  # this pass ends
+                    continue
+                num_left = None if num_left is None else num_left - 1
+                del dp, group  # whoever receives the batch may reuse its memory
+                yield stack(groups.pop(shape))
+                if gathering.num_begun != begun:
+                    break
+            if gathering.num_begun == begun:
+                yield _END
+            elif num_left != 0:
+                datapoints = None  # the loop was broken off
+
+    def _too_many(self, groups: Sized, num_left: int | None) -> ShapeMismatch:
+        return ShapeMismatch(
+            f"BatchDataByShape holds incomplete batches of {len(groups)} shapes: {self.batch_size + 1} passes of "
+            f"{type(self.ds).__name__} did not complete the {len(self)} batches of one pass, {num_left} are missing. "
+            "Bring the datapoints to fewer shapes (resize, pad, or round the sizes), lower batch_size, or pass "
+            "remainder=True"
+        )
+
+    def _with_remainders(self, p: int, stream: Stream) -> Iterator[Any]:
         groups: dict[tuple[int, ...], list[Any]] = {}
         for dp in self.ds._df_run_pass(p, stream):
             shape = np.shape(component(dp, self.idx))
@@ -134,8 +242,16 @@ class BatchDataByShape(ProxyDataFlow):
             group.append(dp)
             if len(group) == self.batch_size:
                 yield stack(groups.pop(shape))
-        while self.remainder and groups:
+        while groups:
             yield stack(groups.pop(next(iter(groups))))
+
+
+class _Gathering:
+    """What the loops tell the one gathering of batches, which goes on from loop to loop."""
+
+    def __init__(self) -> None:
+        self.p = 0  # the pass that was begun last
+        self.num_begun = 0  # passes begun: another number means that the loop before was broken off
 
 
 def _take(datapoints: Iterator[Any], num: int) -> list[Any]:

@@ -16,6 +16,7 @@ from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped
 from dataflow.life import life_of
+from dataflow.passes import picked_here, walk
 from dataflow.seeding import Stream
 
 __all__ = [
@@ -105,12 +106,20 @@ def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
     """The same datapoints.
 
     Raises:
-        Dropped: There is a hole among them, so that `df`, which counts, cannot be addressed.
+        Dropped: There is a hole among them, so that `df`, which counts, cannot be addressed; or the user picks by
+            index, and something below was dropped before, so that a loop gives another datapoint there.
     """
+    if picked_here() and any(life_of(node).has_dropped for node in walk(df, everywhere=True)):
+        raise _dropped_below(df)
     for dp in datapoints:
         if dp is HOLE:
-            raise Dropped(
-                f"{type(df).__name__} counts datapoints, and one below it was dropped: a map returned None, so the "
-                "positions of all that follow depend on it. Filter the list first; or drop with FilterData, and iterate"
-            )
+            life_of(df).has_dropped = True
+            raise _dropped_below(df)
         yield dp
+
+
+def _dropped_below(df: DataFlow) -> Dropped:
+    return Dropped(
+        f"{type(df).__name__} counts datapoints, and one below it was dropped: a map returned None, so the positions "
+        "of all that follow depend on it. Filter the list first; or drop with FilterData, and iterate"
+    )

@@ -13,7 +13,7 @@ from dataflow.base import Blocks, DataFlow
 from dataflow.errors import ShapeMismatch
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
-from dataflow.transforms.arguments import require_flows
+from dataflow.transforms.arguments import require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passes_and_positions
 
 __all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleaved"]
@@ -26,7 +26,8 @@ class SeveralInputs(DataFlow):
         df_lists: The inputs, at least one.
     """
 
-    def __init__(self, df_lists: Iterable[DataFlow]) -> None:
+    def __init__(self, df_lists: Iterable[DataFlow], *others: DataFlow) -> None:
+        require_one_list(df_lists, others, self)
         self.df_lists: list[Any] = require_flows(df_lists, self)
 
     @property

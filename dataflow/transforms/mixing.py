@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, RNGDataFlow, require_flow
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
-from dataflow.transforms.arguments import require_flows
+from dataflow.transforms.arguments import require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
 from dataflow.transforms.joining import SeveralInputs, interleaved
 
@@ -40,8 +40,8 @@ class RandomMixData(SeveralInputs, RNGDataFlow):
         ([[1], [2], [10], [20]], [[1], [2]])
     """
 
-    def __init__(self, df_lists: Sequence[DataFlow], *, seed: int | None = None) -> None:
-        super().__init__(df_lists)
+    def __init__(self, df_lists: Sequence[DataFlow], *others: DataFlow, seed: int | None = None) -> None:
+        super().__init__(df_lists, *others)
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
@@ -116,11 +116,15 @@ class RandomChooseData(SeveralInputs, RNGDataFlow):
     """
 
     def __init__(
-        self, df_lists: Sequence[DataFlow] | Sequence[tuple[DataFlow, float]], *, seed: int | None = None
+        self,
+        df_lists: Sequence[DataFlow] | Sequence[tuple[DataFlow, float]],
+        *others: DataFlow,
+        seed: int | None = None,
     ) -> None:
-        entries = df_lists if isinstance(df_lists, DataFlow) else list(df_lists)
-        if isinstance(entries, list) and any(isinstance(entry, tuple | list) for entry in entries):
-            self.df_lists, self.probabilities = _weighted(entries)
+        require_one_list(df_lists, others, self)
+        entries = df_lists if isinstance(df_lists, list | tuple) else require_flows(df_lists, self)
+        if any(isinstance(entry, tuple | list) for entry in entries):
+            self.df_lists, self.probabilities = _weighted(list(entries))
         else:
             self.df_lists = require_flows(entries, self)
             self.probabilities = [1 / len(self.df_lists)] * len(self.df_lists)
@@ -145,7 +149,18 @@ class RandomChooseData(SeveralInputs, RNGDataFlow):
 
 def _weighted(entries: list[Any]) -> tuple[list[Any], list[float]]:
     if not all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries):
-        raise TypeError("RandomChooseData expects flows, or pairs (flow, probability), not some of each")
+        raise TypeError("RandomChooseData: df_lists holds flows, or pairs (flow, probability), not some of each")
+    for first, second in entries:
+        if isinstance(second, DataFlow) and not isinstance(first, DataFlow):
+            raise TypeError(
+                f"RandomChooseData: df_lists holds pairs (flow, probability), got ({first!r}, "
+                f"{type(second).__name__}): write ({type(second).__name__}(…), {first!r})"
+            )
+        if isinstance(second, DataFlow):
+            raise TypeError(
+                f"RandomChooseData: df_lists is one list of flows or of pairs (flow, probability), got a pair of two "
+                f"flows, {type(first).__name__} and {type(second).__name__}: write [a, b] or [(a, 0.7), (b, 0.3)]"
+            )
     flows = [require_flow(ds, "RandomChooseData") for ds, _ in entries]
     probabilities = [float(probability) for _, probability in entries]
     if min(probabilities) < 0 or abs(sum(probabilities) - 1) > 1e-6:

@@ -12,12 +12,13 @@ import numpy as np
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE
-from dataflow.errors import EmptyPass, LengthUnknown
+from dataflow.errors import EmptyPass, LengthUnknown, NotReentrant
 from dataflow.life import life_of
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.indexing import Indexes, none_dropped, onwards
+from dataflow.whole_numbers import whole_number
 
 __all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint", "passes_on"]
 
@@ -60,7 +61,9 @@ class RepeatedData(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, num: int) -> None:
         super().__init__(ds)
-        self.num = -1 if not isinstance(num, bool | float) and num == -1 else at_least_one(self, "num", num)
+        self.num = whole_number(self, "num", num)
+        if self.num != -1:
+            at_least_one(self, "num", num)
 
     @property
     def _df_endless(self) -> bool:
@@ -123,12 +126,21 @@ class RepeatedDataPoint(ProxyDataFlow):
         return chain.from_iterable(map(repeat, self.ds._df_at([below[first]], stream), lengths.tolist()))
 
 
+class _Place:
+    """Where a flow of which datapoints are dropped goes on."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None  # the index behind the last datapoint given; None while nothing was dropped
+        self.ticket: object = None  # of the iteration that was begun last
+
+
 class FixedSizeData(ProxyDataFlow):
     """Passes of a size of your choice, shorter or longer than those of the input.
 
     With ``keep_state=True`` a pass goes on in the input where the last one ended: pass `p` of a flow that can be
-    addressed holds its datapoints from index ``p * size``. With ``keep_state=False`` every pass begins with a new pass
-    of the input.
+    addressed holds its datapoints from index ``p * size``, also after a pass that was broken off. Where a map below
+    drops datapoints, it begins behind the last one that was given. With ``keep_state=False`` every pass begins with a
+    new pass of the input.
 
     If a map below drops datapoints, the following ones fill up the pass.
 
@@ -181,7 +193,8 @@ class FixedSizeData(ProxyDataFlow):
             raise self._empty()
         if self.ds._df_addressable:
             begin = int(self._below(np.array([p * self._size]))[0])
-            datapoints = self._present(self.ds._df_at(onwards(begin, self._size), stream), 2 * n if n else _MANY)
+            most = 2 * n if n else _MANY
+            datapoints = self._behind(begin, most, stream) if self.keep_state else self._present(begin, most, stream)
         elif self.keep_state:
             begin_anew = partial(passes_on, self.ds, stream)
             datapoints = life_of(self).continued.take(stream, begin_anew, type(self).__name__)
@@ -189,15 +202,41 @@ class FixedSizeData(ProxyDataFlow):
             datapoints = passes_on(self.ds, stream, p * (-(-self._size // n) if n else self._size))
         return islice(chain(datapoints, self._ended()), self._size)
 
-    def _present(self, datapoints: Iterator[Any], most: int) -> Iterator[Any]:
-        """The datapoints without the holes; ends after `most` holes in a row, which hold a whole pass."""
+    def _present(self, begin: int, most: int, stream: Stream) -> Iterator[Any]:
+        """The datapoints from index `begin` that are present; ends after `most` holes in a row: a whole pass."""
         holes = 0
-        for dp in datapoints:
+        for dp in self.ds._df_at(onwards(begin, self._size), stream):
             if dp is not HOLE:
                 holes = 0
                 yield dp
             elif (holes := holes + 1) >= most:
                 return
+
+    def _behind(self, begin: int, most: int, stream: Stream) -> Iterator[Any]:
+        """The same; from the first hole on, of this pass or an earlier one, a pass begins behind the last datapoint."""
+        place = life_of(self).continued.note(stream, _Place)
+        ticket = place.ticket = object()
+        return self._counted(begin if place.next is None else place.next, most, stream, place, ticket)
+
+    def _counted(self, begin: int, most: int, stream: Stream, place: _Place, ticket: object) -> Iterator[Any]:
+        holes = 0
+        has_dropped = place.next is not None
+        for index, dp in enumerate(self.ds._df_at(onwards(begin, self._size), stream), start=begin + 1):
+            if dp is HOLE:
+                holes, has_dropped = holes + 1, True
+                if holes >= most:
+                    return
+                continue
+            holes = 0
+            if has_dropped:
+                if place.ticket is not ticket:
+                    raise NotReentrant(
+                        f"a later iteration of {type(self).__name__} took over; it can serve one at a time, because a "
+                        "map below drops datapoints, so that a pass goes on where the last one stopped. Make one flow "
+                        "for each loop"
+                    )
+                place.next = index
+            yield dp
 
     def _ended(self) -> Iterator[Any]:
         raise self._empty()

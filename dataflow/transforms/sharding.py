@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, get_args
@@ -13,6 +12,7 @@ from dataflow.passes import known_length, walk
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import require_addressable
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
+from dataflow.whole_numbers import whole_number
 
 __all__ = ["ShardData"]
 
@@ -123,9 +123,7 @@ def _place(rank: int | None, world_size: int | None, environment: Mapping[str, s
         source = "the arguments"
     if rank is None or world_size is None:
         raise ValueError(f"ShardData: give both rank and world_size, or neither; got {rank} and {world_size}")
-    if isinstance(rank, bool) or isinstance(world_size, bool):
-        raise TypeError(f"ShardData: rank and world_size are integers, got {rank!r} and {world_size!r}")
-    rank, world_size = operator.index(rank), operator.index(world_size)
+    rank, world_size = whole_number("ShardData", "rank", rank), whole_number("ShardData", "world_size", world_size)
     if not 0 <= rank < world_size:
         raise ValueError(f"ShardData: rank is from 0 to world_size - 1; {source} say {rank} of {world_size}")
     return rank, world_size

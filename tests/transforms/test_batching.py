@@ -1,14 +1,20 @@
 import itertools
+from itertools import islice
 
 import numpy as np
 import pytest
 
-from dataflow.errors import Dropped, LengthUnknown, ShapeMismatch
+from dataflow.base import DataFlow
+from dataflow.errors import Dropped, LengthUnknown, NotReentrant, NotReproducible, ShapeMismatch
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
+from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.batching import BatchData, BatchDataByShape
-from dataflow.transforms.mapping import MapData
-from dataflow.transforms.repeating import RepeatedData
+from dataflow.transforms.caching import CacheData
+from dataflow.transforms.joining import ConcatData, JoinData
+from dataflow.transforms.mapping import MapData, MapDataComponent
+from dataflow.transforms.repeating import FixedSizeData, RepeatedData
+from dataflow.transforms.resuming import ResumableData
 from dataflow.transforms.shuffling import LocallyShuffleData
 
 
@@ -70,9 +76,9 @@ def test_an_endless_flow_may_be_shorter_than_a_batch():
 def test_iteration_fills_up_with_what_follows_a_dropped_datapoint_and_addressing_refuses():
     df = BatchData(MapData(numbers(6), lambda dp: dp if dp[0] != 1 else None), 2)
     assert vectors(df) == [[0, 2], [3, 4]]
-    with pytest.raises(Dropped, match="BatchData counts"):
-        df[0]
-    assert vectors([df[1]]) == [[2, 3]]
+    for index in (0, 1):
+        with pytest.raises(Dropped, match="BatchData counts"):
+            df[index]
 
 
 def test_different_shapes_are_named():
@@ -86,18 +92,188 @@ def test_sizes_are_integers_from_1(node):
     for size in (0, -2):
         with pytest.raises(ValueError, match=f"batch_size is at least 1, got {size}"):
             node(numbers(3), size)
-    for size in (2.0, True, "2"):
+    for size in (True, "2", None):
         with pytest.raises(TypeError, match="batch_size is an integer"):
             node(numbers(3), size)
+    with pytest.raises(ValueError, match=r"batch_size is a whole number, got 2\.5"):
+        node(numbers(3), 2.5)
+    assert node(numbers(3), 2.0).batch_size == 2
 
 
 def shapes(lengths):
     return DataFromList([{"a": np.zeros(length), "k": k} for k, length in enumerate(lengths)], shuffle=False)
 
 
-def test_one_batch_is_gathered_for_each_shape():
+def keys(df):
+    return [batch["k"].tolist() for batch in df]
+
+
+def test_one_batch_is_gathered_for_each_shape_and_goes_on_in_the_next_pass():
     df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
-    assert [batch["k"].tolist() for batch in df] == [[0, 2], [1, 3]]
+    assert len(df) == 3
+    assert keys(df) == [[0, 2], [1, 3], [5, 0]], "two of the pass, and one with the next"
+    assert keys(df) == [[4, 1], [3, 4], [2, 5]]
+    assert keys(df) == [[6, 6], [0, 2], [1, 3]]
+
+
+class Sizes(DataFlow):
+    """Passes of images of random sizes, as augmentation makes them."""
+
+    def __init__(self, n, kinds, has_length=True):
+        self.n, self.kinds, self.has_length = n, kinds, has_length
+        self.rng_of_sizes = np.random.default_rng(3)
+        self.num_passes = self.num_made = 0
+
+    def __len__(self):
+        if not self.has_length:
+            raise NotImplementedError
+        return self.n
+
+    def __iter__(self):
+        self.num_passes += 1
+        for _ in range(self.n):
+            self.num_made += 1
+            yield [np.zeros((self.rng_of_sizes.integers(self.kinds), 2), "u1"), self.num_made]
+
+
+@pytest.mark.parametrize("kinds", [1, 5, 60])
+@pytest.mark.parametrize("batch_size", [1, 4, 8])
+def test_a_pass_has_as_many_batches_as_its_length_says_and_nothing_is_lost(kinds, batch_size):
+    source = Sizes(100, kinds)
+    df = BatchDataByShape(source, batch_size, 0)
+    batches = [list(df) for _ in range(8)]
+    assert [len(found) for found in batches] == [len(df)] * 8 == [100 // batch_size] * 8
+    given = [number for found in batches for _, column in found for number in column.tolist()]
+    assert len(given) == len(set(given))
+    assert source.num_made - len(given) < kinds * batch_size, "what is not given is held"
+    assert source.num_passes <= 8 + kinds * batch_size // 100 + 1
+
+
+def test_without_a_length_a_pass_is_one_of_the_input_and_incomplete_batches_are_carried_over():
+    source = Sizes(10, 3, has_length=False)
+    df = BatchDataByShape(source, 4, 0)
+    with pytest.raises(LengthUnknown):
+        len(df)
+    given = []
+    for p in range(1, 9):
+        given += [number for _, column in df for number in column.tolist()]
+        assert source.num_passes == p
+        assert 10 * p - len(given) <= 3 * 3
+    assert len(given) == len(set(given))
+
+
+def test_after_a_break_what_is_held_stays_and_the_input_begins_its_next_pass():
+    df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
+    assert next(iter(df))["k"].tolist() == [0, 2]
+    assert keys(df) == [[1, 1], [0, 2], [3, 4]], "1 was held; 3 to 6 of the first pass were never read"
+    df.reset_state()
+    assert keys(df) == [[0, 2], [1, 3], [5, 0]], "forgotten"
+
+
+def test_a_loop_that_has_got_every_batch_was_not_broken_off():
+    df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
+    passes = [[batch["k"].tolist() for batch in islice(df, 3)] for _ in range(3)]
+    assert passes == [[[0, 2], [1, 3], [5, 0]], [[4, 1], [3, 4], [2, 5]], [[6, 6], [0, 2], [1, 3]]]
+
+
+def test_too_many_shapes_are_an_error_with_their_number():
+    df = BatchDataByShape(Sizes(12, 10**9), 3, 0)
+    with pytest.raises(ShapeMismatch, match=r"incomplete batches of 48 shapes: 4 passes of Sizes .* 4 are missing"):
+        list(df)
+
+
+def test_an_empty_pass_of_the_input_ends_the_pass():
+    class Ends(Sizes):
+        def __iter__(self):
+            return iter(()) if self.num_passes else super().__iter__()
+
+    df = BatchDataByShape(Ends(6, 4), 3, 0)
+    assert len(list(df)) < 2
+    assert list(df) == []
+
+
+def test_the_later_of_two_iterations_takes_over_and_each_place_of_a_chain_has_batches_of_its_own():
+    df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
+    first = iter(df)
+    next(first)
+    assert keys(df) == [[1, 1], [0, 2], [3, 4]]
+    with pytest.raises(NotReentrant, match="a later iteration of BatchDataByShape"):
+        next(first)
+    alone = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
+    both = ConcatData([alone, alone])
+    assert keys(both) == [[0, 2], [1, 3], [5, 0]] * 2
+    assert keys(both) == [[4, 1], [3, 4], [2, 5]] * 2
+
+
+def test_it_cannot_be_resumed_but_with_the_remainders_it_can():
+    with pytest.raises(NotReproducible, match="BatchDataByShape goes on where the last one stopped"):
+        ResumableData(BatchDataByShape(shapes([1, 2, 1]), 2, "a"))
+    assert len(list(ResumableData(BatchDataByShape(shapes([1, 2, 1]), 2, "a", remainder=True)))) == 2
+
+
+def test_a_batch_that_no_pass_can_fill_is_refused():
+    with pytest.raises(ValueError, match="batch_size 4 is more than the 3 datapoints"):
+        BatchDataByShape(shapes([1, 1, 1]), 4, "a")
+    assert keys(BatchDataByShape(shapes([1, 1, 1]), 4, "a", remainder=True)) == [[0, 1, 2]]
+
+
+class Padded(BatchData):
+    """As a public face detector has it: pads, then aggregates."""
+
+    def __iter__(self):
+        holder = []
+        for dp in self.ds:
+            holder.append(dp)
+            if len(holder) == self.batch_size:
+                n = max(len(vector) for (vector,) in holder)
+                yield BatchData.aggregate_batch([[np.pad(v, (0, n - len(v)))] for (v,) in holder], self.use_list)
+                del holder[:]
+        if self.remainder and holder:
+            yield self.aggregate_batch(holder, use_list=True)
+
+
+def test_a_subclass_aggregates_batches_of_its_own_choice():
+    df = Padded(DataFromList([[np.ones(k + 1)] for k in range(5)], shuffle=False), 2, remainder=True)
+    first, second, (rest,) = df
+    assert [first[0].shape, second[0].shape] == [(2, 2), (2, 4)]
+    assert [vector.shape for vector in rest] == [(5,)]
+    with pytest.raises(ShapeMismatch, match="component 'a'"):
+        BatchData.aggregate_batch([{"a": np.zeros(1)}, {"a": np.zeros(2)}])
+
+
+def keep_but_2(dp):
+    return None if dp[0] == 2 else dp
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        lambda ds: BatchData(ds, 2),
+        lambda ds: JoinData([CacheData(ds), numbers(5)]),
+        lambda ds: JoinData([ds, numbers(5)]),
+        lambda ds: FixedSizeData(ds, 3),
+        lambda ds: JoinData([numbers(5), BatchData(MapDataComponent(ds, lambda k: k), 1)]),
+    ],
+)
+@pytest.mark.parametrize("dropping", [MapData, lambda ds, f: RandomMapData(ds, lambda dp, rng: f(dp))])
+def test_what_counts_is_addressed_as_it_is_iterated_or_says_that_something_was_dropped(counts, dropping):
+    df = counts(dropping(numbers(5), keep_but_2))
+    expected = [repr(dp) for dp in df]
+    for index in range(len(expected)):
+        with pytest.raises(Dropped, match="counts datapoints"):
+            df[index]
+    with pytest.raises(Dropped):
+        df[0:2]
+    fresh = counts(dropping(numbers(5), keep_but_2))
+    found = []
+    for index in range(len(expected)):  # without a loop before, in order
+        try:
+            found.append(repr(fresh[index]))
+        except Dropped:
+            found.append(None)
+    first = found.index(None)
+    assert found[:first] == expected[:first]
+    assert not any(found[first:])
 
 
 def test_incomplete_batches_are_given_out_at_the_end_if_wanted_and_never_live_on():
@@ -112,4 +288,4 @@ def test_numbers_have_a_shape_too_and_a_missing_component_is_named():
     with pytest.raises(IndexError, match="no component 3"):
         list(BatchDataByShape(numbers(4), 2, 3))
     with pytest.raises(LengthUnknown, match="BatchDataByShape"):
-        len(df)
+        len(BatchDataByShape(numbers(4), 2, 0, remainder=True))

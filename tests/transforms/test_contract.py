@@ -35,7 +35,8 @@ def odd(dp):
 NODES = {
     "BatchData": (lambda ds: BatchData(ds, 3), {}),
     "BatchData remainder": (lambda ds: BatchData(ds, 3, remainder=True, use_list=True), {}),
-    "BatchDataByShape": (lambda ds: BatchDataByShape(ds, 3, 0), {"addressable": False}),
+    "BatchDataByShape": (lambda ds: BatchDataByShape(ds, 2, 0), {"addressable": False, "exclusive": True}),
+    "BatchDataByShape remainder": (lambda ds: BatchDataByShape(ds, 3, 0, remainder=True), {"addressable": False}),
     "CacheData": (CacheData, {}),
     "CacheData shuffle": (lambda ds: CacheData(ds, shuffle=True), {}),
     "ConcatData": (lambda ds: ConcatData([ds, ds]), {}),

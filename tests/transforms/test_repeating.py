@@ -3,9 +3,10 @@ import logging
 
 import pytest
 
-from dataflow.errors import Dropped, EmptyPass, LengthUnknown
+from dataflow.errors import Dropped, EmptyPass, LengthUnknown, NotReentrant
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
+from dataflow.transforms.joining import JoinData
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.repeating import FixedSizeData, RepeatedData, RepeatedDataPoint
 from tests.support.contract import seeded
@@ -59,7 +60,7 @@ def test_an_endless_flow_over_nothing_ends_with_a_warning(source, caplog):
     assert "pass of" in caplog.text and "was empty" in caplog.text
 
 
-@pytest.mark.parametrize(("num", "error"), [(0, ValueError), (-2, ValueError), (1.0, TypeError), (-1.0, TypeError)])
+@pytest.mark.parametrize(("num", "error"), [(0, ValueError), (-2, ValueError), (1.5, ValueError), (True, TypeError)])
 def test_numbers_of_passes_are_minus_1_or_at_least_1(num, error):
     with pytest.raises(error, match=str(num)):
         RepeatedData(numbers(3), num)
@@ -170,3 +171,48 @@ def test_sizes_start_at_1(size):
         FixedSizeData(numbers(3), size)
     with pytest.raises(ValueError, match=f"got {size}"):
         RepeatedDataPoint(numbers(3), size)
+
+
+def drops(n, keep):
+    return MapData(DataFromList([[k] for k in range(n)], shuffle=False), lambda dp: dp if keep(dp[0]) else None)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 13])
+def test_over_an_input_that_drops_no_datapoint_is_given_twice_or_left_out(size):
+    df = FixedSizeData(drops(12, lambda k: k % 3 == 0), size)
+    given = [k for _ in range(6) for (k,) in df]
+    assert given == list(itertools.islice(itertools.cycle([0, 3, 6, 9]), 6 * size))
+
+
+def test_before_the_first_hole_a_pass_begins_at_its_index_and_behind_it_where_the_last_one_ended():
+    df = FixedSizeData(drops(20, lambda k: k != 13), 4)
+    assert [k for (k,) in itertools.islice(df, 2)] == [0, 1]
+    assert [k for (k,) in df] == [4, 5, 6, 7], "nothing was dropped so far"
+    assert [k for (k,) in df] == [8, 9, 10, 11]
+    assert [k for (k,) in itertools.islice(df, 2)] == [12, 14]
+    assert [k for (k,) in df] == [15, 16, 17, 18]
+    assert [k for (k,) in df] == [19, 0, 1, 2]
+
+
+def test_over_an_input_that_drops_the_later_of_two_iterations_takes_over():
+    df = FixedSizeData(drops(12, lambda k: k % 2), 3)
+    first, second = iter(df), None
+    assert next(first) == [1]
+    second = iter(df)
+    assert next(second) == [3]
+    with pytest.raises(NotReentrant, match="a later iteration of FixedSizeData"):
+        next(first)
+    assert [k for (k,) in second] == [5, 7]
+    df.close()
+    assert [k for (k,) in df] == [7, 9, 11], "afresh, at the index of pass 2"
+
+
+def test_two_places_of_a_chain_hold_a_position_each():
+    fixed = FixedSizeData(drops(12, lambda k: k % 3 == 0), 3)
+    df = JoinData([fixed, fixed])
+    assert [dp for _ in range(3) for dp in df] == [[k, k] for k in [0, 3, 6, 9, 0, 3, 6, 9, 0]]
+
+
+def test_without_keep_state_an_input_that_drops_begins_anew():
+    df = FixedSizeData(drops(12, lambda k: k % 3 == 0), 3, keep_state=False)
+    assert [[k for (k,) in df] for _ in range(3)] == [[0, 3, 6]] * 3
