@@ -28,7 +28,7 @@ from dataflow.adoption import adopt, found_inputs, noted, super_pass
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.life import life_of
-from dataflow.passes import next_pass, open_flow, picking, root_stream, running_pass
+from dataflow.passes import innermost_pass, next_pass, open_flow, picking, root_stream
 from dataflow.seeding import Rng, Stream, rng
 from dataflow.traits import Traits
 
@@ -286,8 +286,8 @@ class RNGDataFlow(DataFlow):
         own: Rng | None = self.__dict__.get("_df_rng")
         if own is not None:
             return own
-        running = running_pass(self)
-        if running is not None and running.rng is not None:
+        running = innermost_pass()
+        if running is not None and running.df is self and running.rng is not None:
             return running.rng
         life = life_of(self)
         if life.rng is None:

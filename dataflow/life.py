@@ -170,24 +170,28 @@ class Continued:
         return self._steps(stream, held, ticket, name)
 
     def _steps(self, stream: Stream, held: _Held, ticket: object, name: str) -> Iterator[Any]:
-        while True:
-            with held.lock:
-                if held.ticket is not ticket:
-                    if held.ticket is terminated:
-                        raise terminated(name)
-                    raise NotReentrant(
-                        f"a later iteration of {name} took over; it can serve one at a time, because it goes on where "
-                        "the last pass stopped. Make one flow for each loop"
-                    )
-                try:
-                    dp = next(held.iterator)
-                except BaseException as error:
-                    if self._held.get(stream) is held:
-                        del self._held[stream]
-                    if isinstance(error, StopIteration):
-                        return
-                    raise
-            yield dp
+        lock, iterator = held.lock, held.iterator
+        try:
+            while True:
+                with lock:
+                    if held.ticket is not ticket:
+                        break
+                    dp = next(iterator)
+                yield dp
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if self._held.get(stream) is held:
+                del self._held[stream]
+            if isinstance(error, StopIteration):
+                return
+            raise
+        if held.ticket is terminated:
+            raise terminated(name)
+        raise NotReentrant(
+            f"a later iteration of {name} took over; it can serve one at a time, because it goes on where the last "
+            "pass stopped. Make one flow for each loop"
+        )
 
     def drop(self) -> None:
         """Forget all iterators; who still steps one finds the flow closed."""

@@ -16,6 +16,7 @@ from dataflow.seeding import Rng, Stream, Turns, current_root, rng
 __all__ = [
     "Node",
     "Running",
+    "innermost_pass",
     "known_length",
     "next_pass",
     "open_flow",
@@ -89,7 +90,7 @@ class Running:
 
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
-    running = Running(df, p, stream)  # found by name, in `_innermost`
+    running = Running(df, p, stream)  # found by name, in `innermost_pass`
     iterator = _user_iterator(df)
     # `yield from` would close what it steps: good for a generator that the user's function has just made, but not for
     # an iterator that the user holds, or that is a node.
@@ -100,7 +101,7 @@ def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, life: Life, session: object) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the user; once `df` is closed, the next step raises."""
-    running = Running(df, p, stream)  # found by name, in `_innermost`
+    running = Running(df, p, stream)  # found by name, in `innermost_pass`
     iterator = _user_iterator(df)
     try:
         while life.session is session:
@@ -119,7 +120,7 @@ def _user_iterator(df: Any) -> Iterator[Any]:
     return iter(type(df).__iter__.__wrapped__(df))
 
 
-def _innermost(num_between: int = 2) -> Running | None:
+def innermost_pass(num_between: int = 2) -> Running | None:
     """The innermost user-written pass that makes a step in this thread.
 
     Args:
@@ -157,14 +158,14 @@ _here = _Here()
 
 def running_pass(df: Node) -> Running | None:
     """The pass of `df` of which the calling code is a step; None outside."""
-    running = _innermost(3)  # called by the property `rng`, or by super_pass
+    running = innermost_pass()
     return running if running is not None and running.df is df else None
 
 
 def next_pass(df: Node) -> Iterator[Any]:
     """Begin the pass that comes next: the one told by the node above, else the one that the user asks for."""
     life = life_of(df)
-    running = _innermost()
+    running = innermost_pass()
     told = None if running is None else running.inputs.get(life)
     if told is not None:
         p, stream = told.take()
@@ -209,7 +210,7 @@ def _origin(life: Life) -> Turns:
     A flow that user-written code makes within a pass is new in each pass, and would begin with the same pass for ever;
     one that is iterated within `reset_state` already has its place.
     """
-    running = _innermost()
+    running = innermost_pass()
     if running is not None and life not in running.inputs:
         life.entropy, life.fixed = running.own.stream.root, not running.own.stream.drawn
         return running.birthplace()

@@ -195,6 +195,8 @@ class FixedSizeData(ProxyDataFlow):
             begin = int(self._below(np.array([p * self._size]))[0])
             most = 2 * n if n else _MANY
             datapoints = self._behind(begin, most, stream) if self.keep_state else self._present(begin, most, stream)
+        elif self.keep_state and self.ds._df_endless and self.ds._df_continues:
+            datapoints = self.ds._df_run_pass(p, stream)  # which goes on where it stopped
         elif self.keep_state:
             begin_anew = partial(passes_on, self.ds, stream)
             datapoints = life_of(self).continued.take(stream, begin_anew, type(self).__name__)

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from numpy.typing import NDArray
@@ -139,15 +140,25 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
     def _shuffled(self, stream: Stream) -> Iterator[Any]:
         generator = rng(self._df_words(stream, 0))
         buffer: deque[Any] = deque()
-        again = range(self.num_reuse)
-        until_shuffle = self.shuffle_interval
-        for dp in passes_on(self.ds, stream):
-            until_shuffle -= 1
-            if not until_shuffle:
-                until_shuffle = self.shuffle_interval
-                buffer = deque(map(list(buffer).__getitem__, generator.permutation(len(buffer)).tolist()))
-            for _ in again:
-                if len(buffer) == self.buffer_size:
-                    yield buffer.popleft()
-                buffer.append(dp)
+        datapoints = passes_on(self.ds, stream)
+        interval = self.shuffle_interval
+        yield from self._through(buffer, islice(datapoints, interval - 1))
+        # Each interval begins with a datapoint, for there is no shuffle behind the last one.
+        for dp in datapoints:
+            buffer = deque(map(list(buffer).__getitem__, generator.permutation(len(buffer)).tolist()))
+            yield from self._through(buffer, chain((dp,), islice(datapoints, interval - 1)))
         _logger.warning("LocallyShuffleData ends, because a pass of %s was empty", type(self.ds).__name__)
+
+    def _through(self, buffer: deque[Any], datapoints: Iterator[Any]) -> Iterator[Any]:
+        """Put the datapoints into the buffer; what falls out of it."""
+        pop, put = buffer.popleft, buffer.append
+        if self.num_reuse == 1 and len(buffer) == self.buffer_size:
+            for dp in datapoints:
+                yield pop()
+                put(dp)
+            return
+        for dp in datapoints:
+            for _ in range(self.num_reuse):
+                if len(buffer) == self.buffer_size:
+                    yield pop()
+                put(dp)
