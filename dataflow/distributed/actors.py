@@ -9,7 +9,7 @@ from typing import Any, cast
 from dataflow.distributed.cluster import ActorLost, Cluster
 from dataflow.parallel.payload import Payload
 from dataflow.parallel.serving import Service
-from dataflow.workers.payload import dumps
+from dataflow.pickling import dumps
 from dataflow.workers.place import WorkerInfo
 
 __all__ = ["ActorWorker", "Start"]

@@ -9,7 +9,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import pickle
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ from dataflow.base import Blocks, DataFlow, close_flow
 from dataflow.datapoint import components, present, selected, stack
 from dataflow.errors import ShapeMismatch, WorkerError
 from dataflow.passes import open_flow
+from dataflow.pickling import dumps, loads
 from dataflow.seeding import Stream
 from dataflow.transforms.indexing import consecutive
-from dataflow.workers.payload import dumps
 from dataflow.workers.process import seed_globals
 
 __all__ = ["Columns", "FlowPass", "Shard"]
@@ -62,7 +61,7 @@ class Shard:
 
     def read(self, packed: bytes) -> Iterator[Columns]:
         """The blocks, in the process that reads them; `packed` is a pickled `FlowPass`."""
-        of: FlowPass = pickle.loads(packed)
+        of: FlowPass = loads(packed)
         seed_globals((of.stream.root, of.p, self.index))
         try:
             open_flow(of.df, of.stream)
@@ -156,6 +155,6 @@ def _not_one_form(name: str, found: str) -> ShapeMismatch:
 def _travels(error: Exception) -> bool:
     """Whether an exception survives pickling. Else one of Ray's own would arrive, without its type and text."""
     try:
-        return type(pickle.loads(dumps(error))) is type(error)
+        return type(loads(dumps(error))) is type(error)
     except Exception:  # whatever pickling raises
         return False

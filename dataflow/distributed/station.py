@@ -15,7 +15,6 @@ returns at once. Nothing in here knows Ray.
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import threading
 from collections import deque
@@ -26,6 +25,7 @@ from typing import Any, Final
 from dataflow.descriptors import Descriptor
 from dataflow.distributed.crates import CrateDecoder
 from dataflow.parallel.serving import Service
+from dataflow.pickling import loads
 from dataflow.transport.credit import Credit
 from dataflow.transport.messages import Kind, Message
 from dataflow.transport.trays import Task
@@ -183,7 +183,7 @@ class Station:
 
     def work(self, packed: bytes) -> None:
         """Do all the work of a worker; returns at its end."""
-        service = replace(self.prepare(pickle.loads(packed)), credit=self._credit.line(0))
+        service = replace(self.prepare(loads(packed)), credit=self._credit.line(0))
         self._service = service
         if service.tray is not None:
             self._service.tray.shelf = service.port

@@ -10,11 +10,13 @@ from dataflow.base import DataFlow
 from dataflow.failures import Budget
 from dataflow.parallel.mapping import ParallelMap
 from dataflow.parallel.serving import Service
-from dataflow.parallel.staffing import UNBOUNDED, Processes, queued_bytes
+from dataflow.parallel.staffing import UNBOUNDED, Processes, context_of, queued_bytes
 from dataflow.parallel.terms import ThreadTerms
+from dataflow.pickling import imported_main
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import ArrayCodec, Codec, ObjectCodec
 from dataflow.transport.credit import Credit
+from dataflow.transport.nesting import ToWorkers
 from dataflow.transport.queues import ThreadChannel
 from dataflow.transport.shared_tray import SharedTray
 from dataflow.transport.trays import ThreadTray, Tray
@@ -185,7 +187,9 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
         return ArrayCodec(self.num_workers, memory - queued_bytes(memory) - _given_bytes(memory))
 
     def _df_make_tray(self) -> Tray:
-        return SharedTray(_given_bytes(self._df_memory()))
+        forked = context_of(self.context).get_start_method() == "fork"
+        direction = ToWorkers(forked=forked, main=None if forked else imported_main())
+        return SharedTray(_given_bytes(self._df_memory()), direction=direction)
 
 
 MultiProcessMapData = MultiProcessMapDataZMQ

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from dataflow.base import DataFlow
 from dataflow.parallel.terms import Prepared
+from dataflow.pickling import dumps, imported_main
 from dataflow.workers.payload import Payload as AnyPayload
-from dataflow.workers.payload import dumps
 
 __all__ = ["Payload"]
 
@@ -21,7 +21,7 @@ class Payload(AnyPayload):
     def complaint(self, value: Any, error: Exception) -> str:
         if isinstance(value, Prepared):
             try:
-                dumps(value.worker_init)
+                dumps(value.worker_init, main=imported_main())
             except Exception as reason:
                 return (
                     f"worker_init ({value.worker_init!r:.200}) cannot be sent to a worker process: {reason}. Make what "
@@ -33,7 +33,7 @@ class Payload(AnyPayload):
                 if isinstance(attribute, DataFlow) or name == "_df_life":
                     continue
                 try:
-                    dumps(attribute)
+                    dumps(attribute, main=imported_main())
                 except Exception as reason:
                     return (
                         f"{type(node).__name__}.{name} (a {type(attribute).__name__}) cannot be sent to a worker "

@@ -32,7 +32,7 @@ from dataflow.workers.crew import Worker
 from dataflow.workers.place import place_of
 from dataflow.workers.process import ProcessWorker
 
-__all__ = ["UNBOUNDED", "Placed", "Processes", "Staffed", "queued_bytes"]
+__all__ = ["UNBOUNDED", "Placed", "Processes", "Staffed", "context_of", "queued_bytes"]
 
 UNBOUNDED: Final = Window(sys.maxsize // 4)
 """The window of a worker that does no more than it is asked for."""
@@ -219,8 +219,12 @@ class Processes(Staffed):
                 f"{type(self).__name__} needs the pipes and signals of POSIX. On Windows use MultiThreadRunner or "
                 "MultiThreadMapData, or WSL"
             )
-        context = self.context if isinstance(self.context, BaseContext) else multiprocessing.get_context(self.context)
-        return partial(_start_process, context)
+        return partial(_start_process, context_of(self.context))
+
+
+def context_of(context: BaseContext | str | None) -> BaseContext:
+    """The multiprocessing context that a user means."""
+    return context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
 
 
 def queued_bytes(max_bytes: int) -> int:
@@ -235,6 +239,9 @@ def _start_process(context: BaseContext, service: Service) -> Worker:
         *service.credit.descriptors(),
         *(() if service.tray is None else service.tray.descriptors()),
     )
-    worker = ProcessWorker(context, service.place, service.seed, service, descriptors)
+    try:
+        worker = ProcessWorker(context, service.place, service.seed, service, descriptors)
+    finally:
+        service.payload.hand_over()
     service.port.hand_over()
     return worker

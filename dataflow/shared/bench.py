@@ -61,6 +61,9 @@ class Filling:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return (self.file,)
 
+    def hand_over(self) -> None:
+        self.payload.hand_over()
+
     def open(self) -> Callable[[Order], None]:
         call = self.payload.load()
         slots = self.slots()

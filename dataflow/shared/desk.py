@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from dataflow.descriptors import Descriptor, shared_memory_file
 from dataflow.errors import DataFlowTerminated
+from dataflow.pickling import ForkedMain, MainModule, dumps, imported_main, loads
 from dataflow.seeding import derived, seed
 from dataflow.shared.arrays import Handle, refusing_handles
 from dataflow.shared.bench import Call, late
@@ -34,7 +35,7 @@ from dataflow.shared.layout import Layout
 from dataflow.shared.orders import MOST_BYTES, Order
 from dataflow.shared.team import Team
 from dataflow.shared.timing import Profile
-from dataflow.workers.payload import Payload, dumps
+from dataflow.workers.payload import Payload
 from dataflow.workers.process import seed_globals
 
 __all__ = ["Desk", "Task"]
@@ -76,6 +77,9 @@ class Working:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
+    def hand_over(self) -> None:
+        self.payload.hand_over()
+
     def open(self) -> Callable[[Order], None]:
         return self._work
 
@@ -84,7 +88,7 @@ class Working:
         # By the number of the job, not of the process: which process does it is a matter of time.
         seed_globals(words)
         seed(derived(words) if reseed else None)
-        task: Task = self.payload.load() if sent is None else pickle.loads(sent)
+        task: Task = self.payload.load() if sent is None else loads(sent)
         self.payload = Payload(None)  # not needed again, and perhaps large
         assert order.memory is not None, "every job has memory"
         try:
@@ -135,6 +139,7 @@ class Desk:
         self._idle: list[Team] = []  # of workers that have done their job, those that are longest idle first
         # What jobs have filled or will, as long as anyone has an array on it: each costs a descriptor.
         self._mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        self._mains: weakref.WeakKeyDictionary[Team, ForkedMain] = weakref.WeakKeyDictionary()  # of forked workers
         self.num_started = 0  # processes that were started so far
 
     def __len__(self) -> int:
@@ -156,12 +161,14 @@ class Desk:
             try:
                 memory = mmap.mmap(file.fd, task.layout.nbytes)
                 arrays = task.layout.views(memory)
-                sent = self._sent(task) if self._idle and self._reuse else None
+                sent = self._sent(task, self._idle[-1]) if self._idle and self._reuse else None
                 if sent is not None:
                     team = self._idle.pop()
                 else:
                     team = Team(self._profile.owner, context, [Working(Payload(task))], words, reseed=reseed)
                     self.num_started += 1
+                    if context.get_start_method() == "fork":
+                        self._mains[team] = ForkedMain()
                 try:
                     team.order(0, pickle.dumps((words, reseed, sent)), file)
                 except BaseException:
@@ -219,11 +226,12 @@ class Desk:
         if self._closing:
             raise DataFlowTerminated(f"{self._profile.owner} was shut down, and its jobs with it")
 
-    def _sent(self, task: Task) -> bytes | None:
+    def _sent(self, task: Task, team: Team) -> bytes | None:
         """The task as something that can be sent to a worker that runs already; None if a new one is better."""
         try:
             with refusing_handles():
-                return dumps(task, most_bytes=MOST_BYTES - _ROOM)
+                main: MainModule | None = self._mains.get(team) or imported_main()
+                return dumps(task, main=main, max_bytes=MOST_BYTES - _ROOM)
         except Exception:
             # Too large; or queues, locks, open files, which a process that is being started may have.
             return None

@@ -28,6 +28,9 @@ class Skill(Protocol):
     def descriptors(self) -> tuple[Descriptor, ...]:
         """What a forked worker has to inherit."""
 
+    def hand_over(self) -> None:
+        """The worker was started, or could not be: close what only it may hold."""
+
     def open(self) -> Callable[[Order], None]:
         """Get ready, in the worker: gives what is called with each order."""
 

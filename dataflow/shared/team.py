@@ -160,7 +160,10 @@ class Team:
 
 def _start(context: BaseContext, place: WorkerInfo, seed: tuple[int, ...], duty: Duty) -> Worker:
     descriptors = (*duty.port.descriptors(), *duty.orders.descriptors(), *duty.skill.descriptors())
-    worker = ProcessWorker(context, place, seed, duty, descriptors)
+    try:
+        worker = ProcessWorker(context, place, seed, duty, descriptors)
+    finally:
+        duty.skill.hand_over()
     duty.port.hand_over()
     duty.orders.hand_over()
     return worker

@@ -14,7 +14,6 @@ An array of `LARGE_BYTES` or more goes into a block of the arena; a smaller one 
 from __future__ import annotations
 
 import marshal
-import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -30,7 +29,7 @@ from dataflow.transport.drafts import DraftCounts
 from dataflow.transport.failures import pack_failure, pack_report
 from dataflow.transport.kinds import NUMBERS, ROWS, TEXTS, Kind, Kinds
 from dataflow.transport.leases import Base
-from dataflow.transport.nesting import NestedPickler
+from dataflow.transport.nesting import Direction, ToConsumer
 from dataflow.transport.parcels import NESTED, NO_ROOM, PLAIN_BYTES, join
 from dataflow.transport.shells import PROTOCOL, VERSION
 
@@ -38,7 +37,6 @@ __all__ = ["ArrayEncoder"]
 
 _ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
 _ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
-_pickled: Final = pickle.dumps
 _marshalled: Final = marshal.dumps
 
 
@@ -47,12 +45,15 @@ class ArrayEncoder:
 
     Args:
         arena: Where large arrays go.
+        direction: How what is not an array is pickled.
     """
 
     keeps_memory = True
 
-    def __init__(self, arena: ArenaWriter) -> None:
+    def __init__(self, arena: ArenaWriter, direction: Direction | None = None) -> None:
         self._arena = arena
+        self._direction = direction or ToConsumer()
+        self._quick = self._direction.quick
         self._inline = False  # for this datapoint, every array becomes bytes
         self.nbytes = 0  # of the last encoded datapoint
         self.plain = False  # the last datapoint was short and without arrays: the next one will be
@@ -65,17 +66,18 @@ class ArrayEncoder:
         Returns:
             The first datapoint that is something else, for `encode`; `NO_ROOM` after the last.
         """
+        pickled = self._quick
         for dp in datapoints:
             try:
                 if type(dp) in ROWS:
                     for value in dp:
                         if type(value) not in NUMBERS:
-                            body = _pickled(dp, PROTOCOL)
+                            body = pickled(dp, PROTOCOL)
                             break
                     else:
                         body = _marshalled(dp, VERSION)
                 else:
-                    body = _pickled(dp, PROTOCOL)
+                    body = pickled(dp, PROTOCOL)
             except Exception:
                 self.plain = False  # `encode` meets it again
                 return dp
@@ -137,7 +139,7 @@ class ArrayEncoder:
                 return self._encode_nested(dp)
             for place in kind.places:
                 row[place] = None
-            body = _marshalled(row, VERSION) if kind.is_row else _pickled(row, PROTOCOL)
+            body = _marshalled(row, VERSION) if kind.is_row else self._pickled(row)
             if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
                 return self._encode_nested(dp)
             if large:
@@ -178,7 +180,7 @@ class ArrayEncoder:
         row[place] = None
         for value in row:
             if type(value) not in TEXTS:
-                body = _pickled(row, PROTOCOL)
+                body = self._pickled(row)
                 if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
                     return None
                 break
@@ -222,13 +224,19 @@ class ArrayEncoder:
 
     def _encode_without(self, dp: Any, is_simple: bool, is_row: bool = False) -> Any:
         """A datapoint of which no component is an array."""
-        body = _marshalled(dp, VERSION) if is_row else _pickled(dp, PROTOCOL)
+        body = _marshalled(dp, VERSION) if is_row else self._pickled(dp)
         self.nbytes = len(body)
         if self.nbytes <= PLAIN_BYTES:
             self.plain = True
         elif not is_simple and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         return body
+
+    def _pickled(self, value: Any) -> bytes:
+        try:
+            return self._quick(value, PROTOCOL)
+        except Exception:
+            return self._direction.complete(value)
 
     def _give_back(self, data: list[Any]) -> None:
         for piece in data:
@@ -243,7 +251,7 @@ class ArrayEncoder:
             return self._encode_nested(dp)
         for place in kind.places:
             row[place] = None
-        body = _marshalled(row, VERSION) if kind.is_row else _pickled(row, PROTOCOL)  # before any block is taken
+        body = _marshalled(row, VERSION) if kind.is_row else self._pickled(row)  # before any block is taken
         if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         self.nbytes = len(body)
@@ -255,11 +263,9 @@ class ArrayEncoder:
         return body, form, [shape for _, shape, _ in layouts], data, self.nbytes
 
     def _encode_nested(self, dp: Any) -> Any:
-        pickler = NestedPickler()
-        pickler.dump(dp)
-        body = pickler.file.getvalue()
+        body, arrays = self._direction.nested(dp)
         self.nbytes = len(body)
-        packed = self._pack(pickler.arrays, type(dp), 0)
+        packed = self._pack(arrays, type(dp), 0)
         return NO_ROOM if packed is None else (body, NESTED, *packed, self.nbytes)
 
     def _pack(self, arrays: list[NDArray[Any]], kind: type, dp_count: int) -> tuple[list[Layout], list[Piece]] | None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from dataflow.errors import WorkerError, WorkerTraceback
 from dataflow.failures import Report
+from dataflow.pickling import dumps_back
 
 __all__ = ["pack_failure", "pack_report", "unpack_failure", "unpack_report"]
 
@@ -55,7 +56,7 @@ def unpack_failure(packed: bytes) -> BaseException:
 def pack_report(report: Report, *, note: str) -> bytes:
     """A report as bytes, with its error packed by itself."""
     error = None if report.error is None else pack_failure(report.error, note=note)
-    return pickle.dumps((report.failure, error, report.judged, report.seen))
+    return dumps_back((report.failure, error, report.judged, report.seen))
 
 
 def unpack_report(packed: bytes) -> Report:
@@ -65,11 +66,11 @@ def unpack_report(packed: bytes) -> Report:
 
 
 def _whole(error: BaseException) -> tuple[Any, ...]:
-    return "whole", pickle.dumps(error)
+    return "whole", dumps_back(error)
 
 
 def _in_parts(error: BaseException) -> tuple[Any, ...]:
-    return "parts", pickle.dumps((type(error), error.args, error.__dict__))
+    return "parts", dumps_back((type(error), error.args, error.__dict__))
 
 
 def _load(record: tuple[Any, ...]) -> BaseException:
@@ -93,4 +94,4 @@ def _is_faithful(copy: BaseException, error: BaseException) -> bool:
 
 def _are_equal(copied: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
     """Told by their text, since arrays compare otherwise; by their pickles where the text is but an address."""
-    return repr(copied) == repr(args) or pickle.dumps(copied) == pickle.dumps(pickle.loads(pickle.dumps(args)))
+    return repr(copied) == repr(args) or dumps_back(copied) == dumps_back(pickle.loads(dumps_back(args)))

@@ -26,6 +26,7 @@ from dataflow.transport.blocks import Block
 from dataflow.transport.budget import Budget
 from dataflow.transport.claims import Claims
 from dataflow.transport.encoding import ArrayEncoder
+from dataflow.transport.nesting import Direction, ToWorkers
 from dataflow.transport.parcels import NO_ROOM
 from dataflow.transport.shared_inbox import LARGEST_BYTES, NUMBER, TOKEN, WORD_BYTES, SharedPort, words_of
 from dataflow.transport.trays import PlainEncoder
@@ -58,9 +59,11 @@ class SharedTray:
     Args:
         max_bytes: What all tasks may hold together.
         largest: How many bytes one datapoint may have at all: more than `max_bytes`, if it is alone.
+        direction: How what is not an array is pickled.
     """
 
-    def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES) -> None:
+    def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES, *, direction: Direction | None = None) -> None:
+        self._direction = direction or ToWorkers(forked=True, main=None)
         self._budget = _Share(max_bytes, largest)
         self._arena = Arena(0, self._budget)
         self.claims = Claims()
@@ -75,7 +78,7 @@ class SharedTray:
         arena = self._arena.open_writer()
         self._writer = _Recorder(arena)
         self._words = words_of(arena, self._budget.limit)
-        self._encoder = ArrayEncoder(cast(ArenaWriter, self._writer))
+        self._encoder = ArrayEncoder(cast(ArenaWriter, self._writer), self._direction)
         os.set_blocking(self._write.fd, False)
 
     def encode(self, dp: Any, *, alone: bool) -> Any:

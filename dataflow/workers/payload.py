@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import pickle
-from collections import ChainMap
-from multiprocessing.reduction import ForkingPickler
-from typing import Any
+import os
+from multiprocessing.context import get_spawning_popen
+from typing import Any, Final
 
-import cloudpickle
-
+from dataflow.descriptors import Descriptor, shared_memory_file
 from dataflow.errors import NotPicklable
+from dataflow.pickling import dumps, imported_main, inherited_by_fork, loads
 
-__all__ = ["Payload", "dumps"]
+__all__ = ["Payload"]
+
+_MAX_INLINE: Final = 16 << 10  # bytes; a pipe takes more than that, whether or not the worker reads
 
 
 class Payload:
@@ -25,10 +25,20 @@ class Payload:
 
     def __init__(self, value: Any) -> None:
         self._value = value
+        self._pid = os.getpid()
+        self._file: Descriptor | None = None  # holds the pickle while a process is started
 
     def load(self) -> Any:
         """The object, in the worker."""
+        if os.getpid() != self._pid:
+            inherited_by_fork()
         return self._value
+
+    def hand_over(self) -> None:
+        """The worker was started, or could not be: give back what that took."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def complaint(self, value: Any, error: Exception) -> str:
         """What cannot be sent, and what to do."""
@@ -38,10 +48,20 @@ class Payload:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
+        is_started = get_spawning_popen() is not None
         try:
-            return _Pickled, (dumps(self._value),)
+            data = dumps(self._value, main=imported_main() if is_started else None)
         except Exception as error:
             raise NotPicklable(self.complaint(self._value, error)) from error
+        if not is_started or len(data) <= _MAX_INLINE:
+            return _Pickled, (data,)
+        # `multiprocessing` writes to a pipe which the worker reads after it has imported the main program. If that
+        # fails, writing more than the pipe holds would raise BrokenPipeError here; the worker's end tells the cause.
+        self.hand_over()
+        self._file = shared_memory_file("dataflow-payload", len(data))
+        with open(self._file.fd, "wb", closefd=False) as file:
+            file.write(data)
+        return _Stored, (self._file,)
 
 
 class _Pickled:
@@ -49,38 +69,16 @@ class _Pickled:
         self._data = data
 
     def load(self) -> Any:
-        return pickle.loads(self._data)
+        return loads(self._data)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles functions by value, and what `multiprocessing` knows how to send."""
+class _Stored:
+    def __init__(self, file: Descriptor) -> None:
+        self._file = file
 
-    def __init__(self, file: io.BytesIO) -> None:
-        # Made anew each time: `multiprocessing` registers types when they are first used. Read by the base class.
-        self.dispatch_table = ChainMap(ForkingPickler(io.BytesIO()).dispatch_table, cloudpickle.Pickler.dispatch_table)
-        super().__init__(file)
-
-
-def dumps(value: Any, *, most_bytes: int | None = None) -> bytes:
-    """`value` as bytes that any worker process can load with `pickle.loads`.
-
-    Raises:
-        OverflowError: It takes more than `most_bytes`; found out after about that many, not after all of them.
-    """
-    file = io.BytesIO() if most_bytes is None else _ShortFile(most_bytes)
-    _Pickler(file).dump(value)
-    return file.getvalue()
-
-
-class _ShortFile(io.BytesIO):
-    """Takes so many bytes, and no more."""
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__()
-        self._left = most_bytes
-
-    def write(self, data: Any) -> int:
-        self._left -= memoryview(data).nbytes
-        if self._left < 0:
-            raise OverflowError("the pickle is too large")
-        return super().write(data)
+    def load(self) -> Any:
+        with open(self._file.fd, "rb", closefd=False) as file:
+            file.seek(0)
+            data = file.read()
+        self._file.close()
+        return loads(data)

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.descriptors import Descriptor, handing_over, pipe
+from dataflow.pickling import main_importable
 from dataflow.scratch import adopt_prefix, new_prefix, remove_left
 from dataflow.workers.allocation import keep_freed_memory
 from dataflow.workers.lifeline import hold_on
@@ -69,6 +70,7 @@ class ProcessWorker:
                 _interrupts_blocked(),
                 _fork_warning_silenced(),
                 _children_allowed(),
+                main_importable(),
             ):
                 self._process.start()
         except BaseException:

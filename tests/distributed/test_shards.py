@@ -23,7 +23,7 @@ from dataflow import (
 )
 from dataflow.distributed.shards import FlowPass, Shard
 from dataflow.passes import root_stream
-from dataflow.workers.payload import dumps
+from dataflow.pickling import dumps
 from tests.support.contract import plain, seeded
 from tests.support.faults import TwoArguments
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dataflow.errors import NotPicklable
-from dataflow.workers.payload import Payload, dumps
+from dataflow.pickling import dumps
+from dataflow.workers.payload import Payload
 
 
 def test_what_only_lives_here_travels_by_value():
@@ -17,10 +18,10 @@ def test_what_only_lives_here_travels_by_value():
 
 @pytest.mark.parametrize("value", [bytes(1000), np.zeros(1000), list(range(10_000)), [np.zeros(4)] * 3 + ["x" * 2000]])
 def test_what_is_too_large_is_found_out_early(value):
-    assert pickle.loads(dumps(value, most_bytes=100_000)) is not None
+    assert pickle.loads(dumps(value, max_bytes=100_000)) is not None
     with pytest.raises(OverflowError, match="too large"):
-        dumps(value, most_bytes=900)
-    small = dumps([1, 2], most_bytes=900)
+        dumps(value, max_bytes=900)
+    small = dumps([1, 2], max_bytes=900)
     assert pickle.loads(small) == [1, 2]
 
 

@@ -1,0 +1,561 @@
+"""Pickling between a process and its workers: by reference what the other side can import, else by value.
+
+Plain pickle writes classes and functions by reference: module and name. That is not enough on the way to a worker that
+was not forked, because lambdas and local classes have no name there, and because the classes of the main program
+(`__main__`) exist there only if the worker imports it. Guarantees:
+
+- A class or function of the main program is sent by reference if workers import the main program and find it there: so
+  it is the same in all that the worker does. It is sent by value (by cloudpickle) in a notebook, with ``python -c``,
+  from standard input, and where it is made below ``if __name__ == "__main__":``.
+- Global variables of the main program that get their values below that line, or by a `global` statement, have the
+  values of this process in the worker, as far as functions that are sent refer to them.
+- What a worker was sent by value, it sends back as a reference to the sender's own object: `isinstance` holds, and
+  `except MyError` catches. What a forked worker has inherited comes back as the same class, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import gc
+import io
+import itertools
+import multiprocessing.process
+import os
+import pickle
+import sys
+import types
+import weakref
+from collections import ChainMap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Final, Protocol
+
+import cloudpickle
+
+__all__ = [
+    "ForkedMain",
+    "ImportedMain",
+    "MainModule",
+    "ReturnPickler",
+    "WorkerPickler",
+    "dumps",
+    "dumps_back",
+    "dumps_task",
+    "imported_main",
+    "inherited_by_fork",
+    "loads",
+    "main_importable",
+]
+
+_MAIN_NAMES: Final = ("__main__", "__mp_main__")
+_BY_VALUE: Final = 6  # length of what cloudpickle makes of a class or function that it sends by value
+
+
+class MainModule(Protocol):
+    """What the receiver of a pickle has of this process's main module."""
+
+    def name_of(self, obj: Any) -> str | None:
+        """Under which name it finds this class or function in there; None for not at all."""
+
+    def variables(self, obj: Any) -> dict[str, Any]:
+        """Global variables that `obj`, sent by reference, needs and that importing does not make, by name."""
+
+
+def dumps(value: Any, *, main: MainModule | None = None, max_bytes: int | None = None, protocol: int = 5) -> bytes:
+    """`value` as bytes that a worker process can load with `loads`.
+
+    Args:
+        value: Anything; queues and locks of `multiprocessing` only while a process is being started.
+        main: What the worker has of the main module; None for nothing.
+        max_bytes: The longest result.
+        protocol: Of pickle.
+
+    Raises:
+        OverflowError: It takes more than `max_bytes`; found out after about that many, not after all of them.
+    """
+    without: frozenset[str] = frozenset()
+    while True:
+        file = io.BytesIO() if max_bytes is None else _ShortFile(max_bytes)
+        pickler = WorkerPickler(file, main, protocol)
+        pickler.dump(value)
+        try:
+            sent: set[str] = set(without)
+            while variables := {name: v for name, v in pickler.variables.items() if name not in sent}:
+                sent |= variables.keys()
+                pickler.dump(variables)
+            return file.getvalue()
+        except OverflowError:
+            raise
+        except Exception:
+            # A variable cannot be sent. Perhaps the worker does not need it: leave it out.
+            bad = frozenset(name for name, v in pickler.variables.items() if not _can_be_sent(v, main))
+            if bad <= without:
+                raise
+            without |= bad
+
+
+def dumps_task(value: Any, main: MainModule | None, protocol: int) -> bytes:
+    """The same for a task of a worker that was started before: one pickle for `pickle.loads`, without variables."""
+    file = io.BytesIO()
+    WorkerPickler(file, main, protocol).dump(value)
+    return file.getvalue()
+
+
+def loads(data: Any) -> Any:
+    """What `dumps` was given, in the worker."""
+    file = io.BytesIO(data)
+    unpickler = pickle.Unpickler(file)
+    value = unpickler.load()
+    while file.tell() < len(data):  # with the same memo: what stands in both is one object
+        variables = unpickler.load()
+        for namespace in _main_namespaces():
+            namespace.update(variables)
+    return value
+
+
+def _can_be_sent(value: Any, main: MainModule | None) -> bool:
+    try:
+        WorkerPickler(io.BytesIO(), main, 5).dump(value)
+    except Exception:
+        return False
+    return True
+
+
+class WorkerPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends by value what the worker does not find, and what `multiprocessing` knows how to send.
+
+    Attributes:
+        variables: Global variables of the main module that should be sent along, by name.
+    """
+
+    def __init__(self, file: io.BytesIO, main: MainModule | None, protocol: int) -> None:
+        # Made again each time: `multiprocessing` registers types when they are first used. Read by the base class.
+        self.dispatch_table = ChainMap(ForkingPickler(io.BytesIO()).dispatch_table, cloudpickle.Pickler.dispatch_table)
+        super().__init__(file, protocol)
+        self._main = main
+        self.variables: dict[str, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        is_class = isinstance(obj, type)
+        if not is_class and not isinstance(obj, types.FunctionType):
+            return NotImplemented
+        if self._main is not None and (found := self._main.name_of(obj)) is not None:
+            self.variables.update(self._main.variables(obj))
+            return NotImplemented if found == obj.__qualname__ else (_in_main, (found, obj.__qualname__))
+        reduced = super().reducer_override(obj)
+        if reduced is NotImplemented or len(reduced) != _BY_VALUE:
+            return reduced
+        make, args, state, items, pairs, set_state = reduced
+        name = _name_in_main(obj)
+        name = None if name is None or "." in name else name
+        return make, args, (_key_of(obj), name, set_state, state), items, pairs, _complete
+
+
+def _complete(obj: Any, sent: tuple[str, str | None, Any, Any]) -> Any:
+    """In the worker: set the state of what came by value, and remember whose it is."""
+    key, name, set_state, state = sent
+    result = set_state(obj, state)
+    _known.add(key, obj)
+    if name is not None:
+        # So plain pickle finds it in the main module, as it is in the sender's.
+        main = sys.modules["__main__"]
+        found = vars(main).get(name)
+        if found is None or _installed.get(name) is found:
+            setattr(main, name, obj)
+            _installed[name] = obj
+    return result
+
+
+_installed: Final[dict[str, Any]] = {}  # what `_complete` has put into the main module, by name
+
+
+class _ShortFile(io.BytesIO):
+    """Takes so many bytes, and no more."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self._left = max_bytes
+
+    def write(self, data: Any) -> int:
+        self._left -= memoryview(data).nbytes
+        if self._left < 0:
+            raise OverflowError("the pickle is too large")
+        return super().write(data)
+
+
+# -- the way back ------------------------------------------------------------------------------------------------------
+
+
+def dumps_back(value: Any, protocol: int = 5) -> bytes:
+    """`value` as bytes that the process for which this one works can load with `pickle.loads`."""
+    try:
+        return pickle.dumps(value, protocol)
+    except Exception as error:
+        file = io.BytesIO()
+        try:
+            ReturnPickler(file, protocol).dump(value)
+        except Exception:
+            raise error from None  # the plain one, which names what cannot be sent
+        return file.getvalue()
+
+
+class ReturnPickler(pickle.Pickler):
+    """Refers to what came from the receiver, by value or by fork, and has no name there; all else is plain pickle."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, type | types.FunctionType):
+            return NotImplemented
+        if (key := _known.key(obj)) is not None:
+            return _known_object, (key,)
+        if _found_in(sys.modules.get(obj.__module__), obj.__qualname__) is obj:
+            return NotImplemented
+        if isinstance(obj, type) and _is_inherited(obj):
+            return _class_at, (id(obj), obj.__module__, obj.__qualname__)
+        name = _name_in_main(obj)
+        return NotImplemented if name is None else (_in_main, (name, obj.__qualname__))
+
+
+class _Known:
+    """Classes and functions that have travelled by value, and the key of each, in all processes that know it."""
+
+    def __init__(self) -> None:
+        self._keys: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._objects: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+    def add(self, key: str, obj: Any) -> None:
+        self._keys[obj] = key
+        self._objects[key] = obj
+
+    def key(self, obj: Any) -> str | None:
+        try:
+            return self._keys.get(obj)
+        except TypeError:  # its metaclass makes it unhashable; it is never sent by value
+            return None
+
+    def object(self, key: str) -> Any:
+        return self._objects.get(key)
+
+
+_known: Final = _Known()
+_numbers: Final = itertools.count()
+
+
+def _key_of(obj: Any) -> str:
+    key = _known.key(obj)
+    if key is None:
+        key = f"{os.getpid()}.{next(_numbers)}"
+        _known.add(key, obj)
+    return key
+
+
+def _known_object(key: str) -> Any:
+    found = _known.object(key)
+    if found is None:
+        raise pickle.UnpicklingError("the class or function of an object does not exist any more in this process")
+    return found
+
+
+class _Inheritance:
+    forked = False  # whether this process is a worker that was forked, and what it inherited was then frozen
+
+
+_inheritance: Final = _Inheritance()
+_is_inherited_class: Final[weakref.WeakKeyDictionary[type, bool]] = weakref.WeakKeyDictionary()
+
+
+def inherited_by_fork() -> None:
+    """Called in a worker that was forked, after `gc.freeze` and before it does anything for others."""
+    _inheritance.forked = True
+
+
+def _is_inherited(cls: type) -> bool:
+    """Whether the process that has forked this one has the same class at the same address."""
+    if not _inheritance.forked:
+        return False
+    found = _is_inherited_class.get(cls)
+    if found is None:
+        # The garbage collector does not look at what was there before `gc.freeze`.
+        found = _is_inherited_class[cls] = not any(obj is cls for obj in gc.get_objects())
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _class_reference(address: int, module: str, qualname: str) -> weakref.ref[type] | None:
+    todo: list[type] = [object]
+    seen: set[int] = set()
+    while todo:
+        subclasses: list[type] = type.__subclasses__(todo.pop())
+        for cls in subclasses:
+            if id(cls) == address and (cls.__module__, cls.__qualname__) == (module, qualname):
+                return weakref.ref(cls)
+            if id(cls) not in seen:
+                seen.add(id(cls))
+                todo.append(cls)
+    return None
+
+
+def _class_at(address: int, module: str, qualname: str) -> type:
+    """The class that a forked worker has inherited from this process."""
+    for _ in range(2):
+        reference = _class_reference(address, module, qualname)
+        cls = None if reference is None else reference()
+        if cls is not None:
+            return cls
+        _class_reference.cache_clear()
+    raise pickle.UnpicklingError(f"the class {module}.{qualname} does not exist any more in this process")
+
+
+# -- the main module ---------------------------------------------------------------------------------------------------
+
+
+def imported_main() -> ImportedMain | None:
+    """What a worker that is spawned, or started by a fork server, has of the main module; None if it imports none.
+
+    Source:
+        `get_preparation_data` and `prepare` of `multiprocessing.spawn`.
+    """
+    module = sys.modules.get("__main__")
+    if module is None:
+        return None
+    name = getattr(getattr(module, "__spec__", None), "name", None)
+    path = _main_path(module)
+    if name is not None:
+        return None if name == "__main__" or name.endswith(".__main__") else ImportedMain(module, path)
+    if path is None or not os.path.isfile(path) or os.path.splitext(os.path.basename(path))[0] == "ipython":
+        return None
+    return ImportedMain(module, path)
+
+
+def _main_path(module: types.ModuleType) -> str | None:
+    path = getattr(module, "__file__", None)
+    start = getattr(multiprocessing.process, "ORIGINAL_DIR", None)
+    return path if path is None or start is None else os.path.join(start, path)
+
+
+@contextmanager
+def main_importable() -> Iterator[None]:
+    """While a process is started in here, it is not told to import a main program that is no file.
+
+    Python names a program from standard input ``<stdin>``, and `multiprocessing` has its children open that. Where the
+    main module was exchanged since `multiprocessing` was imported (by a debugger), workers are to find the new one.
+    """
+    module = sys.modules["__main__"]
+    path = _main_path(module)
+    has_spec = getattr(getattr(module, "__spec__", None), "name", None) is not None
+    if has_spec or (path is not None and os.path.isfile(path)):
+        sys.modules["__mp_main__"] = module
+    if has_spec or path is None or os.path.isfile(path):
+        yield
+        return
+    kept = module.__file__
+    del module.__file__
+    try:
+        yield
+    finally:
+        module.__file__ = kept
+
+
+class ImportedMain:
+    """The main module, as a worker finds it that imports its source."""
+
+    def __init__(self, module: types.ModuleType, path: str | None) -> None:
+        self._module = module
+        self._bound, self._late = (None, frozenset()) if path is None else _bindings(path, _changed(path))
+
+    def name_of(self, obj: Any) -> str | None:
+        name = _name_in_main(obj)
+        root = None if name is None else name.partition(".")[0]
+        if root is None or root in self._late:
+            return None
+        return name if self._bound is None or root in self._bound else None
+
+    def variables(self, obj: Any) -> dict[str, Any]:
+        if not self._late:
+            return {}
+        found: dict[str, Any] = {}
+        todo, seen = [obj], {id(obj)}
+        module = vars(self._module)
+        while todo:
+            for name in _global_names(todo.pop()):
+                if name not in module or name.startswith("__"):
+                    continue
+                value = module[name]
+                if name in self._late:
+                    found[name] = value
+                elif (
+                    isinstance(value, type | types.FunctionType)
+                    and id(value) not in seen
+                    and value.__module__ in _MAIN_NAMES
+                ):
+                    seen.add(id(value))
+                    todo.append(value)
+        return found
+
+
+class ForkedMain:
+    """The main module, as a worker has it that was forked now.
+
+    Functions are sent by value to it, with the values that their global variables have here by then.
+    """
+
+    def __init__(self) -> None:
+        main = vars(sys.modules["__main__"])
+        self._classes = {name: weakref.ref(value) for name, value in list(main.items()) if isinstance(value, type)}
+
+    def name_of(self, obj: Any) -> str | None:
+        name = _name_in_main(obj) if isinstance(obj, type) else None
+        root = "" if name is None else name.partition(".")[0]
+        same = root in self._classes and self._classes[root]() is vars(sys.modules["__main__"])[root]
+        return name if same else None
+
+    def variables(self, obj: Any) -> dict[str, Any]:
+        return {}
+
+
+def _name_in_main(obj: Any) -> str | None:
+    """Its name in the main module, or that of a global variable with it; None if there is none."""
+    if obj.__module__ not in _MAIN_NAMES:
+        return None
+    main = sys.modules.get("__main__")
+    if _found_in(main, obj.__qualname__) is obj:
+        return str(obj.__qualname__)
+    return next((name for name, value in list(vars(main).items()) if value is obj), None)
+
+
+def _in_main(name: str, qualname: str) -> Any:
+    """What the other side has found in the main module under this name."""
+    found = _found_in(sys.modules["__main__"], name)
+    if getattr(found, "__qualname__", None) != qualname:
+        raise pickle.UnpicklingError(f"the main module has no {name} any more that is {qualname}")
+    return found
+
+
+def _found_in(module: Any, qualname: str) -> Any:
+    for name in qualname.split("."):
+        module = getattr(module, name, None)
+    return module
+
+
+def _main_namespaces() -> list[dict[str, Any]]:
+    """Where functions of the main module look up global variables.
+
+    In a worker that has imported it, this is not the module itself: `runpy` gives `multiprocessing` a copy.
+    """
+    module = vars(sys.modules["__main__"])
+    found = {id(module): module}
+    for value in list(module.values()):
+        for function in _functions_of(value) if isinstance(value, type | types.FunctionType) else ():
+            if function.__globals__.get("__name__") in _MAIN_NAMES:
+                found[id(function.__globals__)] = function.__globals__
+    return list(found.values())
+
+
+def _global_names(obj: Any) -> set[str]:
+    """Names that the code of a function, or of the methods of a class and of its bases, may look up globally."""
+    names: set[str] = set()
+    codes = [function.__code__ for function in _functions_of(obj)]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return names
+
+
+def _functions_of(obj: Any) -> Iterator[types.FunctionType]:
+    """The function itself, or the methods of a class; and what they wrap."""
+    todo: list[Any] = [obj]
+    seen: set[int] = set()
+    while todo:
+        item = todo.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, types.FunctionType):
+            yield item
+            todo.append(getattr(item, "__wrapped__", None))
+            todo += [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
+        elif isinstance(item, classmethod | staticmethod):
+            todo.append(item.__func__)
+        elif isinstance(item, property):
+            todo += [item.fget, item.fset, item.fdel]
+        elif isinstance(item, functools.partialmethod | functools.partial | functools.cached_property):
+            todo.append(item.func)
+        elif isinstance(item, type) and item.__module__ in _MAIN_NAMES:
+            todo += [*vars(item).values(), *item.__bases__]
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=4)
+def _bindings(path: str, changed: int) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Names that importing the source binds, None for all; and those that get their values later."""
+    try:
+        with open(path, "rb") as file:
+            module = ast.parse(file.read(), path)
+    except (OSError, SyntaxError, ValueError):
+        return None, frozenset()
+    names = _Names()
+    names.visit(module)
+    late = {name for node in ast.walk(module) if isinstance(node, ast.Global) for name in node.names}
+    return frozenset(names.bound[False]), frozenset(names.bound[True] | late)
+
+
+class _Names(ast.NodeVisitor):
+    """Which names the statements of a module bind: importing it (False), and only running it (True)."""
+
+    def __init__(self) -> None:
+        self.bound: dict[bool, set[str]] = {False: set(), True: set()}
+        self._runs_only = False
+
+    def visit_If(self, node: ast.If) -> None:
+        test = node.test
+        if not any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(test)):
+            self.generic_visit(node)
+            return
+        ops = test.ops if isinstance(test, ast.Compare) else []
+        for statements, only in ((node.body, not _is_op(ops, ast.NotEq)), (node.orelse, not _is_op(ops, ast.Eq))):
+            before, self._runs_only = self._runs_only, self._runs_only or only
+            for statement in statements:
+                self.visit(statement)
+            self._runs_only = before
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        self._bind(node.name)
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            self._bind(alias.asname or alias.name.partition(".")[0])
+
+    visit_ImportFrom = visit_Import
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Store):
+            self._bind(node.id)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """What is bound in it is local; so it is in comprehensions, but for ``:=``, which is rare there."""
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_Lambda  # type: ignore[assignment]
+
+    def _bind(self, name: str) -> None:
+        self.bound[self._runs_only].add(name)
+
+
+def _is_op(ops: list[ast.cmpop], kind: type[ast.cmpop]) -> bool:
+    return len(ops) == 1 and isinstance(ops[0], kind)
