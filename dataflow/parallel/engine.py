@@ -249,8 +249,9 @@ class Engine:
             if now - self._untimely.setdefault(k, now) < (_SETTLE if killed else _SETTLE_EXITED):
                 self._looked = now - _LOOK + _SETTLE  # look again soon, also while others deliver
             elif not self._is_under_way(k):
+                death = self._death(k, exitcode)  # before: it asks whether the worker had connected
                 self._ledger.dead(k)
-                self._bury(k, self._death(k, exitcode))
+                self._bury(k, death)
 
     def _bury(self, worker: int, death: WorkerDied) -> None:
         """A worker has ended, and all that it had sent was heard."""

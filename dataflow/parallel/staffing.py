@@ -30,7 +30,7 @@ from dataflow.transport.trays import Tray
 from dataflow.whole_numbers import whole_number
 from dataflow.workers.crew import Worker
 from dataflow.workers.place import place_of
-from dataflow.workers.process import ProcessWorker
+from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 
 __all__ = ["UNBOUNDED", "Placed", "Processes", "Staffed", "context_of", "queued_bytes"]
 
@@ -219,6 +219,7 @@ class Processes(Staffed):
                 f"{type(self).__name__} needs the pipes and signals of POSIX. On Windows use MultiThreadRunner or "
                 "MultiThreadMapData, or WSL"
             )
+        end_if_main_is_imported()
         return partial(_start_process, context_of(self.context))
 
 

@@ -34,7 +34,7 @@ from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.crew import Crew, Worker, grace
 from dataflow.workers.death import explanation
 from dataflow.workers.place import WorkerInfo, place_of
-from dataflow.workers.process import ProcessWorker
+from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 
 __all__ = ["Team", "context_of"]
 
@@ -67,6 +67,7 @@ class Team:
     def __init__(
         self, owner: str, context: BaseContext, skills: Sequence[Skill], words: tuple[int, ...], *, reseed: bool
     ) -> None:
+        end_if_main_is_imported()
         n = len(skills)
         self.owner = owner
         self.answers: list[deque[float]] = [deque() for _ in range(n)]  # of each worker: seconds that an order took

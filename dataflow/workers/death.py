@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+from typing import Final
 
-__all__ = ["exit_code", "explanation"]
+__all__ = ["NO_GUARD", "exit_code", "explanation"]
+
+NO_GUARD: Final = 78
+"""Exit code of a worker whose main program starts workers while the worker imports it."""
 
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
 
@@ -21,13 +25,20 @@ def explanation(
         inline: The argument that runs it in the consumer.
         less: What to lower so that less memory is used.
     """
+    if exitcode == NO_GUARD and not heard:
+        return (
+            "ended",
+            "under spawn and forkserver every worker imports the main program, and there this program starts workers "
+            "itself, because it has no guard. Put what it runs into a function, and call that below a guard:\n\n"
+            '    if __name__ == "__main__":\n        main()\n',
+        )
     if exitcode is None or exitcode >= 0:
         code = "" if exitcode is None else f" with exit code {exitcode}"
         cure = f"something in {work} called sys.exit or os._exit. Raise an exception instead: it reaches the consumer"
         if not heard:
             cure = (
-                "it could not start, and what it printed tells more (under spawn and forkserver, the main program must "
-                f'guard its code with if __name__ == "__main__"); or {cure}'
+                "it could not start, and what it printed tells more (under spawn and forkserver, it imports the main "
+                f"program first, and that must not fail there); or {cure}"
             )
         return f"ended{code}", cure
     try:

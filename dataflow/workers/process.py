@@ -24,10 +24,11 @@ from dataflow.descriptors import Descriptor, handing_over, pipe
 from dataflow.pickling import main_importable
 from dataflow.scratch import adopt_prefix, new_prefix, remove_left
 from dataflow.workers.allocation import keep_freed_memory
+from dataflow.workers.death import NO_GUARD
 from dataflow.workers.lifeline import hold_on
 from dataflow.workers.place import WorkerInfo, entering
 
-__all__ = ["ProcessWorker", "seed_globals"]
+__all__ = ["ProcessWorker", "end_if_main_is_imported", "seed_globals"]
 
 _OUR_THREADS: Final = "dataflow-"
 _KILL_TIMEOUT: Final = 5.0
@@ -115,6 +116,19 @@ class ProcessWorker:
             self._process.close()
         if exitcode:
             remove_left(self._prefix)
+
+
+def end_if_main_is_imported() -> None:
+    """Called before workers are started, and before anything is made for them.
+
+    In a worker that is importing the main program it ends the process: the program has no guard. `multiprocessing`
+    would raise an exception, which the worker prints, and whose cause the consumer does not learn.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(NO_GUARD)
 
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
