@@ -6,18 +6,28 @@ the consumer's. Guarantees:
 - A `Descriptor` of this process is closed in every child that is forked from it (by anyone, with `os.fork`), except in
   the child to which it is handed over (`handing_over`).
 - Under spawn and forkserver a `Descriptor` travels with the process object, and nothing else does.
+- Memory that was mapped from a `Descriptor` (`shared_mapping`) is the child's own in every child that is forked, except
+  in the child to which the descriptor is handed over: what the child writes there, the parent never sees, as with any
+  other memory. (On Linux; elsewhere as far as the system allows.)
 """
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
+import sys
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["Descriptor", "handing_over", "pipe", "shared_memory_file"]
+__all__ = ["Descriptor", "handing_over", "pipe", "shared_mapping", "shared_memory_file"]
+
+_MAP_FIXED: Final = 0x10
+_MAP_NORESERVE: Final = 0x4000 if sys.platform == "linux" else 0  # Python 3.11 has no name for it
 
 
 class Descriptor:
@@ -60,6 +70,12 @@ def handing_over(*descriptors: Descriptor) -> Iterator[None]:
 
 def _close_inherited() -> None:
     kept = _handed_over.get()
+    shared = [(mapping, file) for mapping, (owner, file) in list(_mapped.items()) if owner not in kept]
+    if shared:
+        files = _open_files()
+        for mapping, file in shared:
+            if file in files:
+                _make_private(mapping, files[file])
     for descriptor in list(_open):
         if descriptor not in kept:
             descriptor.close()
@@ -89,3 +105,42 @@ def shared_memory_file(name: str, size: int) -> Descriptor:
         os.unlink(path)
     os.ftruncate(fd, size)
     return Descriptor(fd)
+
+
+_File = tuple[int, int]  # device and inode
+_mapped: weakref.WeakKeyDictionary[mmap.mmap, tuple[Descriptor, _File]] = weakref.WeakKeyDictionary()
+
+
+def shared_mapping(descriptor: Descriptor, size: int) -> mmap.mmap:
+    """The first `size` bytes of the shared memory to which `descriptor` refers."""
+    mapping = mmap.mmap(descriptor.fd, size)
+    _mapped[mapping] = descriptor, _file_of(descriptor.fd)
+    return mapping
+
+
+def _file_of(fd: int) -> _File:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _open_files() -> dict[_File, int]:
+    """A descriptor for each open file: a mapping of Python's keeps one, with a number that it does not tell."""
+    files = {}
+    for directory in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            for name in os.listdir(directory):
+                with suppress(OSError):  # that of the directory itself is closed by now
+                    files[_file_of(int(name))] = int(name)
+            break
+    return files
+
+
+def _make_private(mapping: mmap.mmap, fd: int) -> None:
+    """Map the same bytes at the same address once more, such that writing copies the page. Best effort."""
+    with suppress(Exception):  # closed meanwhile, or the system refuses: a hook can tell nobody
+        map_memory = ctypes.CDLL(None).mmap
+        map_memory.restype = ctypes.c_void_p
+        map_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
+        map_memory(address, len(mapping), mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)

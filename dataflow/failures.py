@@ -28,7 +28,9 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-__all__ = ["Budget", "Failure", "Report", "Teller", "budget_of", "failure_of", "telling", "told"]
+from dataflow.errors import DataFlowTerminated
+
+__all__ = ["Budget", "Failure", "Report", "Teller", "budget_of", "failure_of", "forked_off", "telling", "told"]
 
 Budget = int | float
 """`max_failures`: a number of items in one pass, or a fraction of all seen."""
@@ -165,3 +167,11 @@ def telling(teller: Teller | None) -> Iterator[None]:
         yield
     finally:
         _here.reset(token)
+
+
+def forked_off(pid: int) -> DataFlowTerminated:
+    """The error for a child that code in a flow has forked off process `pid`, and that goes on with the flow."""
+    return DataFlowTerminated(
+        f"this process was forked by code that runs in a dataflow, and only its parent (pid {pid}) may go on with the "
+        "flow. End the child with os._exit when its own work is done, or start it by subprocess or multiprocessing"
+    )

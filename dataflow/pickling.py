@@ -384,11 +384,7 @@ class ImportedMain:
                 value = module[name]
                 if name in self._late:
                     found[name] = value
-                elif (
-                    isinstance(value, type | types.FunctionType)
-                    and id(value) not in seen
-                    and value.__module__ in _MAIN_NAMES
-                ):
+                elif id(value) not in seen and isinstance(value, type | types.FunctionType) and _is_of_main(value):
                     seen.add(id(value))
                     todo.append(value)
         return found
@@ -412,6 +408,10 @@ class ForkedMain:
 
     def variables(self, obj: Any) -> dict[str, Any]:
         return {}
+
+
+def _is_of_main(obj: Any) -> bool:
+    return obj.__module__ in _MAIN_NAMES
 
 
 def _name_in_main(obj: Any) -> str | None:

@@ -2,10 +2,12 @@
 
 import multiprocessing
 import os
+import sys
 
+import numpy as np
 import pytest
 
-from dataflow.descriptors import Descriptor, handing_over, pipe, shared_memory_file
+from dataflow.descriptors import Descriptor, handing_over, pipe, shared_mapping, shared_memory_file
 from tests.support.fakes import METHODS
 
 
@@ -135,3 +137,47 @@ def test_shared_memory_works_without_memfd(monkeypatch):
 def test_a_descriptor_is_not_inherited_by_programs(ends):
     assert not any(os.get_inheritable(end.fd) for end in ends)
     assert isinstance(ends[0], Descriptor)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file():
+    file = shared_memory_file("test", 8192)
+    yield file
+    file.close()
+
+
+def write(memory, value):
+    memory[0] = value
+    return memory[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="best effort elsewhere")
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_a_forked_child_writes_is_its_own(file, is_closed):
+    memory = shared_mapping(file, 8192)
+    memory[:2] = b"ab"
+    array = np.frombuffer(memory, np.uint8)
+    if is_closed:
+        file.close()
+    assert in_child(lambda: write(array, 7)) == 7
+    assert in_child(lambda: array[1]) == ord("b")
+    assert bytes(memory[:2]) == b"ab"
+
+
+def test_a_child_to_which_it_is_handed_over_writes_for_both(file):
+    memory = shared_mapping(file, 8192)
+    with handing_over(file):
+        in_child(lambda: write(memory, 7))
+    assert memory[0] == 7
+
+
+def test_what_is_closed_or_gone_does_no_harm(file):
+    memory = shared_mapping(file, 8192)
+    other = shared_mapping(file, 8192)
+    memory.close()
+    del memory
+    assert in_child(lambda: write(other, 3)) == 3
+    assert other[0] == 0

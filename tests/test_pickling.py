@@ -208,9 +208,7 @@ def test_a_source_that_cannot_be_read_says_nothing(tmp_path):
     module = types.ModuleType("__main__")
     assert ImportedMain(module, None).variables(print) == {}
     (tmp_path / "bad.py").write_text("class")
-    assert (
-        ImportedMain(module, str(tmp_path / "bad.py")).variables(test_a_source_that_cannot_be_read_says_nothing) == {}
-    )
+    assert ImportedMain(module, str(tmp_path / "bad.py")).variables(become_main) == {}
 
 
 def test_a_forked_worker_has_the_classes_that_were_there(main):

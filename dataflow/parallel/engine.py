@@ -20,6 +20,7 @@ import operator
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -78,6 +79,7 @@ class Engine:
             plan.desk.open()
             self._decoder = plan.codec.open_decoder()
             close_at_exit(self)
+            _engines.add(self)
             undo.pop_all()
 
     @property
@@ -87,6 +89,7 @@ class Engine:
 
     def claim(self) -> object:
         """Take over: the ticket for `chunk`. The iteration that had the last one raises at its next step."""
+        self._check_process()
         ticket = self._ticket = object()
         with self._lock:
             self._check(ticket)
@@ -147,6 +150,10 @@ class Engine:
             list(self._chunk)  # an iteration in the middle of it finds it empty, and asks for the next
             self._plan.stop()
             self._receiver.stop()
+
+    def leave(self) -> None:
+        """In a child forked from this process: what was not handed out yet is for its parent alone."""
+        list(self._chunk)
 
     def _check_process(self) -> None:
         """Before the lock is taken, which a thread of the parent may have held at the fork."""
@@ -299,3 +306,15 @@ class Engine:
         self._failure = error
         self.close()
         raise error
+
+
+_engines: Final[weakref.WeakSet[Engine]] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for engine in list(_engines):
+        engine.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all)

@@ -12,6 +12,7 @@ Guarantees:
 from __future__ import annotations
 
 import operator
+import os
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -53,9 +54,12 @@ class Feeding(Passing):
         while True:
             more = False
             if reading:
+                self._check_process()
                 try:
                     reading, more = self._read(ticket, source)
                 except Exception as error:
+                    if os.getpid() != self._pid:  # in a child that the source has forked
+                        raise
                     self._no_more(ticket)  # who was superseded, or finds the flow closed, hears of that instead
                     failure, reading = error, False
             chunk = self.chunk(ticket, timeout, wait=not more)
@@ -68,7 +72,6 @@ class Feeding(Passing):
     def _read(self, ticket: object, source: Iterator[Reading]) -> tuple[bool, bool]:
         """Read for a while. Whether the source goes on, and whether more could be read at once."""
         dispatch, lock, check = self.orders, self._lock, self._check
-        self._check_process()
         with lock:
             check(ticket)
             if not operator.length_hint(self._chunk):
@@ -95,13 +98,15 @@ class Feeding(Passing):
                 next(source, None)  # whoever keeps it for the next loop lets go of it
                 raise
             finally:
-                with lock:
-                    # Where passes go on with one another, what was read is for whoever took over.
-                    check(self._ticket if dispatch.continues else ticket)
-                    dispatch.give_encoded(plain)
-                    if other is not NO_ROOM:
-                        dispatch.give(other)
-                        del other
+                if os.getpid() == self._pid:  # not in a child that the source has forked
+                    with lock:
+                        # Where passes go on with one another, what was read is for whoever took over.
+                        check(self._ticket if dispatch.continues else ticket)
+                        dispatch.give_encoded(plain)
+                        if other is not NO_ROOM:
+                            dispatch.give(other)
+                            del other
+            self._check_process()
             now = time.perf_counter()
             took = now - began
             if took > _SHORT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -16,7 +17,7 @@ from dataflow.transport.codec import EncoderPort
 from dataflow.transport.credit import Line, Window
 from dataflow.transport.outbox import Outbox, Stopped
 from dataflow.transport.trays import TrayPort
-from dataflow.workers.death import exit_code
+from dataflow.workers.death import end_if_forked, exit_code
 from dataflow.workers.native_threads import ThreadLimit, limit_threads
 from dataflow.workers.place import WorkerInfo
 
@@ -77,13 +78,19 @@ class Service:
 
     def _work(self, outbox: Outbox) -> None:
         job: Job | None = None
+        pid = os.getpid()
         try:
-            if self.threads is not None:
-                limit_threads(self.threads)
-            if self.reseed:
-                seed(derived(self.seed))
-            job = self.payload.load()
-            job.run(outbox, None if self.tray is None else self.tray.open())
+            try:
+                if self.threads is not None:
+                    limit_threads(self.threads)
+                if self.reseed:
+                    seed(derived(self.seed))
+                job = self.payload.load()
+                job.run(outbox, None if self.tray is None else self.tray.open())
+            except BaseException as error:
+                end_if_forked(pid, error)
+                raise
+            end_if_forked(pid, None)
         except (Stopped, ConsumerGone):
             pass
         except SystemExit as exit:

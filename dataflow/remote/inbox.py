@@ -22,6 +22,7 @@ import secrets
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
 
@@ -96,6 +97,7 @@ class Inbox:
             most_unsent=_MOST_UNSENT,
         )
         close_at_exit(self)
+        _inboxes.add(self)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -109,6 +111,7 @@ class Inbox:
 
     def begin(self) -> None:
         """A pass begins, or goes on where the consumer left it."""
+        self._check_process()
         with self._lock:
             self._check()
             for entry in self._roll.begin():
@@ -121,6 +124,7 @@ class Inbox:
             SenderLost: A sender is lost, has failed, or some of what it sent is missing.
             DataFlowTerminated: The flow was closed, or has failed before.
         """
+        self._check_process()
         with self._lock:
             self._check()
             if operator.length_hint(self._chunk):
@@ -150,14 +154,21 @@ class Inbox:
         with self._lock:
             self._close("it was closed", ORDERLY)
 
-    # -- under the lock ------------------------------------------------------------------------------------------------
+    def leave(self) -> None:
+        """In a child forked from this process: what was not handed out yet is for its parent alone."""
+        list(self._chunk)
 
-    def _check(self) -> None:
+    def _check_process(self) -> None:
+        """Before the lock is taken, which a thread of the parent may have held at the fork."""
         if os.getpid() != self._pid:
             raise DataFlowTerminated(
                 f"this iteration of {self._owner} belongs to process {self._pid}, of which this process was forked; "
                 "iterate the flow again"
             )
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
         if self._failure is not None:
             before = traceback.format_exception_only(self._failure)[0].strip()
             raise DataFlowTerminated(
@@ -287,3 +298,15 @@ class Inbox:
             if not entry.ended:
                 self._bye(entry.peer, entry.sender, why, number)
         self._router.close(_FLUSH)
+
+
+_inboxes: Final[weakref.WeakSet[Inbox]] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for inbox in list(_inboxes):
+        inbox.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all)

@@ -9,7 +9,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import Any, Final, NoReturn
 
 from numpy.typing import NDArray
 
-from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.errors import DataFlowTerminated, TimeoutError
 from dataflow.shared.layout import Layout, store
 from dataflow.shared.orders import Order
@@ -76,7 +75,7 @@ class Filling:
     def slots(self) -> list[list[NDArray[Any]]]:
         """The arrays of each slot."""
         size = self.layout.nbytes
-        memory = mmap.mmap(self.file.fd, _NUM_SLOTS * size)
+        memory = shared_mapping(self.file, _NUM_SLOTS * size)
         return [self.layout.views(memory, slot * size) for slot in range(_NUM_SLOTS)]
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.errors import DataFlowTerminated
 from dataflow.pickling import ForkedMain, MainModule, dumps, imported_main, loads
 from dataflow.seeding import derived, seed
@@ -154,12 +154,13 @@ class Desk:
             words: Seed of the job.
             reseed: Whether flows that are made in it are seeded too.
         """
+        self._check_process()
         with self._lock:
             self._check()
             self._collect()
             file = shared_memory_file("dataflow-job", task.layout.nbytes)
             try:
-                memory = mmap.mmap(file.fd, task.layout.nbytes)
+                memory = shared_mapping(file, task.layout.nbytes)
                 arrays = task.layout.views(memory)
                 sent = self._sent(task, self._idle[-1]) if self._idle and self._reuse else None
                 if sent is not None:
@@ -181,11 +182,7 @@ class Desk:
 
     def take(self, timeout: float | None) -> list[NDArray[Any]]:
         """The arrays of the job that was started first; see `SharedQ.get`."""
-        if os.getpid() != self._pid:  # asked before the lock, which a thread of the parent may have held at the fork
-            raise DataFlowTerminated(
-                f"this {self._profile.owner} belongs to process {self._pid}, of which this process was forked; make "
-                "one here"
-            )
+        self._check_process()
         self._warn_of_missing()
         began = time.monotonic()
         looked = False
@@ -219,6 +216,14 @@ class Desk:
             finally:
                 for team in teams:  # the user interrupts: their lifelines end with them
                     team.close()
+
+    def _check_process(self) -> None:
+        """Before the lock is taken, which a thread of the parent may have held at the fork."""
+        if os.getpid() != self._pid:
+            raise DataFlowTerminated(
+                f"this {self._profile.owner} belongs to process {self._pid}, of which this process was forked; make "
+                "one here"
+            )
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -14,7 +16,7 @@ from dataflow.shared.orders import Order, OrderBook
 from dataflow.transport.channel import ConsumerGone, Port, Sender
 from dataflow.transport.failures import pack_failure
 from dataflow.transport.messages import Kind, Message
-from dataflow.workers.death import exit_code
+from dataflow.workers.death import end_if_forked, exit_code
 
 __all__ = ["ANSWER", "Duty", "Skill"]
 
@@ -68,13 +70,16 @@ class Duty:
             sender.close(0)
 
     def _serve(self, sender: Sender) -> None:
+        pid = os.getpid()
         try:
             if self.root is not None:
                 seed(self.root)
-            work = self.skill.open()
+            with _ending_if_forked(pid):
+                work = self.skill.open()
             while (order := self.orders.receive()) is not None:
                 began = time.perf_counter()
-                work(order)
+                with _ending_if_forked(pid):
+                    work(order)
                 took = ANSWER.pack(time.perf_counter() - began)
                 sender.send(Message(Kind.DATA, self.worker, count=1, body=[took]))
         except ConsumerGone:
@@ -84,3 +89,14 @@ class Duty:
             sender.send(Message(Kind.LEFT, self.worker, count=exit_code(exit), body=body))
         except BaseException as error:
             sender.send(Message(Kind.ERROR, self.worker, body=[pack_failure(error, note=self.note)]))
+
+
+@contextmanager
+def _ending_if_forked(pid: int) -> Iterator[None]:
+    """A child that the user's code forks inside the block ends with the block: see `end_if_forked`."""
+    try:
+        yield
+    except BaseException as error:
+        end_if_forked(pid, error)
+        raise
+    end_if_forked(pid, None)

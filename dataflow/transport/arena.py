@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.transport.blocks import LARGE_BYTES, PAGE, Block, class_of, divided
 from dataflow.transport.budget import Budget
 from dataflow.transport.leases import GIVE_BACK, ArenaReader, Base, Lease
@@ -68,7 +68,7 @@ class Arena:
         return ArenaReader(self._memory(), divided(self._budget.limit)[0])
 
     def _memory(self) -> mmap.mmap:
-        return mmap.mmap(self._file.fd, divided(self._budget.limit)[1])
+        return shared_mapping(self._file, divided(self._budget.limit)[1])
 
     def close(self) -> None:
         """Give the descriptor back; the mappings live as long as somebody reads them."""

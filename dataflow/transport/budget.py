@@ -10,12 +10,11 @@ Guarantees:
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
 __all__ = ["Budget"]
 
@@ -33,7 +32,7 @@ class Budget:
         self._map()
 
     def _map(self) -> None:
-        self._words = memoryview(mmap.mmap(self._file.fd, self._size)).cast("Q")
+        self._words = memoryview(shared_mapping(self._file, self._size)).cast("Q")
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """What a forked worker has to inherit."""

@@ -9,10 +9,9 @@ Guarantees:
 
 from __future__ import annotations
 
-import mmap
 from typing import Any, Final
 
-from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
 __all__ = ["Claims"]
 
@@ -29,7 +28,7 @@ class Claims:
         self._map()
 
     def _map(self) -> None:
-        self._words = memoryview(mmap.mmap(self._file.fd, _BYTES)).cast("Q")
+        self._words = memoryview(shared_mapping(self._file, _BYTES)).cast("Q")
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """What a forked worker has to inherit."""

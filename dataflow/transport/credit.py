@@ -16,14 +16,13 @@ Guarantees:
 
 from __future__ import annotations
 
-import mmap
 import sys
 import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from dataflow.descriptors import Descriptor, shared_memory_file
+from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.transport.bell import HAS_BELLS, Bell, Fence
 from dataflow.transport.vigil import Vigil, let_others_run
 
@@ -77,7 +76,7 @@ class _Board:
         self._map()
 
     def _map(self) -> None:
-        memory = bytearray(self._size) if self.file is None else mmap.mmap(self.file.fd, self._size)
+        memory = bytearray(self._size) if self.file is None else shared_mapping(self.file, self._size)
         self.words = memoryview(memory).cast("Q")
 
     def close(self) -> None:

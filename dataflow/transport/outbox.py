@@ -8,10 +8,12 @@ Guarantees:
   threads a chance to run): the flusher thread sends what has been collected.
 - Messages leave in the order in which their datapoints were put: both threads take them from one end of one deque,
   under one lock, and only the worker's own thread puts.
+- A process that the flow's code forks sends nothing: it finds an error when it has made a message.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -19,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
-from dataflow.failures import Report
+from dataflow.failures import Report, forked_off
 from dataflow.transport.channel import Sender
 from dataflow.transport.codec import Encoder
 from dataflow.transport.credit import Allowance, Room
@@ -55,6 +57,7 @@ class Outbox:
         self._sending = threading.Lock()
         self._flusher: threading.Thread | None = None
         self._closed = threading.Event()
+        self._pid = os.getpid()
 
     def hello(self) -> None:
         """The worker is connected."""
@@ -145,7 +148,9 @@ class Outbox:
         self._send(Message(Kind.ENDED, self._worker))
 
     def failed(self, error: BaseException, note: str) -> None:
-        """The flow raised; what it made before goes first."""
+        """The flow raised; what it made before goes first. A forked child has nothing to say of the flow."""
+        if os.getpid() != self._pid:
+            return
         self.flush()
         self._send(Message(Kind.ERROR, self._worker, body=self._encoder.encode_failure(error, note)))
 
@@ -156,6 +161,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Send what is collected."""
+        self._check_process()
         with self._sending:
             if self._collected:
                 # Only this thread appends, so none is left out; the flusher would have to take one after the other.
@@ -165,6 +171,8 @@ class Outbox:
 
     def close(self, flush: float) -> None:
         """Close the sender, after what was sent has left, or after `flush` seconds; none if the consumer stopped us."""
+        if os.getpid() != self._pid:
+            return
         self._closed.set()
         if self._flusher is not None:
             self._flusher.join()
@@ -252,7 +260,13 @@ class Outbox:
             "and containers of them, or use MultiThreadRunner, which sends nothing"
         )
 
+    def _check_process(self) -> None:
+        """Before the lock is taken, which the flusher may have held at a fork."""
+        if os.getpid() != self._pid:
+            raise forked_off(self._pid)
+
     def _send(self, message: Message) -> None:
+        self._check_process()
         with self._sending:
             self._sender.send(message)
 

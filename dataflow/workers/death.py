@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import traceback
+from contextlib import suppress
 from typing import Final
 
-__all__ = ["NO_GUARD", "exit_code", "explanation"]
+from dataflow.failures import forked_off
+
+__all__ = ["NO_GUARD", "end_if_forked", "exit_code", "explanation"]
 
 NO_GUARD: Final = 78
 """Exit code of a worker whose main program starts workers while the worker imports it."""
@@ -56,6 +62,31 @@ def explanation(
             f"the kernel may have run out of memory. Lower {less} or the buffer size, or see dmesg",
         )
     return f"was killed by {number.name}", "somebody or something on this machine sends it; see dmesg"
+
+
+def end_if_forked(pid: int, error: BaseException | None) -> None:
+    """Called in a worker as the user's code returns: a child that was forked there is not the worker, and ends.
+
+    Nothing is flushed, closed or reported: all that it has inherited is the worker's.
+
+    Args:
+        pid: The process in which the worker was started.
+        error: What the user's code raised; None if it returned.
+    """
+    if os.getpid() == pid:
+        return
+    code = 0
+    if isinstance(error, SystemExit):
+        code = exit_code(error)
+        error = None
+    elif error is None:
+        error = forked_off(pid)
+    with suppress(Exception):
+        if error is not None:
+            code = 1
+            traceback.print_exception(error)
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def exit_code(exit: SystemExit) -> int:

@@ -31,6 +31,7 @@ from dataflow import (
 )
 from dataflow.remote.inbox import Inbox
 from tests.support.faults import deadline
+from tests.support.forks import in_child
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers, sending_process
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
@@ -524,3 +525,57 @@ def test_a_flow_that_nobody_holds_closes_its_socket(free_address):
     next(iter([df]))
     del df
     receiver(address=free_address).close()
+
+
+# -- forked children ---------------------------------------------------------------------------------------------------
+
+
+def test_a_child_of_the_receiver_cannot_go_on_for_it():
+    got, said = [], set()
+    with receiver() as df, deadline(4 * LIMIT):
+        sending = Sending(numbers(3000), df.addresses[0])
+        iterator = iter(df)
+        for (k,) in iterator:
+            if k in {100, 101, 2000}:
+                said.add(in_child(lambda: next(iterator)))
+            got.append(k)
+        assert sending.wait_result() == 3000
+    assert got == list(range(3000))
+    assert [told.split(":")[0] for told in said] == ["DataFlowTerminated"]
+
+
+@pytest.mark.parametrize("how", ["raise", "go on"])
+def test_a_child_that_a_sender_forks_cannot_send_for_it(how):
+    code = f"""
+import os, sys
+from dataflow import *
+parent = os.getpid()
+def fork(dp):
+    if dp[0] in (50, 51, 200) and os.getpid() == parent:
+        pid = os.fork()
+        if pid == 0:
+            if {how!r} == "raise":
+                raise KeyError("in the child")
+            return [-7]
+        os.waitpid(pid, 0)
+    return dp
+df = MapData(DataFromList([[k] for k in range(300)], shuffle=False), fork)
+try:
+    print(send_dataflow_zmq(df, ADDRESS, timeout={LIMIT}))
+except BaseException as error:
+    print(type(error).__name__, "in the parent" if os.getpid() == parent else "in the child", flush=True)
+    if os.getpid() != parent:
+        os._exit(0)
+    raise
+"""
+    with receiver() as df, deadline(4 * LIMIT):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code.replace("ADDRESS", repr(df.addresses[0]))],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert [k for (k,) in df] == list(range(300))
+        out, _ = process.communicate(timeout=LIMIT)
+    kind = "KeyError" if how == "raise" else "DataFlowTerminated"
+    assert out.splitlines() == [f"{kind} in the child"] * 3 + ["300"]

@@ -210,6 +210,7 @@ def run(place: str, context: str, directory: Path, program: str = PROGRAM) -> su
         input=stdin,
         stdin=None if stdin is not None else subprocess.DEVNULL,
         capture_output=True,
+        check=False,
         text=True,
         timeout=180,
         cwd=directory,
