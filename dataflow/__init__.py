@@ -30,8 +30,9 @@ from dataflow.errors import (
     WorkerDied,
     WorkerError,
 )
-from dataflow.datapoint import allocate as empty  # noqa: F401 (public, but not for a star import)
+from dataflow.datapoint import empty as empty
 from dataflow.seeding import seed as seed
+from dataflow.version import __version__ as __version__
 from dataflow.workers.place import WorkerInfo, worker_info
 
 # Sources: where datapoints come from

@@ -22,10 +22,10 @@ from dataflow.errors import ShapeMismatch
 __all__ = [
     "HOLE",
     "Hole",
-    "allocate",
     "allocating",
     "component",
     "components",
+    "empty",
     "is_datapoint",
     "present",
     "replaced",
@@ -118,7 +118,7 @@ Allocator = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 _allocator: ContextVar[Allocator | None] = ContextVar("dataflow_allocator", default=None)
 
 
-def allocate(shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
+def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
     """An uninitialised C-ordered array, in the memory in which the surrounding worker would send it.
 
     In the main process, and for Python objects, it is `numpy.empty`. Whoever fills it instead of a fresh array may
@@ -132,7 +132,7 @@ def allocate(shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[An
 
 @contextmanager
 def allocating(make: Allocator) -> Iterator[None]:
-    """Inside the block, in this thread, `allocate` calls `make`."""
+    """Inside the block, in this thread, `empty` calls `make`."""
     token = _allocator.set(make)
     try:
         yield
@@ -199,7 +199,7 @@ def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
         alike = _stack_alike(values)
         return _stack_arrays(values, key) if alike is None else alike
     if len(kinds) == 1 and (dtype := _SCALARS.get(kinds[0])) is not None:
-        out = allocate(len(values), dtype)
+        out = empty(len(values), dtype)
         with suppress(OverflowError):  # explained below
             out[:] = array("i", values) if kinds == [int] else values
             return out
@@ -217,7 +217,7 @@ def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
         shape = shapes[0]
         if shapes.count(shape) < len(shapes):
             raise _shapes_differ(key, shapes)
-    out = allocate((len(values), *shape), dtype)
+    out = empty((len(values), *shape), dtype)
     out[:] = values
     return out
 
@@ -230,7 +230,7 @@ def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:
     try:
         if [*map(len, arrays)].count(len(first)) < len(arrays):
             return None
-        out = allocate((len(arrays), *first.shape), first.dtype)
+        out = empty((len(arrays), *first.shape), first.dtype)
         # Refuses another dtype, and other axes than the first, which was compared above.
         np.concatenate(arrays, out=out.reshape(len(arrays) * len(first), *first.shape[1:]), casting="no")
     except (TypeError, ValueError):
@@ -249,7 +249,7 @@ def _stack_arrays(arrays: list[NDArray[Any]], key: Any) -> NDArray[Any]:
     if any(isinstance(array, np.ma.MaskedArray) for array in arrays):
         masked: NDArray[Any] = np.ma.stack(arrays)
         return masked
-    out = allocate((len(arrays), *shape), dtype)
+    out = empty((len(arrays), *shape), dtype)
     for k, one in enumerate(arrays):
         out[k] = one
     return out

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dataflow.datapoint import (
     HOLE,
-    allocate,
+    empty,
     allocating,
     component,
     components,
@@ -112,19 +112,19 @@ def test_memory_comes_from_the_surrounding_worker_except_for_objects():
         return np.ones(shape, dtype)
 
     with allocating(make):
-        assert allocate(3).tolist() == [1, 1, 1]
-        assert allocate((2, 1), "u1").dtype == np.uint8
-        assert allocate([2], object).tolist() == [None, None]
+        assert empty(3).tolist() == [1, 1, 1]
+        assert empty((2, 1), "u1").dtype == np.uint8
+        assert empty([2], object).tolist() == [None, None]
         assert stacked(np.array([None]), np.array(["x"], object)).tolist() == [[None], ["x"]]
     assert asked == [((3,), np.dtype(float)), ((2, 1), np.dtype("u1"))]
-    assert allocate(2).shape == (2,)
+    assert empty(2).shape == (2,)
     assert len(asked) == 2
 
 
 def test_memory_comes_from_elsewhere_only_inside_the_block():
     with pytest.raises(KeyError), allocating(np.ones):
         raise KeyError
-    assert allocate((2, 2)).flags.c_contiguous
+    assert empty((2, 2)).flags.c_contiguous
 
 
 DTYPES = [

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import Blocks, DataFlow
-from dataflow.datapoint import allocate
+from dataflow.datapoint import empty
 from dataflow.errors import ShapeMismatch
 from dataflow.failures import Budget, Failure
 from dataflow.parallel.maps import MultiProcessMapDataZMQ
@@ -185,7 +185,7 @@ class _Shaped:
             raise ShapeMismatch(
                 f"{self.__qualname__} returned an array of shape {np.shape(made)}, and output_shape is {self.shape}"
             )
-        out = allocate(self.shape, self.dtype)
+        out = empty(self.shape, self.dtype)
         out[...] = made
         return out
 
