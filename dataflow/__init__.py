@@ -93,8 +93,11 @@ from dataflow.distributed.mapping import RayMapData
 from dataflow.distributed.object_store import PlasmaGetData, PlasmaPutData
 from dataflow.distributed.runner import RayRunner
 
-# Old names
+# Old names and old places
 from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
+from dataflow.old_places import watch as _watch_old_places
+
+_watch_old_places()
 
 __all__ = [
     # The protocol. `TimeoutError`, `seed` and `empty` are importable too, but no star import shadows a name of yours.
@@ -190,7 +193,7 @@ __all__ = [
     "RayRunner",
     "from_ray_dataset",
     "to_ray_dataset",
-    # Old names
+    # Old names and old places
     "MultiProcessPrefetchData",
     "MultiThreadPrefetchData",
     "PrefetchData",

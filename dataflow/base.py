@@ -28,6 +28,7 @@ from dataflow.adoption import adopt, found_inputs, noted, super_pass
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.life import life_of
+from dataflow.old_places import moved
 from dataflow.passes import innermost_pass, next_pass, open_flow, picking, root_stream
 from dataflow.seeding import Rng, Stream, rng
 from dataflow.traits import Traits
@@ -341,3 +342,10 @@ def _indexes(index: slice) -> NDArray[np.int64]:
     if start < 0 or stop < 0 or step < 1:
         raise IndexError(f"{index}: give a stop, and no negative number; the sequence of passes is endless")
     return np.arange(start, stop, step, dtype=np.int64)
+
+
+if not TYPE_CHECKING:  # to a type checker, this module would have every name
+
+    def __getattr__(name: str) -> object:
+        """Say where tensorpack's names are."""
+        raise moved(__name__, name)

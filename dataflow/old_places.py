@@ -1,0 +1,75 @@
+"""Where names were in tensorpack.dataflow; here all of them are at the top level, and the import error says so.
+
+tensorpack's programs import from `tensorpack.dataflow.common`, `.raw`, `.base`, `.parallel` and so on. Modules of such
+names that do not exist here are answered by `OldPlaces`, which stands last in `sys.meta_path` and is asked only for
+what nothing else has found. Those that do exist (`base`, `parallel`, `remote`) answer in
+their ``__getattr__``, by `moved`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+__all__ = ["OldPlaces", "moved", "watch"]
+
+_PACKAGE: Final = "dataflow"
+
+_MOVED: Final = {
+    "common": "BatchData",
+    "dftools": "send_dataflow_zmq",
+    "format": "LMDBData",
+    "parallel_map": "MultiProcessMapData",
+    "prefetch": "PrefetchData",
+    "raw": "DataFromList",
+    "serialize": "LMDBSerializer",
+}
+"""Modules of tensorpack.dataflow, each with a name that was there."""
+
+_LEFT_OUT: Final = {
+    "dataset": "Loaders of public datasets are left out: read them with DataFromList or a source of your own",
+    "image": "Its nodes are left out: decode and augment with any image library in MapData",
+    "imgaug": "It is left out: any augmentation library works in MapData, or in RandomMapData, which has a generator",
+}
+
+
+class OldPlaces:
+    """Raises for modules of tensorpack.dataflow that do not exist here; finds nothing."""
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, module = fullname.partition(".")
+        if package != _PACKAGE:
+            return None
+        # Without `name=`: a ModuleNotFoundError that has one is swallowed by `from dataflow import imgaug`.
+        if module in _MOVED:
+            example = f"from {_PACKAGE} import {_MOVED[module]}"
+            raise ModuleNotFoundError(f"there is no {fullname}: everything is at the top level, as in {example}")
+        if module in _LEFT_OUT:
+            raise ModuleNotFoundError(f"there is no {fullname}. {_LEFT_OUT[module]}")
+        return None
+
+
+def watch() -> None:
+    """Answer imports of old places from now on. Idempotent."""
+    if OldPlaces not in sys.meta_path:
+        sys.meta_path.append(OldPlaces)
+
+
+def moved(module: str, name: str) -> Exception:
+    """What the ``__getattr__`` of an existing module raises for `name`: where it is.
+
+    For a public name of the package this is an ImportError, since ``from … import`` replaces the text of an
+    AttributeError by its own; for any other it is the AttributeError that everybody expects.
+    """
+    if name in getattr(sys.modules.get(_PACKAGE), "__all__", ()):
+        example = f"from {_PACKAGE} import {name}"
+        return ImportError(f"{name} is not in {module}: everything is at the top level: {example}", name=module)
+    return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
