@@ -42,6 +42,7 @@ _LOG = logging.getLogger(__name__)
 _POLL: Final = 0.1  # seconds that one wait may last
 _FLUSH: Final = 0.2  # seconds for the last words
 _MOST_UNSENT: Final = 1000
+_ALONE: Final = 10.0  # seconds of waiting after which it is logged that no sender has introduced itself
 
 _from_parent: list[Inbox] = []
 """Inboxes that came through a fork: kept, so that nothing in them is finalised in the child."""
@@ -73,6 +74,7 @@ class Inbox:
     ) -> None:
         self._pid = os.getpid()
         self._owner = owner
+        self._addresses = tuple(addresses)  # as the user has given them
         self._terms = terms
         self._heartbeat = heartbeat
         self._lock = threading.Lock()
@@ -84,6 +86,7 @@ class Inbox:
         self._failure: BaseException | None = None  # what the consumer was told; everything is closed then
         self._verdict: SenderLost | None = None  # to be told when the chunk has been handed out
         self._warned = False
+        self._awaits_first = True  # no sender has introduced itself, and nothing was logged about that
         self._now = 0.0  # attended time
         self._looked = time.monotonic()
         self._called = -heartbeat  # attended time of the last call
@@ -187,6 +190,9 @@ class Inbox:
         message = self._router.receive()
         if message is not None:
             self._hear(*message)
+        if self._awaits_first and self._now >= _ALONE:
+            self._awaits_first = False
+            self._log_alone()
         lost = self._roll.silent(self._now)
         if lost is not None:
             self._verdict = self._lost(lost, f"nothing was heard of it for {lost.patience:g} seconds")
@@ -209,7 +215,9 @@ class Inbox:
             hello = Hello.parse(letter.body)
             if hello is None:
                 self._refuse("it is a hello that says nothing")
-            elif self._roll.hello(letter.sender, peer, hello, self._now):
+                return
+            self._awaits_first = False
+            if self._roll.hello(letter.sender, peer, hello, self._now):
                 self._welcome(letter.sender, peer)
             else:
                 self._router.send(peer, Letter(Kind.WAIT, self._run, letter.sender))
@@ -262,6 +270,17 @@ class Inbox:
             self._fail(
                 self._lost(entry, f"it says that it has sent {sent} datapoints, so {sent - entry.received} are missing")
             )
+
+    def _log_alone(self) -> None:
+        # ZeroMQ itself turns away sockets of another kind, such as tensorpack's: nothing of them arrives here.
+        _LOG.warning(
+            "%s has waited for %g seconds at %s, and no sender has introduced itself. If one is running: it must be "
+            "send_dataflow_zmq of this library (tensorpack's, which sends pickles, is turned away), it must reach this "
+            "address, and both sides must use keys (curve=) or neither. This is logged once; timeout= raises",
+            self._owner,
+            _ALONE,
+            ", ".join(self._router.addresses or self._addresses),
+        )
 
     def _refuse(self, why: str) -> None:
         if not self._warned:

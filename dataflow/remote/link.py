@@ -12,6 +12,7 @@ after it has sent, because a bell that rings while the other one works is not he
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -33,8 +34,10 @@ from dataflow.transport.messages import Message
 
 __all__ = ["Link"]
 
+_LOG = logging.getLogger(__name__)
 _POLL: Final = 0.05  # seconds
 _FLUSH: Final = 0.5  # seconds for the last words
+_ALONE: Final = 10.0  # seconds of waiting after which it is logged that there is no receiver
 _MOST_BYTES: Final = 1 << 16  # of what a receiver writes
 _MISSED: Final = 3  # heartbeats after which somebody else may call
 _REFUSED: Final = {
@@ -124,7 +127,19 @@ class Link:
             ReceiverLost: The connection broke, or the receiver refuses us.
             TimeoutError: There is no room within `timeout` seconds.
         """
+        warn_at: float | None = time.monotonic() + _ALONE
         while self._theirs is None:
+            if warn_at is not None and time.monotonic() >= warn_at:
+                warn_at = None
+                _LOG.warning(
+                    "%s has waited for %g seconds for a receiver at %s: %s. The receiver must be a RemoteDataZMQ of "
+                    "this library (tensorpack's, which reads pickles, turns this sender away). This is logged once; "
+                    "timeout= raises",
+                    self._owner,
+                    _ALONE,
+                    self.address,
+                    self._said,
+                )
             with self._lock:
                 self._attend()
                 if self._theirs is None and self._lost is None:
