@@ -18,6 +18,7 @@ __all__ = ["Layout", "components_of", "fixed_dtype", "fixed_shape", "store"]
 
 _ALIGNMENT: Final = 64
 _KINDS_WITH_RANGES: Final = "iu"
+_KINDS_OF_NUMBERS: Final = "iuf"
 _KINDS_WITH_INFINITIES: Final = "fc"
 _CURE: Final = "return one array, or a list or tuple of arrays"
 
@@ -105,8 +106,8 @@ def store(views: Sequence[NDArray[Any]], result: Any) -> None:
 
     Raises:
         ShapeMismatch: Another number of arrays, or another shape; holds both.
-        TypeError: A value would have to change its kind, for example a float become an integer.
-        OverflowError: A value does not fit into the dtype.
+        TypeError: A value would have to change its kind, for example a complex number become a float.
+        OverflowError: A value does not fit into the dtype. Floats for integers lose what is behind the point.
     """
     parts = components_of(result)
     if len(parts) != len(views):
@@ -124,9 +125,9 @@ def store_one(view: NDArray[Any], value: Any, name: str, array: NDArray[Any]) ->
         raise ShapeMismatch(f"{name} has shape {array.shape}; agreed was {view.shape}")
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, and the mask would be lost: call filled() first")
-    # A Python int has no sign of its own, as in numpy: 5 fits into uint8, and -1 does not.
-    weak = not isinstance(value, np.ndarray | np.generic) and array.dtype.kind == "i" and view.dtype.kind == "u"
-    if not weak and not np.can_cast(array.dtype, view.dtype, "same_kind"):
+    # As by assignment in numpy, and in ELEKTRONN: 5 fits into uint8, whatever it comes in, and 2.7 becomes 2.
+    to_integers = view.dtype.kind in _KINDS_WITH_RANGES and array.dtype.kind in _KINDS_OF_NUMBERS
+    if not to_integers and not np.can_cast(array.dtype, view.dtype, "same_kind"):
         raise TypeError(
             f"{name} has dtype {array.dtype}, shape {array.shape}, and cannot become {view.dtype}, shape {view.shape}, "
             "without changing its kind. Convert it with astype, or agree on another dtype"
@@ -139,6 +140,16 @@ def store_one(view: NDArray[Any], value: Any, name: str, array: NDArray[Any]) ->
         _store_checked(view, array, name)
 
 
+def _in_range(array: NDArray[Any], limits: np.iinfo[Any]) -> bool:
+    """Whether all values, without what is behind the point, lie within `limits`; NaN and infinities do not."""
+    if not array.size:
+        return True
+    smallest, largest = array.min(), array.max()
+    if not (np.isfinite(smallest) and np.isfinite(largest)):
+        return False
+    return int(smallest) >= limits.min and int(largest) <= limits.max
+
+
 def _store_checked(view: NDArray[Any], array: NDArray[Any], name: str) -> None:
     if view.dtype.kind in _KINDS_WITH_INFINITIES:
         fits = True
@@ -147,10 +158,10 @@ def _store_checked(view: NDArray[Any], array: NDArray[Any], name: str) -> None:
                 np.copyto(view, array, casting="unsafe")
         except FloatingPointError:
             fits = False
-    elif view.dtype.kind in _KINDS_WITH_RANGES and array.dtype.kind in _KINDS_WITH_RANGES:
-        limits = np.iinfo(view.dtype)
-        fits = not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
-        np.copyto(view, array, casting="unsafe")
+    elif view.dtype.kind in _KINDS_WITH_RANGES and array.dtype.kind in _KINDS_OF_NUMBERS:
+        fits = _in_range(array, np.iinfo(view.dtype))
+        if fits:
+            np.copyto(view, array, casting="unsafe")
     else:  # texts, times, structures: nothing may be cut off
         times = array.dtype.kind in "mM"
         try:

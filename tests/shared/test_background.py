@@ -213,17 +213,28 @@ def test_what_cannot_be_sent_is_named_with_the_cure():
         BackgroundProc(locked, context="spawn")
 
 
+@pytest.mark.parametrize("n_proc", [0, 1])
+def test_floats_for_an_agreed_integer_dtype_are_converted_as_the_original_does(n_proc):
+    with BackgroundProc(
+        lambda: [np.array([1.0, 2.7, -3.9]), np.array([4.0])], ["i2", "u1"], [(3,), (1,)], n_proc
+    ) as bg:
+        label, weight = bg.get(timeout=LIMIT)
+    assert label.tolist() == [1, 2, -3] and label.dtype == np.int16
+    assert weight.tolist() == [4] and weight.dtype == np.uint8
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
         (lambda: [np.zeros(3)], ShapeMismatch, "returned 1 arrays.*agreed were 2"),
         (lambda: [np.zeros(3), np.zeros(1)], ShapeMismatch, r"component 1.*\(1,\).*\(2,\)"),
         (lambda: [np.zeros(3), np.array([300, 1])], OverflowError, r"component 1.*300.*int8"),
-        (lambda: [np.zeros(3), np.array([0.5, 1])], TypeError, "component 1.*float64.*int8"),
+        (lambda: [np.zeros(3), np.array([0.5j, 1])], TypeError, "component 1.*complex128.*int8"),
+        (lambda: [np.zeros(3), np.array([0.5, np.nan])], OverflowError, "component 1.*nan.*int8"),
         (lambda: [np.zeros(3), None], TypeError, "component 1.*None"),
         (lambda: None, TypeError, "returned None"),
     ],
-    ids=["count", "shape", "range", "kind", "none", "nothing"],
+    ids=["count", "shape", "range", "kind", "nan", "none", "nothing"],
 )
 def test_a_result_that_does_not_fit_is_an_error_and_no_broadcast(change, error, text):
     with BackgroundProc(change, ["f8", "i1"], [(3,), (2,)]) as bg:

@@ -1,5 +1,6 @@
 """What fits into an agreed place, and what is refused: never a broadcast, never a value that was bent."""
 
+import math
 import warnings
 
 import numpy as np
@@ -36,9 +37,16 @@ MISFITS = {
     "broadcast": (np.zeros(1), ("f8", (3,)), ShapeMismatch, r"component 0.*\(1,\).*\(3,\)"),
     "scalar": (5.0, ("f8", (3,)), ShapeMismatch, r"\(\).*\(3,\)"),
     "transposed": (np.zeros((2, 3)), ("f8", (3, 2)), ShapeMismatch, r"\(2, 3\).*\(3, 2\)"),
-    "float into integer": (np.array([300.7, -1.0]), ("u1", (2,)), TypeError, r"float64.*\(2,\).*uint8.*\(2,\)"),
+    "float too large for an integer": (np.array([300.7, 1]), ("u1", (2,)), OverflowError, r"float64.*300.7.*uint8"),
+    "float below 0 for an unsigned integer": (np.array([0.5, -1.0]), ("u1", (2,)), OverflowError, "-1.0.*uint8"),
+    "float a little too large": (np.array([2.0**63]), ("i8", (1,)), OverflowError, "float64.*int64"),
+    "NaN into integer": (np.array([np.nan, 1.0]), ("i4", (2,)), OverflowError, "nan.*int32"),
+    "infinite into integer": (np.array([np.inf, 1.0], "f4"), ("i8", (2,)), OverflowError, "inf.*int64"),
+    "complex into integer": (np.zeros(2, complex), ("i4", (2,)), TypeError, "complex128.*int32"),
+    "text into integer": (np.array(["1"]), ("i4", (1,)), TypeError, "<U1.*int32"),
     "complex into float": (np.zeros(2, complex), ("f4", (2,)), TypeError, "complex128.*float32"),
-    "signed into unsigned": (np.array([5]), ("u1", (1,)), TypeError, "int64.*uint8"),
+    "negative into unsigned": (np.array([-5]), ("u1", (1,)), OverflowError, "int64.*-5.*uint8"),
+    "float into bool": (np.array([1.0]), ("?", (1,)), TypeError, "bool"),
     "int into bool": (np.array([1]), ("?", (1,)), TypeError, "bool"),
     "object": (np.array([None, 1.0]), ("f8", (2,)), TypeError, "object"),
     "None": ([None], ("f8", (2,)), TypeError, "component 0.*None"),
@@ -73,6 +81,10 @@ def test_too_few_and_too_many_arrays_are_an_error_with_all_shapes():
 def test_what_fits_is_converted():
     assert stored(np.array([1.5, np.inf, np.nan]), ("f4", (3,)))[0].tolist()[:2] == [1.5, np.inf]
     assert stored(np.array([-7, 30_000]), (">i2", (2,)))[0].tolist() == [-7, 30_000]
+    assert stored(np.array([2.7, -2.7, 0.0]), ("i2", (3,)))[0].tolist() == [2, -2, 0]
+    assert stored(np.array([255, 0]), ("u1", (2,)))[0].tolist() == [255, 0]
+    assert stored([[1.5, 2]], ("i8", (2,)))[0].tolist() == [1, 2]
+    assert stored(np.zeros(0), ("u1", (0,)))[0].size == 0
     assert stored(np.array([True, False]), ("f4", (2,)))[0].tolist() == [1, 0]
     assert stored(np.array(["ab", "c"], "U7"), ("U2", (2,)))[0].tolist() == ["ab", "c"]
     assert stored(np.array(["2020-01-02", "NaT"], "M8[ns]"), ("M8[D]", (2,)))[0].astype(str).tolist()[0] == "2020-01-02"
@@ -92,10 +104,23 @@ def test_integers_arrive_unchanged_or_not_at_all(data, source, target):
         (found,) = stored(array, (target, array.shape))
     except OverflowError:
         assert not fits
-    except TypeError:
-        assert np.dtype(source).kind == "i" and np.dtype(target).kind == "u"
     else:
         assert fits and found.tolist() == array.tolist()
+
+
+@given(data=st.data(), source=st.sampled_from(["f2", "f4", "f8", ">f4"]), target=INTEGERS)
+def test_floats_for_integers_lose_what_is_behind_the_point_as_by_assignment(data, source, target):
+    array = data.draw(hnp.arrays(source, st.integers(0, 5)))
+    limits = np.iinfo(target)
+    fits = all(math.isfinite(value) and limits.min <= math.trunc(value) <= limits.max for value in array.tolist())
+    try:
+        (found,) = stored(array, (target, array.shape))
+    except OverflowError:
+        assert not fits
+    else:
+        original = np.zeros(array.shape, target)
+        original[...] = array
+        assert fits and found.tolist() == original.tolist() == list(map(math.trunc, array.tolist()))
 
 
 FLOATS = st.sampled_from(["f2", "f4", "f8", ">f4", "c8", "c16"])
