@@ -323,16 +323,43 @@ def _takes_self_only(method: object) -> bool:
     )
 
 
-def require_flow(ds: Any, owner: str) -> DataFlow:
+def require_flow(ds: Any, owner: str, name: str = "ds") -> DataFlow:
     """`ds`, if it is a dataflow.
+
+    Args:
+        ds: What the user gave.
+        owner: Who needs it.
+        name: The parameter.
 
     Raises:
         TypeError: It is not; the message names the source that makes one of it.
     """
     if isinstance(ds, DataFlow):
         return ds
-    cure = "DataFromList" if isinstance(ds, list | tuple) else "DataFromIterable or DataFromGenerator"
-    raise TypeError(f"{owner} expects a dataflow, got {type(ds).__name__}: wrap it in {cure}")
+    raise TypeError(f"{owner} expects a dataflow, got {type(ds).__name__}: {_cure(ds, name)}")
+
+
+def _cure(ds: Any, name: str) -> str:
+    """What to pass as `name` instead of `ds`."""
+    if isinstance(ds, type):
+        return f"{name} is the class {ds.__name__}, not an instance of it"
+    if ds is None or isinstance(ds, bool | int | float | complex | str | bytes):
+        return f"{name} is a source, such as DataFromList(datapoints), or a node above one"
+    if hasattr(ds, "__iter__") and callable(getattr(ds, "reset_state", None)):  # tensorpack accepted these
+        return (
+            f"{name} has __iter__ and reset_state, as a dataflow has, but {type(ds).__name__} does not derive from "
+            f"dataflow.DataFlow. Derive it: class {type(ds).__name__}(dataflow.DataFlow). Or, if it works without "
+            "reset_state, which would not be called then, wrap it in DataFromIterable"
+        )
+    if isinstance(ds, list | tuple | np.ndarray):
+        return f"wrap {name} in DataFromList"
+    if hasattr(ds, "iloc"):
+        return f'wrap {name} in DataFromList, as a list: DataFromList(table.to_dict("records"))'
+    if not isinstance(ds, Iterator) and hasattr(ds, "__len__") and hasattr(ds, "__getitem__"):
+        return f"wrap {name} in DataFromList, if its elements have the positions 0, 1, 2, …, else in DataFromIterable"
+    if callable(ds):
+        return f"{name} comes before any function. To get datapoints from a function, wrap it in DataFromGenerator"
+    return f"wrap {name} in DataFromIterable or DataFromGenerator"
 
 
 def _indexes(index: slice) -> NDArray[np.int64]:

@@ -12,7 +12,6 @@ Guarantees:
 from __future__ import annotations
 
 import functools
-import operator
 import secrets
 import sys
 from collections.abc import Callable, Hashable
@@ -21,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dataflow.parameters import whole_number
 
 __all__ = [
     "IndexRngs",
@@ -68,11 +69,7 @@ def seed(n: int | None) -> None:
         True
         >>> dataflow.seed(None)
     """
-    if n is not None:
-        n = operator.index(n)
-        if n < 0:
-            raise ValueError(f"a seed is an integer from 0, got {n}")
-    _ROOT.value = n
+    _ROOT.value = None if n is None else whole_number("dataflow.seed", "seed", n, 0)
 
 
 def root_seed(owner: object, seed: int | None) -> int | None:
@@ -82,11 +79,7 @@ def root_seed(owner: object, seed: int | None) -> int | None:
         ValueError: It is negative.
         TypeError: It is no integer.
     """
-    if seed is None:
-        return None
-    if operator.index(seed) < 0:
-        raise ValueError(f"{type(owner).__name__}: seed is an integer from 0, got {seed}")
-    return operator.index(seed)
+    return None if seed is None else whole_number(owner, "seed", seed, 0)
 
 
 def current_root() -> int | None:

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "version"},
-    {"descriptors", "extras", "failures", "pickling", "scratch", "whole_numbers"},
+    {"descriptors", "extras", "failures", "pickling", "scratch"},
     {"datapoint", "seeding", "tolerance", "transport", "workers"},
     {"life"},
     {"passes"},

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from dataflow.datapoint import (
     HOLE,
-    empty,
     allocating,
     component,
     components,
+    empty,
     is_datapoint,
     present,
     replaced,

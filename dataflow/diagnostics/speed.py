@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import tqdm
 
 from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.parameters import whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
-from dataflow.whole_numbers import whole_number
 
 __all__ = ["TestDataSpeed"]
 

@@ -8,6 +8,7 @@ from typing import Any, SupportsIndex
 from dataflow.base import DataFlow
 from dataflow.distributed.staff import Actors
 from dataflow.failures import Budget
+from dataflow.keywords import hinting
 from dataflow.parallel.mapping import ParallelMap
 from dataflow.parallel.staffing import UNBOUNDED
 from dataflow.parallel.terms import ThreadTerms
@@ -65,6 +66,7 @@ class RayMapData(Actors, ParallelMap):
         [[0], [1], [4], [9], [16]]
     """
 
+    @hinting
     def __init__(
         self,
         ds: DataFlow,

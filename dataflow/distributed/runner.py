@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex
 
@@ -10,10 +9,12 @@ from dataflow.base import DataFlow
 from dataflow.distributed.staff import Actors
 from dataflow.distributed.weighing import WeighedSpans
 from dataflow.failures import Budget
+from dataflow.keywords import hinting
 from dataflow.parallel.desk import Desk
 from dataflow.parallel.runner import Runner
 from dataflow.parallel.staffing import UNBOUNDED
 from dataflow.parallel.terms import ThreadTerms
+from dataflow.parameters import whole_number
 from dataflow.transport.trays import Tray
 
 __all__ = ["RayRunner"]
@@ -81,6 +82,7 @@ class RayRunner(Actors, Runner):
         [[0], [1], [4], [9]]
     """
 
+    @hinting
     def __init__(
         self,
         ds: DataFlow,
@@ -107,7 +109,7 @@ class RayRunner(Actors, Runner):
         self._df_set_actors(
             in_flight=in_flight,
             chunk_bytes=chunk_bytes,
-            chunk_items=chunk_items if hwm is None else _items_of(hwm, in_flight, chunk_items),
+            chunk_items=chunk_items if hwm is None else self._items_of(hwm, in_flight, chunk_items),
             chunk_seconds=chunk_seconds,
             copy=copy,
             actor_options=actor_options,
@@ -127,10 +129,8 @@ class RayRunner(Actors, Runner):
         bytes_each = self.in_flight * self.chunking.nbytes
         return WeighedSpans(tray, self.num_workers, bytes_each, grain=self.ds._df_grain, ordered=self.ordered)
 
-
-def _items_of(hwm: SupportsIndex, in_flight: SupportsIndex, chunk_items: SupportsIndex) -> int:
-    """How many datapoints a reply may have so that, with one more on its way and one in hand, `hwm` holds."""
-    if operator.index(hwm) < 0:
-        raise ValueError(f"hwm is a number of datapoints, got {hwm}")
-    most = (2 * operator.index(hwm) + 1) // (operator.index(in_flight) + 1)
-    return max(1, min(operator.index(chunk_items), most))
+    def _items_of(self, hwm: SupportsIndex, in_flight: SupportsIndex, chunk_items: SupportsIndex) -> int:
+        """How many datapoints a reply may have so that, with one more on its way and one in hand, `hwm` holds."""
+        ahead = whole_number(self, "hwm", hwm, 0, ": it is a number of datapoints, or None for a default")
+        most = (2 * ahead + 1) // (whole_number(self, "in_flight", in_flight, 1) + 1)
+        return max(1, min(whole_number(self, "chunk_items", chunk_items, 1), most))

@@ -14,11 +14,11 @@ from dataflow.distributed.station import Chunking
 from dataflow.parallel.memory import default_max_bytes
 from dataflow.parallel.plan import Plan
 from dataflow.parallel.staffing import Placed, Staffed
+from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
 from dataflow.seeding import Stream
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec
 from dataflow.transport.credit import Credit, Window
-from dataflow.whole_numbers import whole_number
 from dataflow.workers.native_threads import ThreadLimit, limit_of
 
 __all__ = ["Actors"]
@@ -69,23 +69,26 @@ class Actors(Staffed):
         start_timeout: float,
     ) -> None:
         """Check and keep what the user gave."""
-        self.in_flight = _at_least_one("in_flight", in_flight)
-        self.chunking = Chunking(
-            _at_least_one("chunk_items", chunk_items), _at_least_one("chunk_bytes", chunk_bytes), chunk_seconds
-        )
-        if chunk_seconds is not None and chunk_seconds < 0:
-            raise ValueError(f"chunk_seconds is a number of seconds from 0, or None for no bound, got {chunk_seconds}")
-        if start_timeout <= 0:
-            raise ValueError(f"start_timeout is a number of seconds above 0, got {start_timeout}")
-        if refused := sorted(_OURS.intersection(actor_options or ())):
+        self.in_flight = whole_number(self, "in_flight", in_flight, 1)
+        items = whole_number(self, "chunk_items", chunk_items, 1)
+        nbytes = whole_number(self, "chunk_bytes", chunk_bytes, 1)
+        if chunk_seconds is not None:
+            chunk_seconds = seconds(self, "chunk_seconds", chunk_seconds, or_zero=True, cure="; None for no bound")
+        self.chunking = Chunking(items, nbytes, chunk_seconds)
+        if address is not None and not isinstance(address, str):
+            raise TypeError(
+                f"{type(self).__name__}: address is that of a cluster, as for ray.init, or None, got {address!r:.100}"
+            )
+        actor_options = keyword_arguments(self, "actor_options", actor_options)
+        if refused := sorted(_OURS.intersection(actor_options)):
             raise ValueError(
                 f"actor_options cannot hold {', '.join(refused)}: {type(self).__name__} restarts its actors itself, "
                 "with max_restarts=, and ends them. Pass resources and where to place them"
             )
-        self.copy = bool(copy)
-        self.actor_options = {"num_cpus": 1, **(actor_options or {})}
+        self.copy = flag(self, "copy", copy)
+        self.actor_options = {"num_cpus": 1, **actor_options}
         self.address = address
-        self.start_timeout = start_timeout
+        self.start_timeout = seconds(self, "start_timeout", start_timeout)
         self._df_window = Window(self.chunking.items, most_queued=self.chunking.nbytes)
 
     # -- what is chosen ------------------------------------------------------------------------------------------------
@@ -127,10 +130,3 @@ class Actors(Staffed):
         if self.thread_limit == "share":  # of the cores that an actor has for itself
             return limit_of(max(1, int(self.actor_options["num_cpus"])), exact=False)
         return super()._df_threads_of_worker()
-
-
-def _at_least_one(name: str, value: SupportsIndex) -> int:
-    number = whole_number("RayRunner", name, value)
-    if number < 1:
-        raise ValueError(f"{name} is at least 1, got {value}")
-    return number

@@ -14,17 +14,17 @@ from dataflow.base import Blocks, DataFlow
 from dataflow.datapoint import empty
 from dataflow.errors import ShapeMismatch
 from dataflow.failures import Budget, Failure
+from dataflow.keywords import hinting
 from dataflow.parallel.maps import MultiProcessMapDataZMQ
 from dataflow.parallel.regrouping import regrouped
 from dataflow.parallel.tasking import Apply, ApplyAndBatch, Handed
 from dataflow.parallel.terms import ThreadTerms
+from dataflow.parameters import flag, function, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, name_of
-from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.batching import BatchData
 from dataflow.transforms.mapping import MapDataComponent
-from dataflow.whole_numbers import whole_number
 
 __all__ = [
     "MultiProcessMapAndBatchData",
@@ -38,7 +38,9 @@ _BATCHES: int = 10  # that the buffer holds where nobody says how much
 class _MapInBatches(MultiProcessMapDataZMQ):
     """A map of which a task is as many datapoints as a batch, and most results are batches already."""
 
-    title = "MultiProcessMapAndBatchDataZMQ"  # which the user has made
+    @property
+    def _df_title(self) -> str:
+        return "MultiProcessMapAndBatchDataZMQ"  # which the user has made
 
     def __init__(self, *args: Any, batch_size: int, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -96,6 +98,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
+    @hinting
     def __init__(
         self,
         ds: DataFlow,
@@ -117,13 +120,12 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         worker_init: Callable[[], object] | None = None,
         thread_limit: ThreadTerms = "share",
     ) -> None:
-        batch_size = at_least_one(self, "batch_size", batch_size)
-        size = max(1, _BATCHES * batch_size) if buffer_size is None else whole_number(self, "buffer_size", buffer_size)
-        if size < batch_size:
-            raise ValueError(
-                f"{type(self).__name__}: buffer_size counts datapoints, and is at least batch_size ({batch_size}), "
-                f"got {size}"
-            )
+        use_list = flag(self, "use_list", use_list)
+        batch_size = whole_number(self, "batch_size", batch_size, 1)
+        cure = f": it counts datapoints, at least as many as a batch has ({batch_size}); None means {_BATCHES} batches"
+        size = _BATCHES * batch_size
+        if buffer_size is not None:
+            size = whole_number(self, "buffer_size", buffer_size, batch_size, cure)
         mapped = _MapInBatches(
             ds,
             num_proc,
@@ -218,6 +220,9 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
         tensorpack.dataflow, whose class of this name paired arrays with the labels of others.
     """
 
+    _df_workers_name = "nr_proc"
+
+    @hinting
     def __init__(
         self,
         ds: DataFlow,
@@ -228,12 +233,17 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
         index: Any = 0,
         **more: Any,
     ) -> None:
-        if not callable(map_func):
-            raise TypeError(f"{type(self).__name__} expects a function, got {type(map_func).__name__}")
+        function(self, "map_func", map_func, "is called with the component")
         if more.get("with_rng"):
             raise TypeError(f"{type(self).__name__}: with_rng= is for whole datapoints; use MultiProcessMapData")
-        self.output_shape = tuple(np.empty(output_shape, np.bool_).shape)
-        self.output_dtype = np.dtype(output_dtype)
+        try:
+            self.output_shape = tuple(np.empty(output_shape, np.bool_).shape)
+            self.output_dtype = np.dtype(output_dtype)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"{type(self).__name__}: output_shape and output_dtype are those of the array that map_func returns, "
+                f"such as (32, 32) and 'float32', got {output_shape!r:.100} and {output_dtype!r:.100}: {error}"
+            ) from None
         self.index = index
         super().__init__(ds, nr_proc, _Shaped(map_func, self.output_shape, self.output_dtype), **more)
 

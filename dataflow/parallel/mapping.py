@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow
+from dataflow.base import Blocks, DataFlow, require_flow
 from dataflow.life import life_of
 from dataflow.parallel.addressing import is_consecutive
 from dataflow.parallel.desk import Desk
@@ -25,13 +25,13 @@ from dataflow.parallel.reading import Reading, as_one_pass, one_pass, passes_fro
 from dataflow.parallel.staffing import Placed
 from dataflow.parallel.tasking import Apply, Handed
 from dataflow.parallel.terms import tolerance_of
+from dataflow.parameters import flag, function, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import IndexRngs, Stream
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.mapping import MapData
 from dataflow.transport.trays import Tray
-from dataflow.whole_numbers import whole_number
 
 __all__ = ["ParallelMap"]
 
@@ -68,17 +68,17 @@ class ParallelMap(Looped, MapData):
         ordered: bool,
         with_rng: bool = False,
     ) -> None:
-        if num_workers is None or map_func is None:
-            missing = "the number of workers" if num_workers is None else "map_func"
-            raise TypeError(f"{type(self).__name__} needs {missing}, for example {type(self).__name__}(ds, 4, func)")
-        super().__init__(ds, map_func)
-        self.num_workers = whole_number(self, "num_proc", num_workers)
-        self.buffer_size = whole_number(self, "buffer_size", buffer_size)
-        if self.buffer_size < 1:
-            raise ValueError(f"buffer_size is the number of datapoints under way, at least 1, got {buffer_size}")
-        self.strict = bool(strict)
-        self.ordered = self.strict and bool(ordered)
-        self.with_rng = self._df_draws = bool(with_rng)
+        name = self._df_title
+        require_flow(ds, name)
+        self.num_workers = self._df_checked_workers(num_workers)
+        use = f"is called with a datapoint, as in {name}(ds, 4, lambda dp: dp)"
+        super().__init__(ds, function(name, "map_func", map_func, use))
+        self.buffer_size = whole_number(
+            self._df_title, "buffer_size", buffer_size, 1, ": it is the number of datapoints that may be under way"
+        )
+        self.strict = flag(self._df_title, "strict", strict)
+        self.ordered = flag(self._df_title, "ordered", ordered) and self.strict
+        self.with_rng = self._df_draws = flag(self._df_title, "with_rng", with_rng)
 
     # -- the choices ---------------------------------------------------------------------------------------------------
 

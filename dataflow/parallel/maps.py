@@ -8,6 +8,7 @@ from typing import Any, SupportsIndex
 
 from dataflow.base import DataFlow
 from dataflow.failures import Budget
+from dataflow.keywords import hinting
 from dataflow.parallel.mapping import ParallelMap
 from dataflow.parallel.serving import Service
 from dataflow.parallel.staffing import UNBOUNDED, Processes, context_of, queued_bytes
@@ -76,7 +77,9 @@ class MultiThreadMapData(ParallelMap):
     """
 
     _df_near = True
+    _df_workers_name = "num_thread"
 
+    @hinting
     def __init__(
         self,
         ds: DataFlow,
@@ -158,6 +161,7 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
 
     _df_near = True
 
+    @hinting
     def __init__(
         self,
         ds: DataFlow,

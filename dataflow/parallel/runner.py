@@ -29,12 +29,12 @@ from dataflow.parallel.spans import OnePass, Spans
 from dataflow.parallel.staffing import UNBOUNDED, Placed, Processes, queued_bytes
 from dataflow.parallel.tasking import Address, WholePasses
 from dataflow.parallel.terms import tolerance_of
+from dataflow.parameters import flag, whole_number
 from dataflow.passes import known_length, open_flow, until_closed
 from dataflow.seeding import Stream
 from dataflow.transport.credit import Window
 from dataflow.transport.shared_tray import SharedTray
 from dataflow.transport.trays import ThreadTray, Tray
-from dataflow.whole_numbers import whole_number
 
 __all__ = ["ProcessRunner", "Runner", "queued_bytes", "window_of"]
 
@@ -61,7 +61,7 @@ class Runner(Looped):
         Raises:
             NotAddressable: Several workers shall share each pass, and a flow cannot be addressed.
         """
-        self.strict, self.ordered = bool(strict), bool(strict and ordered)
+        self.strict, self.ordered = flag(self, "strict", strict), flag(self, "ordered", ordered) and bool(strict)
         broken = next((node for ds in self._df_flows() if (node := ds._df_unaddressable()) is not None), None)
         if strict and self.num_workers > 1 and broken is not None:
             raise NotAddressable(
@@ -205,7 +205,7 @@ class ProcessRunner(Processes, Runner):
         return SharedTray(_TRAY_BYTES, _TRAY_BYTES)
 
 
-def window_of(given: SupportsIndex | None, name: str) -> Window:
+def window_of(given: SupportsIndex | None, owner: object, name: str) -> Window:
     """How far a worker may run ahead, from what the user gave: `h` datapoints, or 50 or 256 KiB.
 
     At most `2 * h + 2` datapoints may be made and not yet handed out. These are the window, the message that is handed
@@ -213,9 +213,7 @@ def window_of(given: SupportsIndex | None, name: str) -> Window:
     """
     if given is None:
         return Window(_and_a_third(_DEFAULT_COUNT), _and_a_third(_DEFAULT_BYTES))
-    h = whole_number("runner", name, given)
-    if h < 0:
-        raise ValueError(f"{name} is a number of datapoints, got {given}")
+    h = whole_number(owner, name, given, 0, ": it is a number of datapoints, or None for a default")
     return Window(_and_a_third(max(1, h)))
 
 

@@ -8,6 +8,7 @@ from typing import SupportsIndex
 
 from dataflow.base import DataFlow, require_flow
 from dataflow.failures import Budget
+from dataflow.keywords import hinting
 from dataflow.parallel.runner import ProcessRunner, Runner, window_of
 from dataflow.parallel.serving import Service
 from dataflow.parallel.terms import ThreadTerms
@@ -15,7 +16,6 @@ from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec, ObjectCodec
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.queues import PipeChannel, ThreadChannel
-from dataflow.whole_numbers import whole_number
 from dataflow.workers.crew import Worker
 from dataflow.workers.thread import ThreadWorker
 
@@ -86,6 +86,7 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
+    @hinting
     def __init__(
         self,
         ds: DataFlow,
@@ -102,7 +103,7 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         worker_init: Callable[[], object] | None = None,
         thread_limit: ThreadTerms = "share",
     ) -> None:
-        super().__init__(ds, num_proc, window_of(hwm, "hwm"), timeout, context, max_bytes)
+        super().__init__(ds, num_proc, window_of(hwm, self, "hwm"), timeout, context, max_bytes)
         self._df_set_strict(strict, ordered)
         self._df_set_restarts(max_restarts)
         self._df_set_terms(max_failures, worker_init, thread_limit)
@@ -137,6 +138,7 @@ class MultiProcessRunner(ProcessRunner):
 
     _df_channel_kind = PipeChannel
 
+    @hinting
     def __init__(
         self,
         ds: DataFlow,
@@ -153,7 +155,7 @@ class MultiProcessRunner(ProcessRunner):
         worker_init: Callable[[], object] | None = None,
         thread_limit: ThreadTerms = "share",
     ) -> None:
-        super().__init__(ds, num_proc, window_of(num_prefetch, "num_prefetch"), timeout, context, max_bytes)
+        super().__init__(ds, num_proc, window_of(num_prefetch, self, "num_prefetch"), timeout, context, max_bytes)
         self._df_set_strict(strict, ordered)
         self._df_set_restarts(max_restarts)
         self._df_set_terms(max_failures, worker_init, thread_limit)
@@ -190,6 +192,9 @@ class MultiThreadRunner(Runner):
         [[1], [2]]
     """
 
+    _df_workers_name = "num_thread"
+
+    @hinting
     def __init__(
         self,
         get_df: Callable[[], DataFlow],
@@ -208,10 +213,11 @@ class MultiThreadRunner(Runner):
                 f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: "
                 "pass a function, for example lambda: MapData(...)"
             )
-        made = [require_flow(get_df(), "get_df") for _ in range(max(1, whole_number(self, "num_thread", num_thread)))]
+        num_thread = self._df_checked_workers(num_thread)
+        made = [require_flow(get_df(), "get_df", "what it returns") for _ in range(max(1, num_thread))]
         if len({id(ds) for ds in made}) < len(made):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
-        count = window_of(num_prefetch, "num_prefetch").count  # objects have no bytes that could be counted
+        count = window_of(num_prefetch, self, "num_prefetch").count  # objects have no bytes that could be counted
         super().__init__(made[0], num_thread, Window(count), timeout)
         self.dataflows = made
         self._df_set_strict(strict, ordered)

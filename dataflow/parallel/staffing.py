@@ -19,6 +19,7 @@ from dataflow.parallel.payload import Payload
 from dataflow.parallel.plan import Plan
 from dataflow.parallel.serving import Service
 from dataflow.parallel.terms import Terms, prepared
+from dataflow.parameters import seconds, start_method, whole_number
 from dataflow.seeding import Stream, current_root
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import ArrayCodec, Codec
@@ -27,7 +28,6 @@ from dataflow.transport.lanes import with_lanes
 from dataflow.transport.queues import PipeChannel
 from dataflow.transport.sockets import SocketChannel
 from dataflow.transport.trays import Tray
-from dataflow.whole_numbers import whole_number
 from dataflow.workers.crew import Worker
 from dataflow.workers.place import place_of
 from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
@@ -38,6 +38,7 @@ UNBOUNDED: Final = Window(sys.maxsize // 4)
 """The window of a worker that does no more than it is asked for."""
 
 _LEAST_BYTES: Final = 1 << 20
+_NO_TIMEOUT: Final = "; None waits as long as the workers are alive"
 
 
 class Placed(Engine):
@@ -69,6 +70,8 @@ class Staffed(Terms, ProxyDataFlow):
         }
     )
 
+    _df_workers_name: ClassVar[str] = "num_proc"  # the parameter that says how many workers
+
     num_workers: int
     _df_window: Window
     timeout: float | None
@@ -76,19 +79,25 @@ class Staffed(Terms, ProxyDataFlow):
 
     def _df_set_staff(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
         """Check and keep what the user gave."""
-        self.num_workers = whole_number(self, "num_proc", num_workers)
-        if self.num_workers < 0:
-            raise ValueError(f"the number of workers is 0 (run in the consumer) or more, got {num_workers}")
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout is a number of seconds above 0, or None, got {timeout}")
+        self.num_workers = self._df_checked_workers(num_workers)
         self._df_window = window
-        self.timeout = timeout
+        self.timeout = None if timeout is None else seconds(self._df_title, "timeout", timeout, cure=_NO_TIMEOUT)
+
+    def _df_checked_workers(self, num_workers: Any) -> int:
+        """The number of workers, as an integer."""
+        name = self._df_workers_name
+        cure = f". Give the number of workers, for example {name}=4"
+        return whole_number(self._df_title, name, num_workers, 0, cure, alternatives=" (run in the consumer)")
 
     def _df_set_restarts(self, max_restarts: SupportsIndex) -> None:
         """Check and keep what the user gave."""
-        self.max_restarts = whole_number(self, "max_restarts", max_restarts)
-        if self.max_restarts < 0:
-            raise ValueError(f"max_restarts is the number of deaths that are made good, at least 0, got {max_restarts}")
+        self.max_restarts = whole_number(
+            self._df_title,
+            "max_restarts",
+            max_restarts,
+            0,
+            ": it is the number of workers that may die and are replaced",
+        )
 
     # -- the choices ---------------------------------------------------------------------------------------------------
 
@@ -196,10 +205,11 @@ class Processes(Staffed):
 
     def _df_set_processes(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
         """Check and keep what the user gave."""
-        self.context = context
-        self.max_bytes = None if max_bytes is None else whole_number(self, "max_bytes", max_bytes)
-        if self.max_bytes is not None and self.max_bytes < _LEAST_BYTES:
-            raise ValueError(f"max_bytes is at least {_LEAST_BYTES} (1 MiB), got {max_bytes}")
+        self.context = start_method(self._df_title, context)
+        cure = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
+        self.max_bytes = (
+            None if max_bytes is None else whole_number(self._df_title, "max_bytes", max_bytes, _LEAST_BYTES, cure)
+        )
 
     def _df_memory(self) -> int:
         return max(_LEAST_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes

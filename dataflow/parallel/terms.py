@@ -17,7 +17,6 @@ to be the position in the pass. A job calls `limit_threads_again()` after it has
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 
 from dataflow.failures import Budget, Failure, Report, Teller, budget_of, telling, told
 from dataflow.life import life_of
+from dataflow.parameters import whole_number
 from dataflow.tolerance import Tolerance
 from dataflow.workers.native_threads import ThreadLimit, limit_of, limit_threads_again, share_of_cores
 
@@ -57,15 +57,11 @@ class Terms:
         if worker_init is not None and not callable(worker_init):
             raise TypeError(f"{name}: worker_init is a function without arguments, got {worker_init!r}")
         self.worker_init = worker_init
-        if thread_limit is None or thread_limit == "share":
+        if thread_limit is None or (isinstance(thread_limit, str) and thread_limit == "share"):
             self.thread_limit = thread_limit
             return
-        wanted = 'an integer from 1, "share", or None to leave threads alone'
-        if isinstance(thread_limit, bool) or not hasattr(thread_limit, "__index__"):
-            raise TypeError(f"{name}: thread_limit is {wanted}, got {thread_limit!r}")
-        self.thread_limit = operator.index(thread_limit)
-        if self.thread_limit < 1:
-            raise ValueError(f"{name}: thread_limit is {wanted}, got {thread_limit}")
+        alternatives = ', "share", or None to leave threads alone'
+        self.thread_limit = whole_number(self._df_title, "thread_limit", thread_limit, 1, alternatives=alternatives)
 
     @property
     def _df_title(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from dataflow.base import DataFlow
 from dataflow.errors import TimeoutError
 from dataflow.life import life_of
+from dataflow.parameters import flag
 from dataflow.remote.addresses import check_address, check_open
 from dataflow.remote.inbox import Inbox
 from dataflow.remote.keys import RECEIVER, load_keys
@@ -86,6 +87,7 @@ class RemoteDataZMQ(Source):
         curve: str | os.PathLike[str] | None = None,
         insecure: bool = False,
     ) -> None:
+        bind, insecure = flag(_OWNER, "bind", bind), flag(_OWNER, "insecure", insecure)
         for addr in (addr1,) if addr2 is None else (addr1, addr2):
             check_address(_OWNER, addr)
             if bind:
@@ -104,6 +106,11 @@ class RemoteDataZMQ(Source):
         self.hwm_bytes = hwm_bytes
         self.heartbeat = heartbeat
         self.timeout = timeout
+        if curve is not None and not isinstance(curve, str | os.PathLike):
+            raise TypeError(
+                f"{_OWNER}: curve is a directory that python -m dataflow keys has made, or a key file, "
+                f"got {curve!r:.100}"
+            )
         self.curve = curve
         self.insecure = insecure
 

@@ -53,7 +53,7 @@ def check_seconds(owner: str, name: str, seconds: float) -> None:
     Raises:
         ValueError: It is none.
     """
-    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise ValueError(f"{owner}: {name} is a number of seconds above 0, got {seconds!r}")
 
 
@@ -63,5 +63,9 @@ def check_heartbeat(owner: str, heartbeat: float) -> None:
     Raises:
         ValueError: It is one.
     """
-    if not isinstance(heartbeat, int | float) or not LEAST_BEAT <= heartbeat <= MOST_BEAT:
+    if (
+        isinstance(heartbeat, bool)
+        or not isinstance(heartbeat, int | float)
+        or not LEAST_BEAT <= heartbeat <= MOST_BEAT
+    ):
         raise ValueError(f"{owner}: heartbeat is from {LEAST_BEAT} to {MOST_BEAT:g} seconds, got {heartbeat!r}")

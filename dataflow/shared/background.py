@@ -13,21 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import DataFlowTerminated
+from dataflow.keywords import hinting
+from dataflow.parameters import (
+    flag,
+    keyword_arguments,
+    positional_arguments,
+    seconds,
+    start_method,
+    whole_number,
+)
 from dataflow.seeding import current_root, fresh_root, root_seed
 from dataflow.shared.arrays import SharedMem
 from dataflow.shared.bench import Bench, Call
 from dataflow.shared.layout import Layout, as_array, components_of, store
 from dataflow.shared.team import context_of
 from dataflow.shared.timing import Profile, Statistics
-from dataflow.whole_numbers import whole_number
 
-__all__ = ["BackgroundProc", "seconds"]
+__all__ = ["BackgroundProc", "checked_arguments", "time_limit"]
 
 
 class BackgroundProc(SharedMem):
     """Call a function again and again in background processes; `get` has its next result, ready made.
 
-    Every result consists of arrays of the same shapes and dtypes, agreed once. Each process has two places for them in
+    Every result consists of arrays of the same shapes and dtypes, agreed once; numbers of another dtype are converted
+    as by ``array[...] = result``, but a value that does not fit is an error. Each process has two places for them in
     shared memory: it makes one result ahead (two where `get` gives views), and waits, using no CPU, until `get` has
     taken it.
 
@@ -75,6 +84,7 @@ class BackgroundProc(SharedMem):
     restart: ClassVar[str] = "reset()"
     """What the user calls to start afresh, for messages."""
 
+    @hinting
     def __init__(
         self,
         target: Any,
@@ -92,19 +102,17 @@ class BackgroundProc(SharedMem):
     ) -> None:
         if callable(shapes) and not callable(target):
             target, dtypes, shapes = shapes, target, dtypes  # as in ELEKTRONN 1
-        if not callable(target):
-            raise TypeError(f"{self.owner}: target is a function that returns arrays, got {type(target).__name__}")
-        self.n_proc = whole_number(self.owner, "n_proc", n_proc)
-        if self.n_proc < 0:
-            raise ValueError(f"{self.owner}: n_proc is 0 (call the target in get) or more, got {n_proc}")
+        _check_target(self.owner, target)
+        self.n_proc = _checked_n_proc(self.owner, n_proc)
         self._fixed_root = root_seed(self, seed)
         self._root = fresh_root()  # where nobody fixes one
-        self._call = Call(target, tuple(target_args), dict(target_kwargs or {}))
+        args = positional_arguments(self.owner, "target_args", target_args)
+        self._call = Call(target, args, keyword_arguments(self.owner, "target_kwargs", target_kwargs))
+        self._context = start_method(self.owner, context)
+        self._ordered = flag(self.owner, "ordered", ordered)
+        self._copy = flag(self.owner, "copy", copy)
+        self._profile = Profile(self.owner, flag(self.owner, "profile", profile))
         self._layout = _agreed(self.owner, self._call, dtypes, shapes)
-        self._context = context
-        self._ordered = ordered
-        self._copy = copy
-        self._profile = Profile(self.owner, profile)
         self._sets = 0  # sets of workers started so far: each draws other numbers
         self._bench: Bench | None = None  # None after shutdown, and with n_proc=0
         self._finaliser: weakref.finalize[Any, Any] | None = None  # ends the bench when this object is collected
@@ -136,7 +144,7 @@ class BackgroundProc(SharedMem):
             TimeoutError: There was no result after `timeout` seconds. It stays usable.
             DataFlowTerminated: It was shut down, or has failed before. `reset` starts afresh.
         """
-        limit = seconds(timeout)
+        limit = time_limit(self.owner, timeout)
         if self.n_proc == 0 and not self._is_shut_down:
             return self._in_place()
         bench = self._bench
@@ -219,14 +227,40 @@ def _agreed(owner: str, call: Callable[[], Any], dtypes: Any, shapes: Any) -> La
     return Layout.of(owner, dtypes, shapes)
 
 
-def seconds(timeout: float | None) -> float | None:
+def checked_arguments(
+    owner: str, target: Any, n_proc: Any, target_args: Any, target_kwargs: Any, context: Any, ordered: Any
+) -> None:
+    """Check what `BackgroundProc` would be given later, when workers start.
+
+    Raises:
+        TypeError: Something is of a wrong type.
+        ValueError: A number is too small, or there is no such start method.
+    """
+    _check_target(owner, target)
+    _checked_n_proc(owner, n_proc)
+    positional_arguments(owner, "target_args", target_args)
+    keyword_arguments(owner, "target_kwargs", target_kwargs)
+    start_method(owner, context)
+    flag(owner, "ordered", ordered)
+
+
+def _check_target(owner: str, target: Any) -> None:
+    if not callable(target):
+        raise TypeError(f"{owner}: target is a function that returns arrays, got {type(target).__name__}")
+
+
+def _checked_n_proc(owner: str, n_proc: Any) -> int:
+    cure = ". Give the number of processes, for example n_proc=4"
+    return whole_number(owner, "n_proc", n_proc, 0, cure, alternatives=" (call the target in the consumer)")
+
+
+def time_limit(owner: str, timeout: float | None) -> float | None:
     """A time limit; None where there is none.
 
     Raises:
+        TypeError: It is no number.
         ValueError: It is negative.
     """
     if timeout is None or timeout is False:
         return None
-    if timeout < 0:
-        raise ValueError(f"timeout is a number of seconds from 0, or None, got {timeout}")
-    return timeout
+    return seconds(owner, "timeout", timeout, or_zero=True, cure="; None waits as long as the processes are alive")

@@ -10,15 +10,16 @@ from typing import Any, Self, SupportsIndex
 
 from numpy.typing import NDArray
 
+from dataflow.keywords import hinting
+from dataflow.parameters import flag, function, keyword_arguments, positional_arguments, start_method, whole_number
 from dataflow.seeding import current_root, fresh_root, root_seed
 from dataflow.shared.arrays import SharedMem
-from dataflow.shared.background import seconds
+from dataflow.shared.background import time_limit
 from dataflow.shared.bench import Call
 from dataflow.shared.desk import Desk, Task
 from dataflow.shared.layout import Layout
 from dataflow.shared.team import context_of
 from dataflow.shared.timing import Profile, Statistics
-from dataflow.whole_numbers import whole_number
 
 __all__ = ["SharedQ"]
 
@@ -61,6 +62,7 @@ class SharedQ(SharedMem):
         ELEKTRONN and ELEKTRONN2, whose class of this name it replaces.
     """
 
+    @hinting
     def __init__(
         self,
         n_proc: SupportsIndex = 0,
@@ -73,17 +75,21 @@ class SharedQ(SharedMem):
         context: BaseContext | str | None = None,
         reuse: bool = True,
     ) -> None:
-        self.n_proc = whole_number(self, "n_proc", n_proc)
-        if self.n_proc < 0:
-            raise ValueError(f"SharedQ: n_proc is at least 0, got {n_proc}")
-        self.default_target = default_target
-        self.default_args = tuple(default_args)
-        self.default_kwargs = dict(default_kwargs or {})
+        name = type(self).__name__
+        self.n_proc = whole_number(
+            name, "n_proc", n_proc, 0, ": it is the number of jobs that should be under way; 0 asks for no warning"
+        )
+        self.default_target = None
+        if default_target is not None:
+            use = "is called as target(mp_arrays, shapes, *args), or None"
+            self.default_target = function(name, "default_target", default_target, use)
+        self.default_args = positional_arguments(name, "default_args", default_args)
+        self.default_kwargs = keyword_arguments(name, "default_kwargs", default_kwargs)
         self._fixed_root = root_seed(self, seed)
         self._root = fresh_root()  # where nobody fixes one
-        self._context = context
-        self._reuse = reuse
-        self._profile = Profile(type(self).__name__, profile)
+        self._context = start_method(name, context)
+        self._reuse = flag(name, "reuse", reuse)
+        self._profile = Profile(name, flag(name, "profile", profile))
         self._num_jobs = 0  # started so far
         self._desk, self._finaliser = self._open()
 
@@ -112,8 +118,9 @@ class SharedQ(SharedMem):
         target = self.default_target if target is None else target
         if not callable(target):
             raise TypeError("SharedQ.startproc: give a target, here or as default_target of the queue")
-        kwargs = dict(target_kwargs or self.default_kwargs)
-        call = Call(target, tuple(target_args) or self.default_args, kwargs)
+        name = "SharedQ.startproc"
+        kwargs = keyword_arguments(name, "target_kwargs", target_kwargs) or dict(self.default_kwargs)
+        call = Call(target, positional_arguments(name, "target_args", target_args) or self.default_args, kwargs)
         task = Task(call, Layout.of("SharedQ.startproc", dtypes, shapes), shapes)
         root = current_root() if self._fixed_root is None else self._fixed_root
         self._num_jobs += 1
@@ -140,7 +147,7 @@ class SharedQ(SharedMem):
             TimeoutError: The job was not done after `timeout` seconds. It goes on, and stays the next one.
             DataFlowTerminated: The queue was shut down meanwhile.
         """
-        return self._desk.take(seconds(timeout))
+        return self._desk.take(time_limit(type(self).__name__, timeout))
 
     def reset(self) -> None:
         """Stop all processes and forget all jobs; the queue is empty then, and can be used again."""

@@ -7,9 +7,10 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, SupportsIndex
 
+from dataflow.keywords import hinting
 from dataflow.life import life_of
 from dataflow.seeding import Stream, derived, root_seed
-from dataflow.shared.background import BackgroundProc, seconds
+from dataflow.shared.background import BackgroundProc, checked_arguments, time_limit
 from dataflow.sources.source import Source
 
 __all__ = ["BackgroundData"]
@@ -51,6 +52,7 @@ class BackgroundData(Source):
     _df_endless = True
     _df_continues = True
 
+    @hinting
     def __init__(
         self,
         target: Callable[..., Any],
@@ -65,6 +67,8 @@ class BackgroundData(Source):
         timeout: float | None = None,
         context: BaseContext | str | None = None,
     ) -> None:
+        name = type(self).__name__
+        checked_arguments(name, target, n_proc, target_args, target_kwargs, context, ordered)
         self.target = target
         self.dtypes = dtypes
         self.shapes = shapes
@@ -73,7 +77,7 @@ class BackgroundData(Source):
         self.target_kwargs = target_kwargs
         self.ordered = ordered
         self._df_own_root = root_seed(self, seed)
-        self.timeout = seconds(timeout)
+        self.timeout = time_limit(name, timeout)
         self.context = context
 
     @property

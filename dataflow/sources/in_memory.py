@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, RNGDataFlow
+from dataflow.base import Blocks, DataFlow, RNGDataFlow
+from dataflow.parameters import flag
 from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.sources.source import Source
+from dataflow.sources.tables import cure_of
 from dataflow.transport.packed import PackedList, packed_if_small
 
 __all__ = ["DataFromList"]
@@ -53,11 +55,11 @@ class DataFromList(Source, RNGDataFlow):
     def __init__(
         self, lst: Sequence[Any], shuffle: bool = True, *, seed: int | None = None, packed: bool | None = None
     ) -> None:
-        if isinstance(lst, dict | set | frozenset) or not (hasattr(lst, "__len__") and hasattr(lst, "__getitem__")):
-            cure = "list(…) of it" if hasattr(lst, "__len__") else "DataFromIterable or DataFromGenerator"
-            raise TypeError(f"DataFromList expects a list of datapoints, got {type(lst).__name__}: use {cure}")
+        if (cure := cure_of(lst) or _cure(lst)) is not None:
+            raise TypeError(f"DataFromList expects a list of datapoints as lst, got {type(lst).__name__}: {cure}")
+        packed = None if packed is None else flag(self, "packed", packed)
         self.lst = _packed(lst, packed)
-        self.shuffle = shuffle
+        shuffle = self.shuffle = flag(self, "shuffle", shuffle)
         self._df_draws = shuffle or self._df_adopted
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
@@ -99,6 +101,30 @@ class DataFromList(Source, RNGDataFlow):
         words = self._df_words(stream, p)
         order: NDArray[Any] = self._orders.get((words, n), partial(permutation, words, n))
         return order
+
+
+def _cure(lst: Any) -> str | None:
+    """What to use instead of `lst`; None if it has a length and elements at 0, 1, 2, …."""
+    kind = type(lst).__name__
+    if isinstance(lst, Mapping):
+        return "use list(lst.items()) for datapoints (key, value), list(lst.values()), or [lst] if it is one datapoint"
+    if isinstance(lst, str | bytes | bytearray):
+        return "its elements are single characters. If it is the name of a file, read that; else pass list(lst)"
+    if isinstance(lst, DataFlow):
+        return "it is a dataflow already: use it as it is, or list(lst) for the datapoints of one pass"
+    if isinstance(lst, Iterator):
+        return "use list(lst); or, to keep nothing in memory, DataFromGenerator with the function that makes it"
+    if isinstance(lst, int) and not isinstance(lst, bool):
+        return f"use list(range({lst})) for numbers, or FakeData for random arrays"
+    if callable(lst) and not hasattr(type(lst), "__getitem__"):
+        return "DataFromGenerator takes a function that returns an iterable"
+    try:
+        len(lst)
+    except TypeError:
+        return "use DataFromIterable" if hasattr(lst, "__iter__") else "put the datapoints into a list"
+    if hasattr(lst, "__getitem__"):
+        return None
+    return f"a {kind} has no positions 0, 1, 2, …: use list(lst), or DataFromIterable"
 
 
 def _packed(lst: Sequence[Any], packed: bool | None) -> Sequence[Any]:

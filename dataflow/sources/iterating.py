@@ -14,6 +14,7 @@ from dataflow.errors import LengthUnknown, SourceExhausted
 from dataflow.life import life_of
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
+from dataflow.sources.tables import cure_of
 
 __all__ = ["DataFromGenerator", "DataFromIterable"]
 
@@ -71,8 +72,10 @@ class DataFromGenerator(_Iterated):
     def __init__(self, gen: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         if not callable(gen) and not _iterable(gen):
             raise TypeError(
-                f"DataFromGenerator expects an iterable or a function that returns one, got {type(gen).__name__}"
+                f"DataFromGenerator expects an iterable or a function that returns one as gen, got {type(gen).__name__}"
             )
+        if (cure := cure_of(gen)) is not None:
+            raise TypeError(f"DataFromGenerator: gen is a {type(gen).__name__}: {cure}")
         self.gen = gen
 
     def __len__(self) -> int:
@@ -105,7 +108,10 @@ class DataFromIterable(_Iterated):
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         if not _iterable(iterable):
-            raise TypeError(f"DataFromIterable expects an iterable, got {type(iterable).__name__}")
+            cure = "DataFromGenerator takes a function" if callable(iterable) else "a list of datapoints is one"
+            raise TypeError(f"DataFromIterable expects an iterable, got {type(iterable).__name__}: {cure}")
+        if (cure := cure_of(iterable)) is not None:  # type: ignore[assignment]
+            raise TypeError(f"DataFromIterable: iterable is a {type(iterable).__name__}: {cure}")
         self.iterable = iterable
         try:
             self._length: int | None = len(iterable)  # type: ignore[arg-type]
@@ -124,4 +130,4 @@ class DataFromIterable(_Iterated):
 
 
 def _iterable(value: Any) -> bool:
-    return hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+    return not isinstance(value, type) and (hasattr(value, "__iter__") or hasattr(value, "__getitem__"))

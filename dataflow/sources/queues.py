@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 from dataflow.errors import TimeoutError
 from dataflow.life import life_of, terminated
+from dataflow.parameters import seconds
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
 
@@ -55,9 +56,12 @@ class DataFromQueue(Source):
 
     def __init__(self, queue: Any, *, sentinel: Any = _UNSET, timeout: float | None = None) -> None:
         if not callable(getattr(queue, "get", None)) or isinstance(queue, dict):
-            raise TypeError(f"DataFromQueue expects a queue, got {type(queue).__name__}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"DataFromQueue: timeout is a positive number of seconds or None, got {timeout!r}")
+            raise TypeError(
+                f"DataFromQueue expects a queue, got {type(queue).__name__}: pass a queue.Queue, a "
+                "multiprocessing.Queue, or anything with their get(timeout=…)"
+            )
+        if timeout is not None:
+            timeout = seconds(self, "timeout", timeout, cure="; None waits as long as the flow is open")
         self.queue = queue
         self.sentinel = sentinel
         self.timeout = timeout

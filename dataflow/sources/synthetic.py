@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, repeat
@@ -13,9 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import Blocks, RNGDataFlow
+from dataflow.parameters import flag, whole_number
 from dataflow.seeding import Positions, Rng, Stream, Table, root_seed
 from dataflow.sources.source import Source
-from dataflow.whole_numbers import whole_number
 
 __all__ = ["FakeData"]
 
@@ -56,14 +55,18 @@ class FakeData(Source, RNGDataFlow):
         *,
         seed: int | None = None,
     ) -> None:
-        if isinstance(shapes, str) or not all(isinstance(shape, list | tuple) for shape in shapes):
-            raise TypeError(f"FakeData expects a list of shapes, one for each component, got {shapes!r}")
-        self.shapes = [tuple(map(operator.index, shape)) for shape in shapes]
-        self._size = whole_number(self, "size", size)
-        if self._size < 0:
-            raise ValueError(f"FakeData: size is at least 0, got {size}")
-        self.random = random
-        self.dtype = [np.dtype(kind) for kind in self._each("dtype", dtype, isinstance(dtype, list | tuple))]
+        if not isinstance(shapes, list | tuple) or not all(isinstance(shape, list | tuple) for shape in shapes):
+            raise TypeError(
+                f"FakeData expects a list of shapes, one for each component, got {shapes!r:.100}: for images and "
+                "labels, shapes=[(224, 224, 3), ()]"
+            )
+        self.shapes = [
+            tuple(whole_number(self, f"each size in shapes[{k}]", size, 0) for size in shape)
+            for k, shape in enumerate(shapes)
+        ]
+        self._size = whole_number(self, "size", size, 0)
+        self.random = flag(self, "random", random)
+        self.dtype = [_dtype(kind) for kind in self._each("dtype", dtype, isinstance(dtype, list | tuple))]
         several = isinstance(domain, list) or (isinstance(domain, tuple) and isinstance(domain[0], list | tuple))
         self.domain = [_domain(pair) for pair in self._each("domain", domain, several)]
         for kind in self.dtype:
@@ -116,10 +119,22 @@ def _first(draw: Any, words: tuple[int, ...]) -> Any:
     return draw(Positions(words).at(0))
 
 
+def _dtype(kind: DTypeLike) -> np.dtype[Any]:
+    try:
+        return np.dtype(kind)
+    except TypeError as error:
+        raise TypeError(f"FakeData: dtype is a numpy dtype such as 'float32', or a list of them: {error}") from None
+
+
 def _domain(pair: Any) -> tuple[float, float]:
-    low, high = pair
-    if not low <= high or not math.isfinite(high - low):
-        raise ValueError(f"FakeData: a domain is (low, high) with low <= high, both finite, got {pair!r}")
+    wanted = f"FakeData: a domain is (low, high) with low <= high, both finite, got {pair!r:.100}"
+    try:
+        low, high = pair
+        valid = low <= high and math.isfinite(high - low)
+    except (TypeError, ValueError):
+        raise TypeError(wanted) from None
+    if not valid:
+        raise ValueError(wanted)
     return low, high
 
 

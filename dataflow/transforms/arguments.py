@@ -7,7 +7,7 @@ from typing import Any
 
 from dataflow.base import DataFlow, require_flow
 from dataflow.errors import NotAddressable
-from dataflow.whole_numbers import whole_number
+from dataflow.parameters import whole_number
 
 __all__ = ["at_least_one", "require_addressable", "require_flows", "require_one_list"]
 

@@ -15,6 +15,7 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import component, stack
 from dataflow.errors import LengthUnknown, ShapeMismatch
 from dataflow.life import life_of
+from dataflow.parameters import flag
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import at_least_one
@@ -53,8 +54,8 @@ class BatchData(ProxyDataFlow):
     def __init__(self, ds: DataFlow, batch_size: int, remainder: bool = False, use_list: bool = False) -> None:
         super().__init__(ds)
         self.batch_size = at_least_one(self, "batch_size", batch_size)
-        self.remainder = remainder
-        self.use_list = use_list
+        self.remainder = flag(self, "remainder", remainder)
+        self.use_list = flag(self, "use_list", use_list)
         n = None if ds._df_endless else known_length(ds)
         if not remainder and n is not None and n < self.batch_size:
             raise ValueError(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
 from dataflow.errors import DataFlowTerminated
+from dataflow.parameters import flag
 from dataflow.passes import walk
 from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
@@ -57,8 +58,7 @@ class CacheData(ProxyDataFlow):
                 f"CacheData keeps a whole pass, but a pass of {type(ds).__name__} never ends: cache its input instead, "
                 "or cut it with FixedSizeData"
             )
-        self.shuffle = shuffle
-        self._df_draws = shuffle
+        self.shuffle = self._df_draws = flag(self, "shuffle", shuffle)
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
         self._memory: dict[Stream | None, _Slots | _Recording] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.errors import LengthUnknown
+from dataflow.parameters import function
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import explain
 
@@ -34,9 +35,7 @@ class FilterData(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, predicate: Callable[[Any], Any]) -> None:
         super().__init__(ds)
-        if not callable(predicate):
-            raise TypeError(f"FilterData expects a function, got {type(predicate).__name__}")
-        self.predicate = predicate
+        self.predicate = function(self, "predicate", predicate, "is called with a datapoint; True keeps it")
 
     @property
     def _df_indexed(self) -> bool:

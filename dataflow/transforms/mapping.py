@@ -9,7 +9,9 @@ from typing import Any
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
 from dataflow.failures import Budget, Failure, budget_of, told
+from dataflow.keywords import hinting
 from dataflow.life import life_of
+from dataflow.parameters import function
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.tolerance import Tolerance
@@ -53,11 +55,10 @@ class MapData(ProxyDataFlow):
 
     _df_run_settings = frozenset({"max_failures"})
 
+    @hinting
     def __init__(self, ds: DataFlow, func: Callable[[Any], Any], *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
-        if not callable(func):
-            raise TypeError(f"{type(self).__name__} expects a function, got {type(func).__name__}")
-        self.func = func
+        self.func = function(self, "func", func, "is called with what it is to change, and returns the result")
         self.max_failures = budget_of(self, max_failures)
 
     @property
@@ -115,6 +116,7 @@ class MapDataComponent(MapData):
         [[1, 'a'], [4, 'b']]
     """
 
+    @hinting
     def __init__(
         self, ds: DataFlow, func: Callable[[Any], Any], index: Any = 0, *, max_failures: Budget | None = None
     ) -> None:

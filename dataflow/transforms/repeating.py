@@ -13,12 +13,13 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE
 from dataflow.errors import EmptyPass, LengthUnknown, NotReentrant
+from dataflow.keywords import hinting
 from dataflow.life import life_of
+from dataflow.parameters import flag, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.indexing import Indexes, none_dropped, onwards
-from dataflow.whole_numbers import whole_number
 
 __all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint", "passes_on"]
 
@@ -59,6 +60,7 @@ class RepeatedData(ProxyDataFlow):
         (4, [[1], [2], [1], [2]])
     """
 
+    @hinting
     def __init__(self, ds: DataFlow, num: int) -> None:
         super().__init__(ds)
         self.num = whole_number(self, "num", num)
@@ -101,6 +103,7 @@ class RepeatedDataPoint(ProxyDataFlow):
         [[1], [1], [2], [2]]
     """
 
+    @hinting
     def __init__(self, ds: DataFlow, num: int) -> None:
         super().__init__(ds)
         self.num = at_least_one(self, "num", num)
@@ -161,7 +164,7 @@ class FixedSizeData(ProxyDataFlow):
     def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
         super().__init__(ds)
         self._size = at_least_one(self, "size", size)
-        self.keep_state = keep_state
+        self.keep_state = flag(self, "keep_state", keep_state)
 
     def __len__(self) -> int:
         return self._size

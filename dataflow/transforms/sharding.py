@@ -8,11 +8,11 @@ from typing import Any, Final, Literal, get_args
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.errors import NotReproducible
+from dataflow.parameters import whole_number
 from dataflow.passes import known_length, walk
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import require_addressable
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
-from dataflow.whole_numbers import whole_number
 
 __all__ = ["ShardData"]
 
@@ -123,7 +123,9 @@ def _place(rank: int | None, world_size: int | None, environment: Mapping[str, s
         source = "the arguments"
     if rank is None or world_size is None:
         raise ValueError(f"ShardData: give both rank and world_size, or neither; got {rank} and {world_size}")
-    rank, world_size = whole_number("ShardData", "rank", rank), whole_number("ShardData", "world_size", world_size)
+    cure = f"; {source} say {rank!r} of {world_size!r}"
+    rank = whole_number("ShardData", "rank", rank, 0, cure)
+    world_size = whole_number("ShardData", "world_size", world_size, 1, cure)
     if not 0 <= rank < world_size:
         raise ValueError(f"ShardData: rank is from 0 to world_size - 1; {source} say {rank} of {world_size}")
     return rank, world_size

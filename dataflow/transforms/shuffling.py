@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
+from dataflow.keywords import hinting
 from dataflow.life import life_of
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.transforms.arguments import at_least_one, require_addressable
@@ -99,6 +100,7 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
         (False, True)
     """
 
+    @hinting
     def __init__(
         self,
         ds: DataFlow,

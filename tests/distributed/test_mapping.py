@@ -156,5 +156,5 @@ def test_it_keeps_the_contract_of_all_nodes(fake, num):
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(TypeError, match="RayMapData needs map_func"):
+    with pytest.raises(TypeError, match="RayMapData expects a function, got NoneType: map_func"):
         RayMapData(listed(3), 2)

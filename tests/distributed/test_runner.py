@@ -435,9 +435,9 @@ def test_reset_starts_new_actors(fake):
 @pytest.mark.parametrize(
     ("more", "error", "match"),
     [
-        ({"in_flight": 0}, ValueError, "in_flight is at least 1"),
-        ({"chunk_bytes": 0}, ValueError, "chunk_bytes is at least 1"),
-        ({"chunk_items": 0}, ValueError, "chunk_items is at least 1"),
+        ({"in_flight": 0}, ValueError, "in_flight is an integer from 1, got 0"),
+        ({"chunk_bytes": 0}, ValueError, "chunk_bytes is an integer from 1, got 0"),
+        ({"chunk_items": 0}, ValueError, "chunk_items is an integer from 1, got 0"),
         ({"chunk_seconds": -1}, ValueError, "chunk_seconds"),
         ({"start_timeout": 0}, ValueError, "start_timeout"),
         ({"hwm": -1}, ValueError, "hwm"),

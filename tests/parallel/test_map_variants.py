@@ -81,7 +81,7 @@ def test_by_default_there_are_as_many_batches_as_the_input_makes():
 def test_the_buffer_holds_ten_batches_unless_told_otherwise():
     assert MultiProcessMapAndBatchData(Numbers(10), 2, same, 3).ds.buffer_size == 30
     assert MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, 5).ds.buffer_size == 5
-    with pytest.raises(ValueError, match="buffer_size counts datapoints"):
+    with pytest.raises(ValueError, match="buffer_size is an integer from 3, got 2: it counts datapoints"):
         MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, 2)
 
 

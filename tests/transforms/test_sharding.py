@@ -226,7 +226,7 @@ def test_numbers_that_do_not_fit_are_refused(rank, world_size, message):
 
 
 def test_what_is_no_number_is_refused():
-    with pytest.raises(TypeError, match="rank is an integer, got True"):
+    with pytest.raises(TypeError, match="rank is an integer from 0, got True"):
         ShardData(numbers(4), True, 2)
     with pytest.raises(ValueError, match="tail is"):
         ShardData(numbers(4), 0, 2, "pad")
