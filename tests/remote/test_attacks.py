@@ -74,7 +74,7 @@ def serve(df, n=100):
 
 def look(df):
     """Make the receiver take what has come, without a datapoint."""
-    inbox = df._life.resource
+    inbox = df._df_life.resource
     assert list(inbox.chunk()) == []
 
 
@@ -105,7 +105,7 @@ def test_letters_of_a_stranger_are_refused_and_logged_once(attack, df, caplog):
 )
 def test_a_stranger_that_says_hello_and_then_nonsense_gives_up_its_seat(frames, df, caplog):
     iter(df)
-    df._life.resource.begin()
+    df._df_life.resource.begin()
     with Stranger(df.addresses[0]) as stranger:
         stranger.join(lambda: look(df))
         stranger.say(Kind.DATA, 0, 1, frames)
@@ -119,7 +119,7 @@ def test_a_stranger_that_says_hello_and_then_nonsense_gives_up_its_seat(frames, 
 def test_frames_of_an_earlier_run_are_refused(df, caplog):
     with Stranger(df.addresses[0]) as stranger:
         iter(df)
-        df._life.resource.begin()
+        df._df_life.resource.begin()
         stranger.join(lambda: look(df))
         address = df.addresses[0]
         df.close()
@@ -129,7 +129,7 @@ def test_frames_of_an_earlier_run_are_refused(df, caplog):
             def answered():
                 # Said again and again: what is written to a connection before its end is noticed goes with it.
                 stranger.say(Kind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-                list(again._life.resource.chunk())
+                list(again._df_life.resource.chunk())
                 return stranger.socket.poll(10) and stranger.answer().text
 
             texts = []
@@ -140,7 +140,7 @@ def test_frames_of_an_earlier_run_are_refused(df, caplog):
 
 def test_a_stranger_that_knows_a_sender_cannot_speak_for_it(df):
     iter(df)
-    df._life.resource.begin()
+    df._df_life.resource.begin()
     with Stranger(df.addresses[0]) as honest, Stranger(df.addresses[0]) as thief:
         honest.join(lambda: look(df))
         thief.run = honest.run
@@ -166,7 +166,7 @@ def test_a_sender_that_comes_and_goes_without_a_word_changes_nothing(df):
 
 def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing(df):
     iter(df)
-    df._life.resource.begin()
+    df._df_life.resource.begin()
     with Stranger(df.addresses[0]) as sender:
         sender.join(lambda: look(df))
         sender.say(Kind.DATA, 0, 1, [b"\x91\x91\x01", b""])
@@ -178,7 +178,7 @@ def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing(df
 
 def test_a_gap_between_datapoints_is_an_error(df):
     iter(df)
-    df._life.resource.begin()
+    df._df_life.resource.begin()
     with Stranger(df.addresses[0]) as sender:
         sender.join(lambda: look(df))
         sender.say(Kind.DATA, 3, 1, [b"\x91\x91\x01", b""])
@@ -219,7 +219,7 @@ def test_no_bytes_at_all_harm_the_receiver(messages, bombarded):
     df, stranger = bombarded
     for frames in messages:
         stranger.write(frames)
-    inbox = df._life.resource
+    inbox = df._df_life.resource
     for _ in messages:
         assert list(inbox.chunk()) == []
     assert inbox.usable

@@ -91,7 +91,7 @@ def test_a_fast_sender_does_not_send_two_passes_in_one():
         senders = [Twice(numbers(5), df.addresses[0])]
         stream = iter(df)
         first = [next(stream) for _ in range(5)]
-        inbox = df._life.resource
+        inbox = df._df_life.resource
 
         def second_call_has_come():
             assert list(inbox.chunk()) == []
@@ -382,7 +382,7 @@ def test_a_slow_flow_gives_signs_of_life():
         yield [1]
 
     with receiver() as df:
-        inbox = df._life.resource
+        inbox = df._df_life.resource
         sending = Sending(DataFromGenerator(slow), df.addresses[0], heartbeat=0.5)
         assert list(df) == [[0], [1]]
         assert sending.wait_result() == 2
