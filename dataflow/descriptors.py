@@ -9,11 +9,14 @@ the consumer's. Guarantees:
 - Memory that was mapped from a `Descriptor` (`shared_mapping`) is the child's own in every child that is forked, except
   in the child to which the descriptor is handed over: what the child writes there, the parent never sees, as with any
   other memory. (On Linux; elsewhere as far as the system allows.)
+- Whatever fails within `closed_on_error` leaves no `Descriptor` open: who makes several need not undo the first ones.
+- Want of descriptors is an `OSError` with `EMFILE` that says how many are needed (`counted`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -24,7 +27,15 @@ from contextvars import ContextVar
 from multiprocessing import reduction
 from typing import Any, Final
 
-__all__ = ["Descriptor", "handing_over", "pipe", "shared_mapping", "shared_memory_file"]
+__all__ = [
+    "Descriptor",
+    "closed_on_error",
+    "counted",
+    "handing_over",
+    "pipe",
+    "shared_mapping",
+    "shared_memory_file",
+]
 
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000 if sys.platform == "linux" else 0  # Python 3.11 has no name for it
@@ -35,7 +46,14 @@ class Descriptor:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        _open.add(self)
+        try:
+            _open.add(self)
+            made = _made.get()
+            if made is not None:
+                made.append(self)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def close(self) -> None:
         """Close it; idempotent."""
@@ -54,6 +72,9 @@ _open: set[Descriptor] = set()
 _handed_over: ContextVar[tuple[Descriptor, ...]] = ContextVar("handed_over", default=())
 
 
+_made: ContextVar[list[Descriptor] | None] = ContextVar("descriptors_made", default=None)
+
+
 def _received(duplicate: Any) -> Descriptor:
     return Descriptor(duplicate.detach())
 
@@ -69,6 +90,7 @@ def handing_over(*descriptors: Descriptor) -> Iterator[None]:
 
 
 def _close_inherited() -> None:
+    _made.set(None)
     kept = _handed_over.get()
     shared = [(mapping, file) for mapping, (owner, file) in list(_mapped.items()) if owner not in kept]
     if shared:
@@ -85,10 +107,76 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_inherited)
 
 
+@contextmanager
+def closed_on_error() -> Iterator[None]:
+    """If the block raises, what this thread has opened in it is closed. Blocks may be nested."""
+    made: list[Descriptor] = []
+    token = _made.set(made)
+    try:
+        yield
+    except BaseException:
+        for descriptor in made:
+            descriptor.close()
+        raise
+    finally:
+        _made.reset(token)
+        outer = _made.get()
+        if outer is not None:
+            outer += made
+
+
+@contextmanager
+def counted(owner: str, num_needed: int) -> Iterator[None]:
+    """See that this process may open `num_needed` more descriptors for `owner`, and explain it where it may not.
+
+    Raises:
+        OSError: With `EMFILE`, or `ENFILE` if the whole system has no more; holds how many are needed, and the limit.
+    """
+    try:
+        _try_to_open(num_needed)
+        yield
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        raise OSError(
+            error.errno,
+            f"{os.strerror(error.errno)}: {owner} needs about {num_needed} file descriptors, and {_limit()}. Raise the "
+            "limit (ulimit -n, or resource.setrlimit in the program), use fewer workers, or close what is not in use",
+        ) from error
+
+
+def _try_to_open(num: int) -> None:
+    """Open and close so many: some libraries abort the process, or forget what they had opened, if they get none."""
+    opened: list[int] = []
+    try:
+        opened.append(os.open(os.devnull, os.O_RDONLY))
+        while len(opened) < num:
+            opened.append(os.dup(opened[0]))
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _limit() -> str:
+    try:
+        import resource  # does not exist on Windows; and may need a descriptor itself
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (ImportError, OSError):
+        return "too few are left"
+    return f"too few are left of the {soft} that this process may have (its hard limit is {hard})"
+
+
 def pipe() -> tuple[Descriptor, Descriptor]:
     """A pipe: (read end, write end)."""
     read, write = os.pipe()
-    return Descriptor(read), Descriptor(write)
+    with closed_on_error():
+        try:
+            end = Descriptor(read)
+        except BaseException:
+            os.close(write)
+            raise
+        return end, Descriptor(write)
 
 
 def shared_memory_file(name: str, size: int) -> Descriptor:
@@ -103,7 +191,11 @@ def shared_memory_file(name: str, size: int) -> Descriptor:
 
         fd, path = tempfile.mkstemp(prefix=name)
         os.unlink(path)
-    os.ftruncate(fd, size)
+    try:
+        os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
     return Descriptor(fd)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from dataflow.errors import DataFlowTerminated, NotReentrant
+from dataflow.interrupts import signals_deferred
 from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
 from dataflow.tolerance import Tolerance
 
@@ -73,13 +74,13 @@ class Life:
 
     def own(self, df: Any, resource: Closeable | None) -> None:
         """Close what was owned before, and own `resource`: it is closed at the latest when `df` is collected."""
-        with self.lock:
+        with signals_deferred(), self.lock:
             if self.resource is not None:
                 self.resource.close()
             if self._finaliser is not None:
                 self._finaliser.detach()
             self.resource = resource
-            self._finaliser = None if resource is None else weakref.finalize(df, resource.close)
+            self._finaliser = None if resource is None else weakref.finalize(df, _close_dropped, resource)
 
     def settle(self) -> None:
         """What is owned has failed, and is closed.
@@ -99,6 +100,11 @@ class Life:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Life, ()
+
+
+def _close_dropped(resource: Closeable) -> None:
+    with signals_deferred(later=True):
+        resource.close()
 
 
 def life_of(df: Any) -> Life:

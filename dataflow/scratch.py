@@ -1,23 +1,46 @@
-"""Directories in the temporary directory: whoever sees a process killed removes what it had no time to remove.
+"""Private directories in the temporary directory, which are removed even if their owner is killed.
 
-Guarantee: the name of a directory begins with the prefix of the process that has made it, and this with the prefix of
-the process that has started that one. So what a killed worker leaves, at any depth of nesting, is known by its name.
+Guarantees:
+
+- A directory has mode 0700, and was not there before.
+- It is removed by `PrivateDirectory.close`; if its owner was killed before, by whoever sees that: the process that
+  started the owner (`remove_left`), or else the next process of this user that makes such a directory, or starts as a
+  worker and finds its parent gone (`sweep`).
+- A directory in use is never removed. Its owner holds a lock (`flock`) on it, which the kernel releases when the owner
+  ends, however it ends, and which holds across containers of one machine; a sweep removes what it can lock. Of other
+  machines that share the file system only their own directories are touched: the end of a name is that of the machine.
+- The name begins with the prefix of the process that made the directory, and this with the prefix of the process that
+  started that one: what a killed worker leaves, at any depth of nesting, is known by its name.
+
+Race of owner and sweep, between making a directory and locking it: the owner looks, when it has the lock, whether its
+directory is still there, and makes another if not.
 """
 
 from __future__ import annotations
 
+import errno
 import glob
+import hashlib
 import os
 import secrets
 import shutil
+import socket
+import stat
 import tempfile
+from contextlib import suppress
+from functools import cache
 from typing import Final
 
-__all__ = ["adopt_prefix", "fresh_directory", "new_prefix", "remove_left"]
+from dataflow.descriptors import Descriptor
+
+__all__ = ["PrivateDirectory", "adopt_prefix", "new_prefix", "remove_left", "sweep"]
+
+_COMMON: Final = "dataflow-"
+_ATTEMPTS: Final = 20
 
 
 class _Own:
-    prefix = "dataflow-"
+    prefix = _COMMON
 
 
 _own: Final = _Own()  # of this process
@@ -33,13 +56,126 @@ def adopt_prefix(prefix: str) -> None:
     _own.prefix = prefix
 
 
-def fresh_directory(parent: str | None = None) -> str:
-    """A directory of mode 0700 that was not there before, in `parent` or in the temporary directory."""
-    return tempfile.mkdtemp(prefix=_own.prefix, dir=parent)
+class PrivateDirectory(Descriptor):
+    """A fresh directory, locked by this process until it is closed.
+
+    Args:
+        name: Of a file that will be in it.
+        max_bytes: That the path of this file may have.
+
+    Raises:
+        OSError: Neither the temporary directory nor /tmp can take it; the message says why.
+    """
+
+    def __init__(self, name: str, max_bytes: int) -> None:
+        sweep()
+        self._pid = os.getpid()
+        self._name = name
+        errors: list[str] = []
+        number = 0
+        for parent in _parents():
+            for _ in range(_ATTEMPTS):
+                try:
+                    self.path = tempfile.mkdtemp(f".{_machine()}", _own.prefix, parent)
+                except OSError as error:
+                    number = number or error.errno or 0
+                    errors.append(f"{parent}: {error.strerror}")
+                    break
+                if len(os.fsencode(os.path.join(self.path, name))) > max_bytes:
+                    os.rmdir(self.path)
+                    number = number or errno.ENAMETOOLONG
+                    errors.append(
+                        f"{parent}: the path of a file there has more than the {max_bytes} bytes of a socket's"
+                    )
+                    break
+                try:
+                    fd = _locked(self.path)
+                    if fd is not None:
+                        super().__init__(fd)
+                        return
+                except BaseException:
+                    os.rmdir(self.path)
+                    raise
+        raise OSError(
+            number,
+            f"cannot make a directory for a socket ({'; '.join(errors) or 'others remove it'}). Set TMPDIR to a "
+            "shorter path, of a directory that exists and can be written",
+        )
+
+    def close(self) -> None:
+        """Remove it, with the file of that name. Idempotent; in a forked child it only closes what was inherited."""
+        if self.fd >= 0 and os.getpid() == self._pid:
+            # Before the lock is given back; and not by `shutil.rmtree`, which needs descriptors: there may be none.
+            with suppress(OSError):
+                os.unlink(os.path.join(self.path, self._name))
+            with suppress(OSError):
+                os.rmdir(self.path)
+        super().close()
+
+
+def _parents() -> tuple[str, ...]:
+    """Where directories are made, the first that works."""
+    return tuple(dict.fromkeys([tempfile.gettempdir(), "/tmp"]))
+
+
+def _locked(path: str) -> int | None:
+    """A descriptor of the directory, with the lock on it; None if somebody else has locked or removed it."""
+    import fcntl  # does not exist on Windows, where the package can still be imported
+
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(fd), os.lstat(path)):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        return fd  # a file system without locks: no sweep removes anything there, either
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def sweep() -> None:
+    """Remove what processes of this user have left on this machine that were killed."""
+    for parent in _parents():
+        for path in glob.glob(os.path.join(glob.escape(parent), f"{_COMMON}*.{_machine()}")):
+            with suppress(OSError):
+                _remove_unlocked(path)
+
+
+def _remove_unlocked(path: str) -> None:
+    import fcntl
+
+    found = os.lstat(path)
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its owner lives
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(fd)
 
 
 def remove_left(prefix: str) -> None:
     """Remove what the process with this prefix has left, and whatever it had started: all of them have ended."""
-    for parent in {tempfile.gettempdir(), "/tmp"}:
+    for parent in _parents():
         for directory in glob.glob(os.path.join(glob.escape(parent), f"{prefix}*")):
             shutil.rmtree(directory, ignore_errors=True)
+
+
+@cache
+def _machine() -> str:
+    """A short name of this machine since it was started: processes that may lock each other's directories share it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            name = file.read()
+    except OSError:
+        name = socket.gethostname()
+    return hashlib.blake2s(name.encode(), digest_size=3).hexdigest()

@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "version"},
-    {"descriptors", "extras", "failures", "pickling", "scratch"},
+    {"descriptors", "interrupts"},
+    {"extras", "failures", "pickling", "scratch"},
     {"datapoint", "seeding", "tolerance", "transport", "workers"},
     {"life"},
     {"passes"},

@@ -38,6 +38,9 @@ class ActorWorker:
         self._started = self.call("where")
         self._work = self.call("work", packed)
 
+    def start(self) -> None:
+        """It was started as it was made."""
+
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of its `Station`: a reference; None if it is lost."""
         if self.lost is None:

@@ -9,7 +9,8 @@ Guarantees:
   (an exception, Ctrl-C) ends the run. An interrupt while it waits does no harm.
 - The later of two iterations wins. The earlier raises `NotReentrant` at its next step, and no datapoint is lost or
   given twice: a chunk is a list iterator, stepped under the interpreter's lock, and the later empties the earlier's.
-- After `close` no worker, descriptor or socket file of the run is left.
+- After `close` no worker, descriptor or socket file of the run is left. A signal that arrives within the start or
+  `close` does not change that: it is raised when that is done, or undone.
 
 Threads: all but `claim`'s first line runs under one lock, held for at most `_POLL` seconds at a time while waiting.
 """
@@ -28,6 +29,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, NoReturn
 
 from dataflow.errors import WorkerDied
+from dataflow.interrupts import signals_deferred
 from dataflow.life import terminated
 from dataflow.parallel.ledger import Ledger
 from dataflow.parallel.obituary import failed_before, forked, late, superseded, unreadable
@@ -70,12 +72,15 @@ class Engine:
         self._watched: tuple[int, ...] | None = None  # descriptors of the workers whose end would be news, if known
         self._backlog: deque[Message] = deque()  # taken from the receiver, not yet heard
         self._verdict: BaseException | None = None  # to be reported when the chunk has been handed out
-        with ExitStack() as undo:
+        # A signal that arrives meanwhile is delivered between the starts of two workers, and undoes the others.
+        with signals_deferred(), ExitStack() as undo:
             undo.callback(plan.close)
             # Workers first, then our end: a forked child inherits no open socket, and no I/O thread is forked away.
-            self._crew = Crew([partial(plan.start, service) for service in plan.services])
-            undo.callback(self._crew.stop, 0)
+            self._crew = Crew([partial(plan.start, service) for service in plan.services], plan.stop)
+            undo.callback(self._crew.stop)
+            undo.callback(plan.stop)
             self._receiver = plan.channel.open_receiver()
+            undo.callback(self._receiver.close)
             plan.desk.open()
             self._decoder = plan.codec.open_decoder()
             close_at_exit(self)
@@ -143,7 +148,7 @@ class Engine:
             self._inherited.append(self)
             return
         self._closing = True
-        with self._lock, ExitStack() as last:  # all of it, even if the user interrupts the wait for the workers
+        with signals_deferred(), self._lock, ExitStack() as last:  # all of it, whatever one of them raises
             last.callback(self._plan.close)
             last.callback(self._receiver.close)
             last.callback(self._crew.stop)

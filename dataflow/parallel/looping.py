@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dataflow.base import DataFlow
+from dataflow.interrupts import signals_deferred
 from dataflow.life import Life, life_of
 from dataflow.parallel.addressing import Addressed
 from dataflow.parallel.passing import Passing
@@ -107,6 +108,7 @@ def until_over(
     try:
         yield from chunks
     finally:
-        if engine.failed:
-            life.settle()
-        engine.abandon(ticket)
+        with signals_deferred(later=True):  # it may be dropped, after a break
+            if engine.failed:
+                life.settle()
+            engine.abandon(ticket)

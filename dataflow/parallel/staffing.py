@@ -11,6 +11,8 @@ from multiprocessing.context import BaseContext
 from typing import Any, ClassVar, Final, SupportsIndex
 
 from dataflow.base import ProxyDataFlow
+from dataflow.descriptors import closed_on_error, counted
+from dataflow.interrupts import signals_deferred
 from dataflow.life import life_of
 from dataflow.parallel.desk import Desk, Mixture
 from dataflow.parallel.engine import Engine
@@ -39,6 +41,8 @@ UNBOUNDED: Final = Window(sys.maxsize // 4)
 
 _LEAST_BYTES: Final = 1 << 20
 _NO_TIMEOUT: Final = "; None waits as long as the workers are alive"
+_DESCRIPTORS: Final = 24  # that this process needs for workers, however many: a context of ZeroMQ, a tray, a directory
+_PER_WORKER: Final = 10  # and for each of them
 
 
 class Placed(Engine):
@@ -146,10 +150,25 @@ class Staffed(Terms, ProxyDataFlow):
             return self._df_start(stream)
 
     def _df_start(self, stream: Stream) -> Engine:
-        """Stop the workers, if there are any, and start new ones."""
+        """Stop the workers, if there are any, and start new ones. What fails, or is interrupted, leaves nothing.
+
+        Raises:
+            OSError: There are too few descriptors, processes or threads, or there is too little memory.
+        """
         life = life_of(self)
-        life.own(self, None)
-        start = self._df_starter()  # may refuse: before there is anything to close
+        with signals_deferred(), closed_on_error():
+            life.own(self, None)
+            start = self._df_starter()  # may refuse: before there is anything to close
+            with counted(self._df_title, self._df_num_descriptors()):
+                engine = self._df_started(stream, start)
+            life.own(self, engine)
+            return engine
+
+    def _df_num_descriptors(self) -> int:
+        """How many file descriptors the workers need in this process while they start, at least 1."""
+        return 1
+
+    def _df_started(self, stream: Stream, start: Callable[[Service], Worker]) -> Engine:
         n, memory, window = self.num_workers, self._df_memory(), self._df_window_of_worker()
         places = [place_of(k, n) for k in range(n)]
         jobs = self._df_jobs(stream)
@@ -186,9 +205,7 @@ class Staffed(Terms, ProxyDataFlow):
             self.max_restarts,
             tolerance,
         )
-        engine = self._df_make_engine(plan, stream)
-        life.own(self, engine)
-        return engine
+        return self._df_make_engine(plan, stream)
 
     def _df_note(self, worker: int) -> str:
         """What is added to an exception of a worker."""
@@ -217,6 +234,9 @@ class Processes(Staffed):
     def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         n = self.num_workers
         return with_lanes(self._df_channel_kind(n), n), self._df_make_codec(), Credit(n, shared=True)
+
+    def _df_num_descriptors(self) -> int:
+        return _DESCRIPTORS + _PER_WORKER * self.num_workers
 
     def _df_make_codec(self) -> ArrayCodec:
         """Arrays in shared memory, the rest in messages: both together stay within `max_bytes`."""
@@ -250,9 +270,9 @@ def _start_process(context: BaseContext, service: Service) -> Worker:
         *service.credit.descriptors(),
         *(() if service.tray is None else service.tray.descriptors()),
     )
-    try:
-        worker = ProcessWorker(context, service.place, service.seed, service, descriptors)
-    finally:
-        service.payload.hand_over()
+    return ProcessWorker(context, service.place, service.seed, service, descriptors, partial(_hand_over, service))
+
+
+def _hand_over(service: Service) -> None:
+    service.payload.hand_over()
     service.port.hand_over()
-    return worker

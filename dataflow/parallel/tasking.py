@@ -189,6 +189,8 @@ def _told(results: Iterator[Any], note: str) -> Iterator[Any]:
 
 def _leave_out_the_number(error: Exception) -> None:
     """The outbox counts what it has put, and knows nothing of tasks; the consumer adds which datapoint it was."""
-    notes = error.__notes__
+    notes = getattr(error, "__notes__", None)
+    if not notes:  # it is not about the encoding of a datapoint
+        return
     text = re.sub(r"^datapoint \d+ of the pass", "what was made", notes[-1])
     notes[-1] = text.replace("MultiThreadRunner, which sends nothing", "threads, which send nothing")

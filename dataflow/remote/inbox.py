@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
 
 from dataflow.errors import DataFlowTerminated, SenderLost
+from dataflow.interrupts import signals_deferred
 from dataflow.life import terminated
 from dataflow.remote.keys import Keys
 from dataflow.remote.letters import ID_BYTES, ORDERLY, Hello, Kind, Letter, Terms, parse
@@ -154,7 +155,7 @@ class Inbox:
             _from_parent.append(self)
             return
         self._closing = True
-        with self._lock:
+        with signals_deferred(), self._lock:
             self._close("it was closed", ORDERLY)
 
     def leave(self) -> None:
@@ -310,13 +311,16 @@ class Inbox:
         raise error
 
     def _close(self, why: str, number: int = 0) -> None:
-        list(self._chunk)  # an iteration in the middle of it finds it empty, and asks for the next
-        if self._router.socket.closed:
-            return
-        for entry in self._roll:
-            if not entry.ended:
-                self._bye(entry.peer, entry.sender, why, number)
-        self._router.close(_FLUSH)
+        with signals_deferred():
+            list(self._chunk)  # an iteration in the middle of it finds it empty, and asks for the next
+            if self._router.socket.closed:
+                return
+            try:
+                for entry in self._roll:
+                    if not entry.ended:
+                        self._bye(entry.peer, entry.sender, why, number)
+            finally:
+                self._router.close(_FLUSH)
 
 
 _inboxes: Final[weakref.WeakSet[Inbox]] = weakref.WeakSet()

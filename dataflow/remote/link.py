@@ -22,6 +22,7 @@ from typing import Any, Final
 import zmq
 
 from dataflow.errors import DataFlowError
+from dataflow.interrupts import signals_deferred
 from dataflow.remote.keys import Keys
 from dataflow.remote.letters import ID_BYTES, ORDERLY, Hello, Kind, Letter, Terms, parse
 from dataflow.remote.obituary import gone, no_room, nothing_taken
@@ -146,8 +147,10 @@ class Link:
                     self._greet()
                 self._router.wait(_POLL)
             self._check()
-        self._thread = threading.Thread(target=self._keep_alive, name="dataflow-heartbeat", daemon=True)
-        self._thread.start()
+        with signals_deferred():
+            thread = threading.Thread(target=self._keep_alive, name="dataflow-heartbeat", daemon=True)
+            thread.start()
+            self._thread = thread
         return agreed(self._terms, self._theirs), self._theirs.hwm_bytes
 
     def send(self, message: Message) -> None:
@@ -189,12 +192,13 @@ class Link:
 
     def close(self, flush: float) -> None:
         """Close the socket. Idempotent."""
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join()
-        if not self._router.socket.closed:
-            self._router.close(min(flush, _FLUSH))
-        self.credit.close()
+        with signals_deferred():
+            self._closed.set()
+            if self._thread is not None:
+                self._thread.join()
+            if not self._router.socket.closed:
+                self._router.close(min(flush, _FLUSH))
+            self.credit.close()
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 

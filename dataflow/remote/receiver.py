@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dataflow.base import DataFlow
 from dataflow.errors import TimeoutError
+from dataflow.interrupts import signals_deferred
 from dataflow.life import life_of
 from dataflow.parameters import flag
 from dataflow.remote.addresses import check_address, check_open
@@ -139,7 +140,7 @@ class RemoteDataZMQ(Source):
 
     def _open(self) -> Inbox:
         life = life_of(self)
-        with life.lock:
+        with signals_deferred(), life.lock:
             inbox = life.resource
             if isinstance(inbox, Inbox) and inbox.usable:
                 return inbox

@@ -6,6 +6,7 @@ Guarantees:
 
 - With keys, nobody is heard whose public key is not listed: the gate is open before the socket is bound.
 - The gate is a thread of its own, since a handshake must not wait until somebody takes the next datapoint.
+- A signal that arrives within start or close is raised when that is done, or undone: nothing is left open.
 - A forked child neither uses nor closes what it inherited.
 - What the user has set for malloc holds.
 """
@@ -23,6 +24,8 @@ import numpy as np
 import zmq
 from zmq.utils import z85
 
+from dataflow.descriptors import counted
+from dataflow.interrupts import signals_deferred
 from dataflow.remote.keys import Keys
 from dataflow.remote.letters import Letter, pack
 
@@ -41,6 +44,7 @@ _EVENTS: Final = (
     | zmq.EVENT_DISCONNECTED
 )
 _NAMES: Final = ("CALLED-1", "CALLED-2")  # of the peers that we connect to
+_DESCRIPTORS: Final = 32  # that this process needs for a context, its sockets, and the first connections
 _LEARNT_BYTES: Final = (32 << 20) - (1 << 16)  # glibc learns from blocks of up to 32 MiB, their last page included
 
 _from_parent: list[Router] = []
@@ -77,8 +81,23 @@ class Router:
         self.addresses: tuple[str, ...] = ()  # where we are bound, with the ports that the system has chosen
         self.peers: tuple[bytes, ...] = ()  # whom we connect to
         _let_freed_frames_stay()
-        self._context: zmq.Context[Any] = zmq.Context()
         self._gate: _Gate | None = None
+        self.monitor: Any = None
+        with signals_deferred(), counted(owner, _DESCRIPTORS):
+            self._open(owner, addresses, bind, keys, heartbeat, most_bytes, most_unsent, monitored)
+
+    def _open(
+        self,
+        owner: str,
+        addresses: Sequence[str],
+        bind: bool,
+        keys: Keys | None,
+        heartbeat: float,
+        most_bytes: int,
+        most_unsent: int,
+        monitored: bool,
+    ) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
         try:
             self.socket = self._context.socket(zmq.ROUTER)
             self.socket.setsockopt(zmq.LINGER, 0)
@@ -92,13 +111,19 @@ class Router:
             if keys is not None:
                 self._secure(owner, keys, bind=bind)
             self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-            self.monitor = self.socket.get_monitor_socket(_EVENTS) if monitored else None
+            if monitored:
+                self.monitor = self.socket.get_monitor_socket(_EVENTS)
             if bind:
                 self.addresses = tuple(self._bound(owner, address) for address in addresses)
             else:
                 self.peers = tuple(self._connected(*pair) for pair in zip(addresses, _NAMES, strict=False))
-        except BaseException:
-            self.close(0)
+        except BaseException as error:
+            if self._gate is not None:
+                self._gate.close()
+            self._context.destroy(linger=0)  # with whatever sockets there are: else it would wait for them
+            self._remove_socket_files()
+            if isinstance(error, zmq.ZMQError):
+                raise OSError(error.errno, f"{owner}: ZeroMQ says {error}") from error
             raise
 
     def _secure(self, owner: str, keys: Keys, *, bind: bool) -> None:
@@ -177,15 +202,19 @@ class Router:
         if os.getpid() != self.pid:
             _from_parent.append(self)
             return
-        if hasattr(self, "socket") and not self.socket.closed:
-            with suppress(zmq.ZMQError):
-                self.socket.disable_monitor()
-            if getattr(self, "monitor", None) is not None:
-                self.monitor.close(linger=0)  # type: ignore[union-attr]
-            self.socket.close(linger=int(flush * 1000))
-        if self._gate is not None:
-            self._gate.close()
-        self._context.term()
+        with signals_deferred():
+            if not self.socket.closed:
+                with suppress(zmq.ZMQError):
+                    self.socket.disable_monitor()
+                if self.monitor is not None:
+                    self.monitor.close(linger=0)
+                self.socket.close(linger=int(flush * 1000))
+            if self._gate is not None:
+                self._gate.close()
+            self._context.term()
+            self._remove_socket_files()
+
+    def _remove_socket_files(self) -> None:
         for address in self.addresses:
             if address.startswith("ipc://"):  # ZeroMQ leaves the file
                 with suppress(OSError):
@@ -208,7 +237,7 @@ class _Gate:
 
     def __init__(self, context: zmq.Context[Any], allowed: Sequence[bytes]) -> None:
         self._allowed = {z85.decode(key) for key in allowed}
-        self._socket = context.socket(zmq.REP)
+        self._socket = context.socket(zmq.REP)  # the context closes what this leaves, if it fails
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(_DOOR)
         self._context = context

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import DataFlowTerminated
+from dataflow.interrupts import signals_deferred
 from dataflow.keywords import hinting
 from dataflow.parameters import (
     flag,
@@ -166,11 +167,12 @@ class BackgroundProc(SharedMem):
     def shutdown(self) -> None:
         """Stop the processes. Idempotent; also happens when nothing refers to this object any more, and at exit."""
         self._is_shut_down = True
-        bench, self._bench = self._bench, None
-        if self._finaliser is not None:
-            self._finaliser.detach()
-        if bench is not None:
-            bench.close()
+        with signals_deferred():
+            bench, self._bench = self._bench, None
+            if self._finaliser is not None:
+                self._finaliser.detach()
+            if bench is not None:
+                bench.close()
 
     close = shutdown
 
@@ -194,19 +196,20 @@ class BackgroundProc(SharedMem):
         if self.n_proc:
             root = current_root() if self._fixed_root is None else self._fixed_root
             self._sets += 1
-            self._bench = Bench(
-                self._profile,
-                context_of(self.owner, self._context),
-                self._call,
-                self._layout,
-                self.n_proc,
-                (self._root if root is None else root, self._sets),
-                reseed=root is not None,
-                ordered=self._ordered,
-                copy=self._copy,
-                restart=self.restart,
-            )
-            self._finaliser = weakref.finalize(self, self._bench.close)
+            with signals_deferred():
+                self._bench = Bench(
+                    self._profile,
+                    context_of(self.owner, self._context),
+                    self._call,
+                    self._layout,
+                    self.n_proc,
+                    (self._root if root is None else root, self._sets),
+                    reseed=root is not None,
+                    ordered=self._ordered,
+                    copy=self._copy,
+                    restart=self.restart,
+                )
+                self._finaliser = weakref.finalize(self, _close_dropped, self._bench)
         self._is_shut_down = False
 
     def _in_place(self) -> tuple[NDArray[Any], ...]:
@@ -216,6 +219,11 @@ class BackgroundProc(SharedMem):
         made = time.perf_counter() - began
         self._profile.add("get itself", made, 0.0, made)
         return result
+
+
+def _close_dropped(bench: Bench) -> None:
+    with signals_deferred(later=True):
+        bench.close()
 
 
 def _agreed(owner: str, call: Callable[[], Any], dtypes: Any, shapes: Any) -> Layout:

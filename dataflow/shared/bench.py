@@ -15,15 +15,16 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any, Final, NoReturn
 
 from numpy.typing import NDArray
 
-from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
+from dataflow.descriptors import Descriptor, closed_on_error, shared_mapping, shared_memory_file
 from dataflow.errors import DataFlowTerminated, TimeoutError
+from dataflow.interrupts import signals_deferred
 from dataflow.shared.layout import Layout, store
 from dataflow.shared.orders import Order
 from dataflow.shared.team import Team
@@ -120,21 +121,22 @@ class Bench:
         self._turn = 0  # the worker whose result comes next
         self._in_hand: tuple[int, int] | None = None  # worker and slot of the views that the consumer has
         self._looked = time.monotonic()
-        # Under fork the payload is inherited; else each worker's start pickles it.
-        files = [shared_memory_file("dataflow-slots", _NUM_SLOTS * layout.nbytes) for _ in range(num_workers)]
-        with ExitStack() as undo:
-            for file in files:
-                undo.callback(file.close)
+        self._under_way: list[deque[int]] = [deque() for _ in range(num_workers)]  # slots that each fills, in order
+        self._spare: list[int | None] = [1] * num_workers  # the slot of each that nobody has; None if there is none
+        with signals_deferred(), closed_on_error():
+            files = [shared_memory_file("dataflow-slots", _NUM_SLOTS * layout.nbytes) for _ in range(num_workers)]
+            # Under fork the payload is inherited; else each worker's start pickles it.
             skills = [Filling(Payload(call), layout, file) for file in files]
             self._slots = [skill.slots() for skill in skills]
             self._team = Team(profile.owner, context, skills, words, reseed=reseed)
-        self._under_way: list[deque[int]] = [deque() for _ in files]  # slots that each fills, or has filled, in order
-        self._spare: list[int | None] = [1] * num_workers  # the slot of each that nobody has; None if there is none
-        with ExitStack() as undo:
-            undo.callback(self._team.close)
-            for worker in range(num_workers):
-                self._order(worker, 0)
-            undo.pop_all()
+            try:
+                for file in files:
+                    file.close()
+                for worker in range(num_workers):
+                    self._order(worker, 0)
+            except BaseException:
+                self._team.close()
+                raise
 
     @property
     def failed(self) -> bool:
@@ -180,7 +182,7 @@ class Bench:
         """Stop the workers. Idempotent; in a forked child it does nothing."""
         if os.getpid() == self._pid:
             self._closing = True
-            with self._lock:
+            with signals_deferred(), self._lock:
                 self._team.close()
 
     # -- under the lock ------------------------------------------------------------------------------------------------

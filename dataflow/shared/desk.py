@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.errors import DataFlowTerminated
+from dataflow.interrupts import signals_deferred
 from dataflow.pickling import ForkedMain, MainModule, dumps, imported_main, loads
 from dataflow.seeding import derived, seed
 from dataflow.shared.arrays import Handle, refusing_handles
@@ -155,7 +156,7 @@ class Desk:
             reseed: Whether flows that are made in it are seeded too.
         """
         self._check_process()
-        with self._lock:
+        with signals_deferred(), self._lock:
             self._check()
             self._collect()
             file = shared_memory_file("dataflow-job", task.layout.nbytes)
@@ -206,7 +207,7 @@ class Desk:
         if os.getpid() != self._pid:
             return
         self._closing = True
-        with self._lock:
+        with signals_deferred(), self._lock:
             teams = [*self._idle, *(job.team for job in self._jobs if not job.is_over)]
             self._idle.clear()
             self._jobs.clear()

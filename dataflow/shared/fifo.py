@@ -10,6 +10,7 @@ from typing import Any, Self, SupportsIndex
 
 from numpy.typing import NDArray
 
+from dataflow.interrupts import signals_deferred
 from dataflow.keywords import hinting
 from dataflow.parameters import flag, function, keyword_arguments, positional_arguments, start_method, whole_number
 from dataflow.seeding import current_root, fresh_root, root_seed
@@ -151,10 +152,11 @@ class SharedQ(SharedMem):
 
     def reset(self) -> None:
         """Stop all processes and forget all jobs; the queue is empty then, and can be used again."""
-        old = self._desk
-        self._finaliser.detach()
-        self._desk, self._finaliser = self._open()
-        old.close()
+        with signals_deferred():
+            old = self._desk
+            self._finaliser.detach()
+            self._desk, self._finaliser = self._open()
+            old.close()
 
     shutdown = close = reset
 
@@ -178,4 +180,9 @@ class SharedQ(SharedMem):
 
     def _open(self) -> tuple[Desk, weakref.finalize[Any, Any]]:
         desk = Desk(self._profile, self.n_proc, self._reuse)
-        return desk, weakref.finalize(self, desk.close)
+        return desk, weakref.finalize(self, _close_dropped, desk)
+
+
+def _close_dropped(desk: Desk) -> None:
+    with signals_deferred(later=True):
+        desk.close()

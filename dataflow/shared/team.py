@@ -5,7 +5,8 @@ Guarantees:
 - Nothing waits without a limit, and whoever waits sees the end of a worker at once: it is told by a descriptor.
 - Drain before you judge: what a worker had answered before it died or failed counts.
 - Only the process that started a team uses or stops it.
-- After `close` no process and no descriptor of it is left.
+- After `close` no process and no descriptor of it is left. A signal that arrives within start or close is raised when
+  that is done, or undone.
 
 One thread at a time, except for `close` of a team that nobody else uses any more.
 """
@@ -22,8 +23,9 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Final
 
-from dataflow.descriptors import Descriptor
+from dataflow.descriptors import Descriptor, closed_on_error, counted
 from dataflow.errors import WorkerDied
+from dataflow.interrupts import signals_deferred
 from dataflow.seeding import derived
 from dataflow.shared.duty import ANSWER, Duty, Skill
 from dataflow.shared.orders import OrderBook
@@ -39,6 +41,8 @@ from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 __all__ = ["Team", "context_of"]
 
 _SETTLE: Final = 0.5  # seconds within which an exit code is known
+_DESCRIPTORS: Final = 8  # that this process needs for a team
+_PER_WORKER: Final = 8  # and for each worker of it, while they start
 _PATIENCE: Final = 0.25  # part of the usual grace: what a worker is still making, nobody wants
 
 
@@ -75,21 +79,27 @@ class Team:
         self._pid = os.getpid()
         self._heard: set[int] = set()  # workers of which anything was heard
         self._done = [0] * n  # answers that came from each
+        with signals_deferred(), closed_on_error(), counted(owner, _DESCRIPTORS + _PER_WORKER * n):
+            self._start(context, skills, words, reseed=reseed)
+
+    def _start(self, context: BaseContext, skills: Sequence[Skill], words: tuple[int, ...], *, reseed: bool) -> None:
+        n, owner = len(skills), self.owner
         self._books = [OrderBook() for _ in skills]
         channel = PipeChannel(n)
         places = [place_of(k, n) for k in range(n)]
-        starts = []
+        makes = []
         for k, (skill, book, place) in enumerate(zip(skills, self._books, places, strict=True)):
             own = (*words, *(word for pair in place.path for word in pair))
             note = f"raised in worker {k} of {n} of {owner}"
             duty = Duty(k, skill, book, channel.port(k), derived(own) if reseed else None, note)
-            starts.append(partial(_start, context, place, own, duty))
+            makes.append(partial(_made, context, place, own, duty))
         with ExitStack() as undo:
             undo.callback(self._close_books)
             undo.callback(channel.close)
-            self._crew = Crew(starts)
+            self._crew = Crew(makes)
             undo.callback(self._crew.stop, 0)
             self._receiver = channel.open_receiver()
+            undo.callback(self._receiver.close)
             close_at_exit(self)
             undo.pop_all()
 
@@ -123,7 +133,7 @@ class Team:
         """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
         if os.getpid() != self._pid:
             return
-        with ExitStack() as last:  # all of it, even if the user interrupts the wait for the workers
+        with signals_deferred(), ExitStack() as last:  # all of it, whatever one of them raises
             last.callback(self._crew.stop, _PATIENCE * grace())
             last.callback(self._receiver.close)
             last.callback(self._close_books)
@@ -159,12 +169,12 @@ class Team:
         )
 
 
-def _start(context: BaseContext, place: WorkerInfo, seed: tuple[int, ...], duty: Duty) -> Worker:
+def _made(context: BaseContext, place: WorkerInfo, seed: tuple[int, ...], duty: Duty) -> Worker:
     descriptors = (*duty.port.descriptors(), *duty.orders.descriptors(), *duty.skill.descriptors())
-    try:
-        worker = ProcessWorker(context, place, seed, duty, descriptors)
-    finally:
-        duty.skill.hand_over()
+    return ProcessWorker(context, place, seed, duty, descriptors, partial(_hand_over, duty))
+
+
+def _hand_over(duty: Duty) -> None:
+    duty.skill.hand_over()
     duty.port.hand_over()
     duty.orders.hand_over()
-    return worker

@@ -6,9 +6,10 @@ import bisect
 import mmap
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from operator import methodcaller
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,38 @@ class Lease(weakref.ref[Base]):
     status: int
 
 
+class _Read(weakref.ref[Base]):
+    """Frees a block whose last view has died.
+
+    Not one line of Python runs then: Ctrl-C would be raised in it, and what is raised in the callback of a weak
+    reference is lost. The callback writes this reference itself into the status byte, as a number: 0.
+    """
+
+    __slots__ = ()
+    __index__ = int
+
+
+class _ReadAfter(weakref.ref[Base]):
+    """Gives the pages of a block back, when its last view has died after its worker has: again without any Python."""
+
+    __slots__ = ("madvise",)
+    madvise: Callable[..., None]
+
+
+class _Freeing(dict[int, Callable[[_Read], None]]):
+    """By status byte: what frees the block."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+
+    def __missing__(self, status: int) -> Callable[[_Read], None]:
+        free = self[status] = cast(Callable[[_Read], None], partial(self._memory.__setitem__, status))
+        return free
+
+
+_readers: Final[weakref.WeakSet[ArenaReader]] = weakref.WeakSet()
+
+
 class ArenaReader:
     """The consumer's end: gives out arrays that read, and may write, a block in place."""
 
@@ -46,10 +79,10 @@ class ArenaReader:
         self._memory = memory
         self._classes = classes
         self._pid = os.getpid()
-        self._leases: dict[int, Lease] = {}  # by status byte
-        self._last: dict[int, tuple[int, int]] = {}  # by status byte: what is still read after the worker has ended
-        # Leases may die when the interpreter has already emptied the modules.
-        self._madvise = partial(memory.madvise, GIVE_BACK)
+        self._freeing = _Freeing(memory)
+        self._leases: dict[int, _Read] = {}  # by status byte; of dead ones, too, until the block is read again
+        self._last: list[_ReadAfter] = []  # what is still read after the worker has ended
+        _readers.add(self)
 
     def leases(
         self, blocks: Iterable[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
@@ -59,11 +92,10 @@ class ArenaReader:
         A block is free again when the last view of its array has died.
         """
         arrays: list[NDArray[Any]] = []
-        memory, leases, free = self._memory, self._leases, self._free
+        memory, leases, freeing = self._memory, self._leases, self._freeing
         for status, start in blocks:
             base = Base(shape, dtype, memory, start, None, order)  # keywords would take as long again
-            lease = leases[status] = Lease(base, free)
-            lease.status = status
+            leases[status] = _Read(base, freeing[status])
             arrays.append(base.view(np.ndarray))
         return arrays
 
@@ -75,26 +107,31 @@ class ArenaReader:
         """Nothing refers to what was read any more."""
         self._memory[status] = 0
 
-    def _free(self, lease: Lease) -> None:
-        if os.getpid() == self._pid:
-            del self._leases[lease.status]
-            self._memory[lease.status] = 0
-            if lease.status in self._last:
-                self._forget(self._last[lease.status])
-
     def worker_ended(self) -> None:
         """Nobody gives idle pages back any more: do it here, now, and as the last leases die."""
         if os.getpid() != self._pid:
             return
-        self._last = {status: self._span(status) for status in list(self._leases)}
+        spans = []
+        for status, lease in sorted(self._leases.items()):
+            base = lease()
+            if base is not None:
+                start, end = self._span(status)
+                last = _ReadAfter(base, methodcaller("madvise", GIVE_BACK, start, end - start))
+                last.madvise = self._memory.madvise
+                self._last.append(last)
+                spans.append((start, end))
+            del base  # whose pages go now, if it was the last that held it
+        self._leases.clear()
         start = self._classes[0].start
-        for begin, end in (*sorted(self._last.values()), (len(self._memory), 0)):
+        for begin, end in (*sorted(spans), (len(self._memory), 0)):
             if begin > start:
-                self._forget((start, begin))
+                self._memory.madvise(GIVE_BACK, start, begin - start)
             start = end
-        for status, span in self._last.items():
-            if status not in self._leases:  # it died in another thread, before this began
-                self._forget(span)
+
+    def forget(self) -> None:
+        """In a forked child: it drops copies, and what it drops is still read by its parent."""
+        self._leases.clear()
+        self._last.clear()
 
     def _span(self, status: int) -> tuple[int, int]:
         """Where the block with that status byte begins and ends."""
@@ -102,9 +139,15 @@ class ArenaReader:
         start = kind.start + (status - kind.status) * kind.size
         return start, start + kind.size
 
-    def _forget(self, span: tuple[int, int]) -> None:
-        self._madvise(span[0], span[1] - span[0])
-
     def num_leases(self) -> int:
         """How many blocks are read at present."""
-        return len(self._leases)
+        return sum(lease() is not None for lease in [*self._leases.values(), *self._last])
+
+
+def _forked() -> None:
+    for reader in list(_readers):
+        reader.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -187,8 +187,9 @@ class Outbox:
         elif took > _LONG:
             self._target = max(1, count // 2)
         if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory):
-            self._flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
-            self._flusher.start()
+            flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
+            flusher.start()  # may raise: then there is none to be joined
+            self._flusher = flusher
 
     def _encode_when_there_is_room(self, dp: Any) -> Any:
         """The arena is full. While the consumer has anything of ours, it will give blocks back: wait.

@@ -3,7 +3,8 @@
 Guarantees:
 
 - The directory is fresh and has mode 0700: a process of another user cannot connect. It is removed once every worker
-  has connected, so nobody can connect afterwards, and nothing is left behind if the main process is killed.
+  has connected, so nobody can connect afterwards. If the main process is killed before, the next start of a runner
+  removes it, or a worker that finds itself without its parent as it starts: see `scratch`.
 - A message without the token of this run is refused before anything in it is unpickled.
 - Nothing is bounded by ZeroMQ's high-water marks, which count neither bytes nor what the peer has queued: both are off,
   and `Credit` is the bound.
@@ -15,16 +16,15 @@ import logging
 import math
 import os
 import select
-import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import zmq
 
 from dataflow.descriptors import Descriptor
-from dataflow.scratch import fresh_directory
+from dataflow.scratch import PrivateDirectory
 from dataflow.transport.messages import Message, new_token, pack, unpack
 
 __all__ = ["SocketChannel"]
@@ -52,31 +52,31 @@ class SocketChannel:
         return _SocketReceiver(self._address, self._directory, self._token, self._num_workers)
 
     def close(self) -> None:
-        _remove(self._directory)
+        self._directory.close()
 
 
-def _address_in(directory: str) -> str:
-    return f"ipc://{os.path.join(directory, _NAME)}"
+def _address_in(directory: PrivateDirectory) -> str:
+    return f"ipc://{os.path.join(directory.path, _NAME)}"
 
 
-def _remove(directory: str) -> None:
-    with suppress(OSError):  # ZeroMQ removes it too
-        os.unlink(os.path.join(directory, _NAME))
-    with suppress(OSError):
-        os.rmdir(directory)
+def _private_directory() -> PrivateDirectory:
+    return PrivateDirectory(_NAME, zmq.IPC_PATH_MAX_LEN)
 
 
-def _private_directory() -> str:
-    """A fresh directory of mode 0700 whose path leaves room for a socket's name."""
-    for parent in (None, "/tmp"):
-        directory = fresh_directory(parent)
-        if len(os.fsencode(directory)) + len("/" + _NAME) <= zmq.IPC_PATH_MAX_LEN:
-            return directory
-        os.rmdir(directory)
-    raise OSError(
-        f"the path of a socket may have {zmq.IPC_PATH_MAX_LEN} bytes, and neither {tempfile.gettempdir()} nor /tmp "
-        "leaves room for one. Set TMPDIR to a shorter path"
-    )
+@contextmanager
+def _undone(context: zmq.Context[Any]) -> Iterator[None]:
+    """If the block raises, its sockets are closed, with `context`: else whoever collects it would wait for them.
+
+    Raises:
+        OSError: ZeroMQ has no descriptors left, or says of anything else that the system refuses it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        context.destroy(linger=0)
+        if isinstance(error, zmq.ZMQError):
+            raise OSError(error.errno, f"ZeroMQ says {error}") from error
+        raise
 
 
 class _SocketPort:
@@ -98,6 +98,10 @@ class _SocketSender:
     def __init__(self, address: str, token: bytes) -> None:
         self._token = token
         self._context = zmq.Context()
+        with _undone(self._context):
+            self._open(address)
+
+    def _open(self, address: str) -> None:
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)  # where it is dropped without `close`, nothing waits
@@ -116,15 +120,16 @@ class _SocketSender:
 
 
 class _SocketReceiver:
-    def __init__(self, address: str, directory: str, token: bytes, num_workers: int) -> None:
+    def __init__(self, address: str, directory: PrivateDirectory, token: bytes, num_workers: int) -> None:
         self._directories = [directory]
         self._token = token
         self._num_workers = num_workers
         self._warned = False
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PULL)
-        self._socket.set_hwm(0)
-        self._socket.bind(address)
+        with _undone(self._context):
+            self._socket = self._context.socket(zmq.PULL)
+            self._socket.set_hwm(0)
+            self._socket.bind(address)
         self._fd = int(self._socket.getsockopt(zmq.FD))  # tells that something has happened, not what
         self._is_empty = False  # nothing was there, and the descriptor has told nothing since
         self._poll = select.poll()
@@ -178,7 +183,7 @@ class _SocketReceiver:
     def everyone_connected(self) -> None:
         # The socket lives on without its name.
         while self._directories:
-            _remove(self._directories.pop())
+            self._directories.pop().close()
 
     def stop(self) -> None:
         """A PUSH socket never waits to be read."""

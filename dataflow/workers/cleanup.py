@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from multiprocessing import util
 from typing import Protocol
 
+from dataflow.interrupts import signals_deferred
+
 __all__ = ["close_at_exit"]
 
 
@@ -45,6 +47,6 @@ def close_at_exit(resource: Closeable) -> None:
 
 
 def _close_all() -> None:
-    with ExitStack() as last:  # each is closed even if another raises
+    with signals_deferred(), ExitStack() as last:  # each is closed even if another raises
         for resource in list(_AT_EXIT.open):
             last.callback(resource.close)

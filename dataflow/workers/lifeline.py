@@ -4,6 +4,8 @@ The parent holds the write end of a pipe and never writes. The worker asks the k
 becomes readable, that is, at end-of-file. This works while a C extension holds the interpreter's lock, and under fork,
 forkserver and spawn alike. Not PR_SET_PDEATHSIG: it follows the *thread* that forked, and misses forkserver. Not
 getppid: under forkserver the parent is the server.
+
+A worker that starts when its parent is gone already removes first what that has left in the temporary directory.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import signal
 import threading
 
 from dataflow.descriptors import Descriptor
+from dataflow.scratch import sweep
 
 __all__ = ["hold_on"]
 
@@ -31,6 +34,7 @@ def hold_on(lifeline: Descriptor) -> None:
         ended = select.poll()  # not select, which knows no descriptor above 1023
         ended.register(lifeline.fd, select.POLLIN)
         if ended.poll(0):
+            sweep()
             os.kill(os.getpid(), signal.SIGKILL)
     else:  # other systems than Linux: a thread, which needs the interpreter's lock
         threading.Thread(target=_watch, args=(lifeline,), name="dataflow-lifeline", daemon=True).start()

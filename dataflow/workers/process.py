@@ -7,11 +7,13 @@ import multiprocessing
 import os
 import random
 import signal
+import stat
 import sys
 import threading
+import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
@@ -21,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.descriptors import Descriptor, handing_over, pipe
+from dataflow.interrupts import signals_deferred
 from dataflow.pickling import main_importable
 from dataflow.scratch import adopt_prefix, new_prefix, remove_left
 from dataflow.workers.allocation import keep_freed_memory
@@ -31,11 +34,11 @@ from dataflow.workers.place import WorkerInfo, entering
 __all__ = ["ProcessWorker", "end_if_main_is_imported", "seed_globals"]
 
 _OUR_THREADS: Final = "dataflow-"
-_KILL_TIMEOUT: Final = 5.0
+_KILL_TIMEOUT: Final = 1.5
 
 
 class ProcessWorker:
-    """One process, from its start to its end.
+    """One process, from its start to its end. Made first and started later: so its owner knows it before it runs.
 
     Args:
         context: A multiprocessing context: the start method.
@@ -43,6 +46,7 @@ class ProcessWorker:
         seed: Words that seed `random` and `numpy.random` in the process.
         body: What runs in it: picklable unless the start method is fork.
         descriptors: What the body needs of this process's descriptors.
+        after_start: Called when it runs, or could not be started: closes what only the worker holds.
     """
 
     def __init__(
@@ -52,67 +56,93 @@ class ProcessWorker:
         seed: Sequence[int],
         body: Callable[[], None],
         descriptors: Sequence[Descriptor],
+        after_start: Callable[[], None] | None = None,
     ) -> None:
         self.place = place
-        self._held, self._lifeline = pipe()
+        self.pid: int | None = None
+        self.sentinel: int | None = None
+        self._context = context
+        self._seed = tuple(seed)
+        self._body: Callable[[], None] | None = body
+        self._descriptors = descriptors
+        self._after_start = after_start
         self._prefix = new_prefix()
-        self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+        self._lifeline: Descriptor | None = None
+        self._process: BaseProcess | None = None  # None until it runs
+
+    def start(self) -> None:
+        """Start the process. If that fails, nothing of it is left."""
+        if self._context.get_start_method() != "fork":
+            resource_tracker.ensure_running()  # else the first start does it, and lets interrupts through meanwhile
+        with signals_deferred():
+            held, self._lifeline = pipe()
+            try:
+                self._process = self._started(held)
+            except BaseException as error:
+                self._lifeline.close()
+                _close_half_started(error)
+                raise
+            finally:
+                held.close()
+                self._body = None
+                if self._after_start is not None:
+                    self._after_start()
+            self.pid, self.sentinel = self._process.pid, self._process.sentinel
+
+    def _started(self, held: Descriptor) -> BaseProcess:
+        process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
             target=_main,
-            args=(self._held, self._prefix, place, tuple(seed), body),
-            name=f"dataflow-worker-{place.index}",
+            args=(held, self._prefix, self.place, self._seed, self._body),
+            name=f"dataflow-worker-{self.place.index}",
         )
         # Daemonic processes may have no children; runners nest. The lifeline does what the flag would do.
-        self._process.daemon = False
-        if context.get_start_method() != "fork":
-            resource_tracker.ensure_running()  # else the first start does it, and lets interrupts through meanwhile
-        try:
-            with (
-                handing_over(self._held, *descriptors),
-                _interrupts_blocked(),
-                _fork_warning_silenced(),
-                _children_allowed(),
-                main_importable(),
-            ):
-                self._process.start()
-        except BaseException:
-            self._lifeline.close()
-            raise
-        finally:
-            self._held.close()
-        _started.add(self._process)
-        self.pid = self._process.pid
-        self.sentinel: int | None = self._process.sentinel
+        process.daemon = False
+        with (
+            handing_over(held, *self._descriptors),
+            _interrupts_blocked(),
+            _fork_warning_silenced(),
+            _children_allowed(),
+            main_importable(),
+        ):
+            process.start()
+        _started.add(process)
+        return process
 
     def has_ended(self) -> bool:
-        """Whether it runs no more."""
-        return self.exitcode() is not None or not _exists(self.pid)
+        """Whether it runs no more, or was never started."""
+        return self._process is None or self.exitcode() is not None or not _exists(self.pid)
 
     def exitcode(self) -> int | None:
         """Negative for a signal; None while it runs, or if somebody else has collected it (`SIGCHLD` ignored)."""
-        return self._process.exitcode
+        return None if self._process is None else self._process.exitcode
 
     def state(self) -> str:
         """What the process is doing, for a message."""
+        if self._process is None:
+            return "not started"
         if self.has_ended():
             return f"pid {self.pid}, ended with exit code {self.exitcode()}"
         return f"pid {self.pid}, {_scheduler_state(self.pid)}"
 
     def join(self, timeout: float) -> bool:
         """Wait for its end, `timeout` seconds at most; whether it has ended."""
-        self._process.join(timeout)
+        if self._process is not None:
+            self._process.join(timeout)
         return self.has_ended()
 
     def kill(self) -> bool:
         """End it whatever it is doing; its own workers go with it. False if even the kernel cannot end it."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
         return self.join(_KILL_TIMEOUT)
 
     def release(self) -> None:
         """Give back what the operating system keeps of it. One that is alive ends by that, and needs a second call."""
         exitcode = self.exitcode()  # asked before: the lifeline kills at once
-        self._lifeline.close()
-        if exitcode is not None:
+        if self._lifeline is not None:
+            self._lifeline.close()
+        if self._process is not None and exitcode is not None:
             self._process.close()
         if exitcode:
             remove_left(self._prefix)
@@ -129,6 +159,44 @@ def end_if_main_is_imported() -> None:
             with suppress(Exception):
                 stream.flush()
         os._exit(NO_GUARD)
+
+
+def _close_half_started(error: BaseException) -> None:
+    """Close what `multiprocessing` had opened for a process that it could not start: its own code forgets some.
+
+    Args:
+        error: What its code raised. The frames that it came through know what was open.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_name
+        if not str(frame.f_globals.get("__name__")).startswith("multiprocessing."):
+            continue
+        local = frame.f_locals
+        if name == "connect_to_new_process" and "child_r" not in local:  # else it has closed them itself
+            _close_pipes(local, "parent_r", "child_w")
+        elif name == "_launch":
+            popen = local.get("self")
+            finalizer = getattr(popen, "finalizer", None)
+            if finalizer is not None:
+                finalizer()
+            elif "w" in local:  # of the fork server
+                _close_pipes({"w": local["w"], "sentinel": getattr(popen, "sentinel", -1)}, "w", "sentinel")
+            else:
+                _close_pipes(local, "parent_r", "child_w", "child_r", "parent_w")
+            pid = getattr(popen, "pid", None)
+            if pid is not None:  # it runs, and nobody would collect it
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+
+def _close_pipes(local: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        fd = local.get(name)
+        if isinstance(fd, int):
+            with suppress(OSError):
+                if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                    os.close(fd)
 
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()

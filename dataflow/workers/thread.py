@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from dataflow.interrupts import signals_deferred
 from dataflow.workers.place import WorkerInfo, entering
 
 __all__ = ["ThreadWorker"]
 
 
 class ThreadWorker:
-    """One thread, from its start to its end. It cannot be killed: see `kill`."""
+    """One thread, from its start to its end: made first and started later. It cannot be killed: see `kill`."""
 
     pid: int | None = None
     sentinel: int | None = None
@@ -21,10 +22,14 @@ class ThreadWorker:
         self._thread = threading.Thread(
             target=_main, args=(place, body), name=f"dataflow-worker-{place.index}", daemon=True
         )
-        self._thread.start()
+
+    def start(self) -> None:
+        """Start the thread."""
+        with signals_deferred():
+            self._thread.start()
 
     def has_ended(self) -> bool:
-        """Whether it runs no more."""
+        """Whether it runs no more, or was never started."""
         return not self._thread.is_alive()
 
     def exitcode(self) -> int | None:
@@ -37,7 +42,8 @@ class ThreadWorker:
 
     def join(self, timeout: float) -> bool:
         """Wait for its end, `timeout` seconds at most; whether it has ended."""
-        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
         return self.has_ended()
 
     def kill(self) -> bool:

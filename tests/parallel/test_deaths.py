@@ -20,6 +20,8 @@ import pytest
 from dataflow import (
     DataFlow,
     DataFlowTerminated,
+    DataFromList,
+    MultiProcessMapData,
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
@@ -800,3 +802,27 @@ def test_a_second_interrupt_while_the_workers_are_given_time_leaves_none_of_them
     with pytest.raises(Interrupted):
         runner.close()
     assert not descendants() - before
+
+
+def refuse_threads():
+    """As where no thread can be started any more."""
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    threading.Thread.start = start
+
+
+def test_a_worker_that_can_start_no_thread_tells_so():
+    with (
+        MultiProcessMapData(
+            DataFromList([[k] for k in range(20)], shuffle=False),
+            1,
+            lambda dp: dp,
+            strict=True,
+            worker_init=refuse_threads,
+            timeout=LIMIT,
+        ) as df,
+        pytest.raises(RuntimeError, match="can't start new thread"),
+    ):
+        list(df)

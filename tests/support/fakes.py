@@ -219,6 +219,9 @@ class FakeWorker:
         self.on_join: Callable[[], None] = lambda: None
         self.story: list[str] = []
 
+    def start(self) -> None:
+        """It runs from the beginning."""
+
     def has_ended(self) -> bool:
         return self.code is not None
 

@@ -30,7 +30,9 @@ def tell(end, what):
 
 def start(method, body, *descriptors, seed=(1, 2), index=0, count=1):
     context = multiprocessing.get_context(method)
-    return ProcessWorker(context, place_of(index, count), seed, body, descriptors)
+    worker = ProcessWorker(context, place_of(index, count), seed, body, descriptors)
+    worker.start()
+    return worker
 
 
 def told(method, what, **options):

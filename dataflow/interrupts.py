@@ -1,0 +1,192 @@
+"""Defer signals: run a section that must not be interrupted half-way, then deliver what arrived.
+
+Python runs signal handlers in the main thread, between any two of its instructions. Ctrl-C raises there: also between
+the call that opened a descriptor or started a process and the assignment that remembers it. Guarantees:
+
+- Within `signals_deferred`, in the main thread, no handler runs. What arrived is delivered as the outermost section
+  ends, each signal once. If the section raises, its exception is the context of what a handler raises.
+- `deliver_signals` is a point within a section at which nothing is half done: what arrived is delivered there.
+- In a finaliser, where nothing can be raised, the signal is sent once more, a moment later (``later=True``).
+- Whoever waits within a section waits for at most two seconds, and asks `signal_arrived` meanwhile. If something takes
+  longer nevertheless, the same signal delivered once more, a second later, interrupts it where it stands.
+- Only handlers written in Python are deferred: the default action, an ignored signal and a handler installed by a C
+  library stay what they are. A handler that is exchanged within a section stays.
+- A forked child has the handlers of its parent, and defers nothing.
+
+Not by a mask: it holds for one thread, the kernel hands the signal to another (`import numpy` makes some), and Python
+runs the handler in the main thread all the same.
+
+Races. Installing several handlers is not atomic, so a handler that raises may interrupt it. It does no harm: a handler
+of ours which is left in place calls the one that it replaced, because only `depth`, set last and cleared first, decides
+whether a signal is deferred; and what it replaced is noted before it is installed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+__all__ = ["deliver_signals", "signal_arrived", "signals_deferred"]
+
+_AGAIN: Final = 1.0  # seconds after which a signal that arrives once more is not deferred
+_MOMENT: Final = 0.005  # seconds, in which a finaliser ends
+_SIGNALS: Final = tuple(sorted(signal.valid_signals()))
+
+_Handler = Callable[[int, FrameType | None], Any]
+
+
+class _Deferral:
+    """What the main thread defers: one for the process, since only one thread has handlers."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # sections that are entered, one within the other
+        self.replaced: dict[int, _Handler] = {}  # by signal: the handler in whose place `_record` is
+        self.arrived: dict[int, float] = {}  # by signal: when it arrived first, in the order of arrival
+
+
+_deferral: Final = _Deferral()
+
+
+class signals_deferred:
+    """Within the block no signal handler interrupts this thread; after it, handlers run for what arrived.
+
+    Blocks may be nested, which costs next to nothing; the outermost one takes some ten microseconds. In other threads
+    than the main thread it does nothing.
+
+    Args:
+        later: The block is part of a finaliser, or of a generator that is dropped, where Python reports exceptions and
+            goes on. So what arrived is sent to this process once more, a moment after the block.
+    """
+
+    __slots__ = ("_is_entered", "_later")
+
+    def __init__(self, *, later: bool = False) -> None:
+        self._later = later
+
+    def __enter__(self) -> None:
+        self._is_entered = threading.current_thread() is threading.main_thread() and _enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._is_entered:
+            _leave(later=self._later)
+
+
+def signal_arrived() -> bool:
+    """Whether a signal waits for the end of the section: then the section should end soon."""
+    return bool(_deferral.arrived) and threading.current_thread() is threading.main_thread()
+
+
+def deliver_signals() -> None:
+    """Run the handlers of what arrived since the section began. They may raise."""
+    if _deferral.arrived and threading.current_thread() is threading.main_thread():
+        _deliver()
+
+
+def _enter() -> bool:
+    deferral = _deferral
+    if deferral.depth:
+        deferral.depth += 1
+        return True
+    try:
+        for signum in _SIGNALS:
+            handler = signal.getsignal(signum)
+            if callable(handler) and handler is not _record:
+                deferral.replaced[signum] = handler
+                signal.signal(signum, _record)
+    except BaseException as error:
+        _restore()
+        if isinstance(error, ValueError) and "main thread" in str(error):
+            return False  # the thread that Python was started in is another: no handler runs here
+        raise
+    deferral.depth = 1
+    return True
+
+
+def _leave(*, later: bool) -> None:
+    deferral = _deferral
+    if deferral.depth != 1:  # 0: this is a forked child, which defers nothing
+        deferral.depth = max(0, deferral.depth - 1)
+        return
+    deferral.depth = 0
+    try:
+        _restore()
+    finally:
+        if later:
+            _send_later()
+        else:
+            _deliver()
+
+
+def _send_later() -> None:
+    arrived = tuple(_deferral.arrived)
+    if not arrived:
+        return
+    thread = threading.Thread(target=_send, args=(arrived,), name="dataflow-signals", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads: then here and now
+        _deliver()
+    else:
+        _deferral.arrived.clear()
+
+
+def _send(signums: tuple[int, ...]) -> None:
+    time.sleep(_MOMENT)
+    for signum in signums:
+        signal.pthread_kill(threading.main_thread().ident or 0, signum)
+
+
+def _restore() -> None:
+    for signum, handler in list(_deferral.replaced.items()):
+        if signal.getsignal(signum) is _record:
+            signal.signal(signum, handler)
+        _deferral.replaced.pop(signum, None)
+
+
+def _record(signum: int, frame: FrameType | None) -> None:
+    """The handler of every deferred signal."""
+    deferral = _deferral
+    now = time.monotonic()
+    if deferral.depth and now - deferral.arrived.setdefault(signum, now) < _AGAIN:
+        return
+    deferral.arrived.pop(signum, None)
+    handler = deferral.replaced.get(signum)
+    if handler is not None:
+        handler(signum, frame)
+
+
+def _deliver() -> None:
+    """Run the handler of each signal that arrived, also if that of another raises."""
+    deferral = _deferral
+    signum = next(iter(deferral.arrived), None)
+    if signum is None:
+        return
+    del deferral.arrived[signum]
+    handler: Any = signal.getsignal(signum)
+    if handler is _record:
+        handler = deferral.replaced.get(signum)
+    try:
+        if callable(handler):
+            handler(signum, inspect.currentframe())
+    finally:
+        _deliver()
+
+
+def _forget() -> None:
+    """In a forked child: what arrived is for the parent."""
+    _deferral.arrived.clear()
+    if _deferral.depth:
+        _deferral.depth = 0
+        _restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,258 @@
+"""Ctrl-C at every line of ours, and a failure of every call that takes something from the system."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+
+import numpy as np
+import pytest
+
+import dataflow
+from dataflow import (
+    BackgroundProc,
+    DataFromList,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    RemoteDataZMQ,
+    SharedMem,
+    SharedQ,
+)
+from tests.support.interrupts import (
+    Refuser,
+    Scenario,
+    check_interrupt,
+    check_refusal,
+    failures_of,
+    no_descriptor,
+    points_of,
+    run,
+    spread,
+)
+from tests.support.waits import LIMIT
+
+ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
+SIZE = 6
+QUICK_POINTS = 40
+QUICK_CALLS = 8
+FULL_ENDS = 3  # of each scenario
+EXPECTED = [[k] for k in range(SIZE)]
+
+
+def numbers():
+    return DataFromList(EXPECTED, shuffle=False)
+
+
+def same(dp):
+    return dp
+
+
+def two_passes(df):
+    """Two passes, of which the first is broken off."""
+    for _ in df:
+        break
+    return [[*map(int, dp)] for dp in df]
+
+
+def batches(df):
+    return [dp[0].tolist() for dp in df]
+
+
+def arange():
+    return np.arange(5)
+
+
+def results(background):
+    return [background.get(LIMIT)[0].tolist() for _ in range(3)]
+
+
+def fill(handles, shapes, number):
+    SharedMem.shm2ndarray(handles[0], shapes[0])[:] = number
+
+
+def jobs(queue):
+    for number in range(2):
+        queue.startproc([np.int64], [(3,)], fill, (number,))
+    return [queue.get(LIMIT)[0].tolist() for _ in range(2)]
+
+
+SENDER = """
+import sys
+from dataflow import DataFromList, DataFlowError, send_dataflow_zmq
+while True:
+    try:
+        send_dataflow_zmq(DataFromList([[k] for k in range(6)], shuffle=False), sys.argv[1], bind=True, timeout=120)
+    except DataFlowError:
+        pass
+"""
+
+
+class Senders:
+    """A program that sends the numbers to whoever connects, again and again; started when it is needed."""
+
+    address = ""
+
+
+def receiver():
+    return RemoteDataZMQ(Senders.address, bind=False, num_senders=1, timeout=LIMIT)
+
+
+def received(df):
+    return [[int(k) for k in dp] for dp in df]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def senders():
+    Senders.address = f"ipc://{tempfile.mkdtemp(prefix='df-sender')}/s"
+    with subprocess.Popen(
+        [sys.executable, "-c", SENDER, Senders.address], env={**os.environ, "PYTHONPATH": ROOT}
+    ) as program:
+        yield
+        program.kill()
+    shutil.rmtree(os.path.dirname(Senders.address.removeprefix("ipc://")))
+
+
+def is_not_closed(thing):
+    """It is dropped by whoever has it."""
+
+
+SCENARIOS = (
+    Scenario("process", lambda: MultiProcessRunner(numbers(), 2, 1, timeout=LIMIT), list, EXPECTED, goes_on=False),
+    Scenario(
+        "process-strict",
+        lambda: MultiProcessRunner(numbers(), 2, 2, strict=True, timeout=LIMIT),
+        two_passes,
+        EXPECTED,
+    ),
+    Scenario("zmq", lambda: MultiProcessRunnerZMQ(numbers(), 1, timeout=LIMIT), list, EXPECTED, goes_on=False),
+    Scenario(
+        "zmq-strict", lambda: MultiProcessRunnerZMQ(numbers(), 2, strict=True, timeout=LIMIT), two_passes, EXPECTED
+    ),
+    Scenario("thread", lambda: MultiThreadRunner(numbers, 2, 1, timeout=LIMIT), list, EXPECTED, goes_on=False),
+    Scenario(
+        "thread-strict", lambda: MultiThreadRunner(numbers, 2, 2, strict=True, timeout=LIMIT), two_passes, EXPECTED
+    ),
+    Scenario(
+        "process-map",
+        lambda: MultiProcessMapData(numbers(), 2, same, buffer_size=4, strict=True, timeout=LIMIT),
+        two_passes,
+        EXPECTED,
+    ),
+    Scenario(
+        "thread-map",
+        lambda: MultiThreadMapData(numbers(), 2, same, buffer_size=4, strict=True, timeout=LIMIT),
+        two_passes,
+        EXPECTED,
+    ),
+    Scenario(
+        "map-and-batch",
+        lambda: MultiProcessMapAndBatchData(numbers(), 2, same, 3, buffer_size=4, strict=True, timeout=LIMIT),
+        batches,
+        [[0, 1, 2], [3, 4, 5]],
+    ),
+    Scenario("background", lambda: BackgroundProc(arange), results, [[0, 1, 2, 3, 4]] * 3, BackgroundProc.reset),
+    Scenario("queue", SharedQ, jobs, [[0, 0, 0], [1, 1, 1]], goes_on=False),
+    Scenario("receiver", receiver, received, EXPECTED, goes_on=False),
+    Scenario(
+        "dropped",
+        lambda: MultiProcessRunnerZMQ(numbers(), 1, timeout=LIMIT),
+        list,
+        EXPECTED,
+        end=is_not_closed,
+        goes_on=False,
+    ),
+)
+
+
+@cache
+def points(scenario):
+    return points_of(scenario)
+
+
+each_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+
+
+@pytest.mark.slow
+@each_scenario
+def test_ctrl_c_at_any_line_is_raised_and_leaves_nothing(scenario):
+    chosen = list(enumerate(spread(points(scenario), QUICK_POINTS)))
+    assert failures_of(lambda case: check_interrupt(scenario, case[1], closes=case[0] % 2 == 0), chosen) == []
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "used-again"])
+@each_scenario
+def test_ctrl_c_at_every_line_is_raised_and_leaves_nothing(scenario, closes):
+    assert failures_of(lambda point: check_interrupt(scenario, point, closes=closes), points(scenario)) == []
+
+
+def num_calls(scenario):
+    run(scenario)
+    refuser = Refuser(1 << 30, no_descriptor())
+    with refuser.active():
+        run(scenario)
+    return refuser.num_calls
+
+
+each_closed = pytest.mark.parametrize("scenario", [case for case in SCENARIOS if case.name != "dropped"], ids=str)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [no_descriptor, MemoryError], ids=["EMFILE", "MemoryError"])
+@each_closed
+def test_a_call_that_the_system_refuses_leaves_nothing(scenario, error):
+    chosen = spread(range(1, num_calls(scenario) + 1), QUICK_CALLS)
+    assert failures_of(lambda number: check_refusal(scenario, number, error()), chosen) == []
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("error", [no_descriptor, MemoryError], ids=["EMFILE", "MemoryError"])
+@each_closed
+def test_every_call_that_the_system_refuses_leaves_nothing(scenario, error):
+    numbers = range(1, num_calls(scenario) + 1)
+    assert failures_of(lambda number: check_refusal(scenario, number, error()), numbers) == []
+
+
+def check_end(scenario, point):
+    """An interpreter that is interrupted at `point`, and closes nothing, ends, and its workers with it."""
+    code = "import sys; from tests.support.interrupts import interrupt_here; interrupt_here(*sys.argv[1:])"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code, __name__, scenario.name, point[0], str(point[1])],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": ROOT},
+    )
+    try:
+        _, said = program.communicate(timeout=LIMIT)
+        # It may never come to this line: what happens depends on time.
+        assert program.returncode == 0 or "KeyboardInterrupt" in said
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+            raise AssertionError("a worker outlives the interpreter")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS[:3], ids=str)
+def test_an_interpreter_that_is_interrupted_ends(scenario):
+    every = points(scenario)
+    check_end(scenario, every[len(every) // 3])
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@each_scenario
+def test_an_interpreter_that_is_interrupted_anywhere_ends(scenario):
+    assert failures_of(lambda point: check_end(scenario, point), spread(points(scenario), FULL_ENDS)) == []
