@@ -100,6 +100,11 @@ class Traits:
         return self._df_remote_inputs and not self._df_indexed
 
     @property
+    def _df_ends_if_strict(self) -> bool:
+        """Whether this node makes passes endless, and would not with ``strict=True``."""
+        return False
+
+    @property
     def _df_grain(self) -> int:
         """How many consecutive indexes share work: blocks that are a multiple of it do nothing twice."""
         return 1

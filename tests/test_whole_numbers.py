@@ -24,7 +24,7 @@ def test_whole_numbers_become_ints(value):
 
 @pytest.mark.parametrize("value", [2.5, float("inf"), float("nan"), np.float32(0.5)])
 def test_fractions_are_refused_with_the_name_and_the_cure(value):
-    with pytest.raises(TypeError, match=rf"Owner: size is an integer from 1, got .*: round it"):
+    with pytest.raises(TypeError, match=r"Owner: size is an integer from 1, got .*: round it"):
         whole_number("Owner", "size", value, 1, ": round it")
 
 

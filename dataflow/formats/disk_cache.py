@@ -23,6 +23,7 @@ from dataflow.formats.tfrecord import RecordReader, writing
 from dataflow.life import life_of, terminated
 from dataflow.passes import known_length, open_flow, walk
 from dataflow.seeding import Stream
+from dataflow.transforms.arguments import require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions
 
 __all__ = ["DiskCacheData"]
@@ -92,11 +93,7 @@ class DiskCacheData(ProxyDataFlow):
                 "read one, use load of LMDBSerializer, TFRecordSerializer, NumpySerializer or HDF5Serializer"
             )
         super().__init__(ds)
-        if ds._df_endless:
-            raise ValueError(
-                f"DiskCacheData keeps a whole pass, but a pass of {type(ds).__name__} never ends: cache its input "
-                "instead, or cut it with FixedSizeData"
-            )
+        require_end(ds, "DiskCacheData", "keeps a whole pass")
         _require_whole_passes(ds)
         self.path = os.fspath(path)
         self.pickle = pickle

@@ -29,6 +29,7 @@ from dataflow.descriptors import Descriptor
 from dataflow.errors import NotStorable
 from dataflow.formats.loading import PathLike
 from dataflow.passes import known_length
+from dataflow.transforms.arguments import require_end
 
 __all__ = ["Bar", "alone", "named", "replacing", "saved_pass"]
 
@@ -50,10 +51,7 @@ def saved_pass(df: Any, owner: str) -> Iterator[tuple[int, Any]]:
         ValueError: A pass of it never ends.
     """
     ds: DataFlow = require_flow(df, f"{owner}.save")
-    if ds._df_endless:
-        raise ValueError(
-            f"{owner}.save writes one pass, and a pass of {type(ds).__name__} never ends: cut it with FixedSizeData"
-        )
+    require_end(ds, f"{owner}.save", "writes one pass")
     with Bar(total=known_length(ds), unit="dp", delay=1, desc="saving") as bar:
         for number, dp in enumerate(ds):
             yield number, dp

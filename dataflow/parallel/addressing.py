@@ -11,7 +11,6 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,21 +37,16 @@ class Addressed(Staffed):
         """What is at these indexes, made in the calling process."""
         raise NotImplementedError
 
-    def _df_steps_of_block(
-        self, engine: Any, block: NDArray[np.int64], stream: Stream
-    ) -> Iterator[Iterator[Any]] | None:
-        """Ask the workers for a block: its datapoints, in chunks, with holes. None where they cannot be asked."""
+    def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
+        """Ask the workers for a block: its datapoints, with holes. None where they cannot be asked."""
         raise NotImplementedError
 
     def _df_at_work(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """What is at these indexes, made by the workers where they can be asked."""
         for block in blocks:
             engine = None if picked_here() or len(block) < 2 else self._free_engine(stream)
-            chunks = None if engine is None else self._df_steps_of_block(engine, block, stream)
-            if chunks is None:
-                yield from self._df_at_home([block], stream)
-            else:
-                yield from chain.from_iterable(chunks)
+            made = None if engine is None else self._df_steps_of_block(engine, block, stream)
+            yield from self._df_at_home([block], stream) if made is None else made
 
     def _free_engine(self, stream: Stream) -> Passing | None:
         life = life_of(self)

@@ -5,6 +5,8 @@ Guarantees:
 - Nothing waits without a limit: the consumer looks at its workers whenever nothing comes, and every half second while
   others deliver.
 - Drain before you judge: what a worker had sent before it died or failed is handed out before its end is reported.
+- No pass ends as if nothing had happened after a worker died in it: before its end is reported, the workers are looked
+  at, and a death that was found is raised.
 - No message is lost unnoticed: whatever interrupts the engine between taking a message and entering it in the books
   (an exception, Ctrl-C) ends the run. An interrupt while it waits does no harm.
 - The later of two iterations wins. The earlier raises `NotReentrant` at its next step, and no datapoint is lost or
@@ -126,9 +128,10 @@ class Engine:
                     return self._in_hand(now)
                 self._hand_out_ended()
                 ready = self._ready()
-                if ready is None and (self._ledger.exhausted or self._plan.desk.exhausted):
+                over = ready is None and (self._ledger.exhausted or self._plan.desk.exhausted)
+                if over and not self._num_unreported_ends():
                     return None
-                news = not ready and self._step(now, silent)
+                news = not ready and self._step(now, silent or over)
                 if news and ready is None:
                     ready = self._ready()
                 if ready:
@@ -141,6 +144,31 @@ class Engine:
                 if not news:
                     self._plan.credit.idle()
                     silent = not self._receiver.wait(min(_POLL, timeout or _POLL), self._watched or self._sentinels())
+
+    def end_pass(self, ticket: object) -> None:
+        """Look at the workers at the end of a pass that is complete: a death that no restart covers is raised.
+
+        `chunk` does so itself before it returns None. No-op if a later iteration took over, or the flow was closed.
+
+        Raises:
+            WorkerDied: A worker ended without an exception.
+        """
+        while os.getpid() == self._pid:
+            with self._lock:
+                if self._ticket is not ticket or self._closing:
+                    return
+                if self._num_unreported_ends() <= self._restarts.num_left:
+                    return  # what follows is for the next pass, exceptions too
+                # What is left of the chunk belongs to the next pass: it must not make the dead worker wait its turn.
+                rest, self._chunk = self._chunk, iter(())
+                try:
+                    news = self._step(time.monotonic(), silent=True)
+                    if isinstance(self._verdict, WorkerDied):
+                        self._fail(self._verdict)
+                    if not news:
+                        self._receiver.wait(_POLL, self._sentinels())
+                finally:
+                    self._chunk = rest
 
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
@@ -264,6 +292,10 @@ class Engine:
                 death = self._death(k, exitcode)  # before: it asks whether the worker had connected
                 self._ledger.dead(k)
                 self._bury(k, death)
+
+    def _num_unreported_ends(self) -> int:
+        """How many workers have ended and not said why, as far as was received: they died, or their last words come."""
+        return sum(map(self._ledger.missed, self._crew.ended()))
 
     def _bury(self, worker: int, death: WorkerDied) -> None:
         """A worker has ended, and all that it had sent was heard."""

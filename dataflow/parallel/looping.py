@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -16,12 +15,11 @@ from dataflow.parallel.terms import initialise, steps_told
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.repeating import passes_on
+from dataflow.workers.place import worker_info
 
 __all__ = ["Looped", "until_over"]
 
 T = TypeVar("T")
-
-_LOG = logging.getLogger(__name__)
 
 
 class Looped(Addressed):
@@ -35,7 +33,7 @@ class Looped(Addressed):
         raise NotImplementedError
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
-        """What comes next of the mixture, as many as a pass has."""
+        """What comes next of the mixture: of a runner as many as a pass has, of a map without end."""
         raise NotImplementedError
 
     @property
@@ -43,8 +41,8 @@ class Looped(Addressed):
         return self.strict
 
     @property
-    def _df_endless(self) -> bool:
-        return self.ds._df_endless if self.strict else known_length(self) is None
+    def _df_ends_if_strict(self) -> bool:
+        return not self.strict and not self.ds._df_endless
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.strict and self._df_endless:
@@ -53,10 +51,12 @@ class Looped(Addressed):
             return self._alive(life_of(self).continued.take(stream, begin, type(self).__name__))
         if self.strict:
             return self._df_strict_pass(p, stream)
-        length = known_length(self)
-        if length is None:
-            self._warn_endless()
-        return iter(()) if length == 0 else self._df_mixed_pass(stream)
+        life = life_of(self)
+        if not life.warned:
+            life.warned = True
+            if _is_first_worker():
+                self._df_warn_of_default()
+        return iter(()) if known_length(self) == 0 else self._df_mixed_pass(stream)
 
     def _df_passes_here(self, ds: DataFlow, stream: Stream) -> Iterator[Any]:
         """Pass after pass of `ds`, in the consumer: a loop goes on where the last one stopped."""
@@ -90,23 +90,28 @@ class Looped(Addressed):
         """The same; and whoever iterates it holds this node, as what goes on from loop to loop must not."""
         yield from datapoints
 
-    def _warn_endless(self) -> None:
-        if not life_of(self).warned:
-            life_of(self).warned = True
-            _LOG.info(
-                "%s over %s, which has no length: its passes never end. Pass strict=True for passes that end with "
-                "those of its input, leave the loop with break, or give the input a length with FixedSizeData",
-                type(self).__name__,
-                type(self.ds).__name__,
-            )
+    def _df_warn_of_default(self) -> None:
+        """Say in the log, once, what a pass without `strict` is, where that may surprise."""
+        raise NotImplementedError
+
+
+def _is_first_worker() -> bool:
+    """Whether what happens in every worker is to be logged here: in the main process, or in the first of all."""
+    here = worker_info()
+    return here is None or not any(index for index, _ in here.path)
 
 
 def until_over(
     chunks: Iterable[Iterator[Any]], engine: Passing, ticket: object, life: Life, held: object
-) -> Iterator[Iterator[Any]]:
-    """The chunks of a strict pass; `held` lives as long as somebody iterates them."""
+) -> Iterator[Any]:
+    """The datapoints of a strict pass; `held` lives as long as they are iterated.
+
+    A generator, and not `itertools.chain` over one: several threads may step it. Those that lose get a ValueError
+    ("generator already executing") and disturb nothing, while `chain` would drop its chunks then, or crash.
+    """
     try:
-        yield from chunks
+        for chunk in chunks:
+            yield from chunk
     finally:
         with signals_deferred(later=True):  # it may be dropped, after a break
             if engine.failed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from itertools import islice
 from multiprocessing.context import BaseContext
 from typing import Any, SupportsIndex
 
@@ -20,7 +19,6 @@ from dataflow.parallel.regrouping import regrouped
 from dataflow.parallel.tasking import Apply, ApplyAndBatch, Handed
 from dataflow.parallel.terms import ThreadTerms
 from dataflow.parameters import flag, function, whole_number
-from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, name_of
 from dataflow.transforms.batching import BatchData
@@ -54,9 +52,6 @@ class _MapInBatches(MultiProcessMapDataZMQ):
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return self._df_at_home(blocks, stream)  # what comes from the workers are batches
-
-    def _df_results_per_pass(self) -> int | None:
-        return None  # batches are counted above
 
 
 class MultiProcessMapAndBatchDataZMQ(BatchData):
@@ -156,10 +151,9 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         return BatchData(self._mapped, self.batch_size, self.remainder, self.use_list)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        batches = regrouped(
+        return regrouped(
             self._mapped._df_run_pass(p, stream), self.batch_size, remainder=self.remainder, use_list=self.use_list
         )
-        return batches if self._mapped.strict else islice(batches, known_length(self))
 
     @property
     def failures(self) -> list[Failure]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import operator
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
 from typing import Any, ClassVar, Final, SupportsIndex
 
 import numpy as np
@@ -96,7 +93,8 @@ class ParallelMap(Looped, MapData):
             handed = Handed(self._stride)
             node: DataFlow = self._df_worked(handed)
             if self.with_rng:
-                node = _Drawn(handed, self.func, self._df_index_rngs(stream, self._stride))
+                rngs = self._df_index_rngs(stream, None if self.ds._df_endless else self._stride)
+                node = _Drawn(handed, self.func, rngs)
             jobs.append(self._df_job(node, stream, self._df_note(k), handed))
         return jobs
 
@@ -125,14 +123,22 @@ class ParallelMap(Looped, MapData):
         """What a worker does."""
         return Apply(node, stream, note, handed)
 
-    def _df_results_per_pass(self) -> int | None:
-        """Without `strict`: how many results are a pass; None for endlessly many."""
-        return known_length(self)
-
     def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
         return Feeding(plan, stream)
 
     # -- the node ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_endless(self) -> bool:
+        return not self.strict or self.ds._df_endless
+
+    def _df_warn_of_default(self) -> None:
+        _LOG.warning(
+            "%s with strict=False (the default): its passes never end, as in tensorpack, since those of its input "
+            "follow one another. Pass strict=True for passes that end and have exactly the datapoints of MapData; or "
+            "leave the loop with break, or cut it with FixedSizeData",
+            self._df_title,
+        )
 
     @property
     def _df_continues(self) -> bool:
@@ -156,9 +162,7 @@ class ParallelMap(Looped, MapData):
             self._df_worked(self.ds)._df_at(blocks, stream) if self.with_rng else MapData._df_at(self, blocks, stream)
         )
 
-    def _df_steps_of_block(
-        self, engine: Any, block: NDArray[np.int64], stream: Stream
-    ) -> Iterator[Iterator[Any]] | None:
+    def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: what is told of failures, and drawn, depends on the index
         ticket = engine.begin_pass(int(block[0]), holes=True)
@@ -182,28 +186,21 @@ class ParallelMap(Looped, MapData):
             source = Reading(as_one_pass(self.ds._df_at(blocks, stream)))
         steps = engine.steps(ticket, source, self.timeout)
         held = None if self.ds._df_endless else self
-        return chain.from_iterable(until_over(steps, engine, ticket, life_of(self), held))
+        return until_over(steps, engine, ticket, life_of(self), held)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
-        length = self._df_results_per_pass()
         if self.num_workers == 0:
-            return islice(self._df_passes_here(self._df_worked(self.ds), stream), length)
+            return self._df_passes_here(self._df_worked(self.ds), stream)
         source = self._df_continued_by(lambda p: Reading(passes_from(self.ds, p, stream)), stream)
         engine: Feeding = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
-        return chain.from_iterable(self._mixed_chunks(engine, engine.go_on(), source, length))
+        return self._datapoints(engine, engine.go_on(), source)
 
-    def _mixed_chunks(
-        self, engine: Feeding, ticket: object, source: Iterator[Reading], length: int | None
-    ) -> Iterator[Iterator[Any]]:
-        left = sys.maxsize if length is None else length
+    def _datapoints(self, engine: Feeding, ticket: object, source: Iterator[Reading]) -> Iterator[Any]:
+        """A generator that several threads may step, as `until_over`."""
         try:
             for chunk in engine.steps(ticket, source, self.timeout):
-                here = min(left, operator.length_hint(chunk))
-                left -= here
-                yield islice(chunk, here)
-                if not left:
-                    return
+                yield from chunk
         finally:
             if engine.failed:
                 life_of(self).settle()

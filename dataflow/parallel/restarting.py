@@ -28,18 +28,21 @@ class Restarts:
     Args:
         plan: What is run; `services` holds what each worker runs at present.
         num_left: How many deaths are made good.
+
+    Attributes:
+        num_left: How many still are.
     """
 
     def __init__(self, plan: Plan, num_left: int) -> None:
         self._plan = plan
-        self._num_left = num_left
+        self.num_left = num_left
         self._num_made = 0
 
     def made_good(self, worker: int, death: WorkerDied, crew: Crew, receiver: Receiver) -> bool:
         """Start another in the place of `worker`; False if there were too many deaths."""
-        if not self._num_left:
+        if not self.num_left:
             return False
-        self._num_left -= 1
+        self.num_left -= 1
         self._num_made += 1
         plan = self._plan
         plan.codec.renew(worker)
@@ -55,6 +58,6 @@ class Restarts:
             "%s. Another was started in its place: restart %d, of at most %d",
             death,
             self._num_made,
-            self._num_made + self._num_left,
+            self._num_made + self.num_left,
         )
         return True

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from multiprocessing.context import BaseContext
 from typing import Any, Final, SupportsIndex
 
@@ -114,6 +114,29 @@ class Runner(Looped):
     # -- the node ------------------------------------------------------------------------------------------------------
 
     @property
+    def _df_endless(self) -> bool:
+        return self.ds._df_endless if self.strict else known_length(self) is None
+
+    def _df_warn_of_default(self) -> None:
+        name, length = type(self).__name__, known_length(self)
+        if length is None:
+            _LOG.info(
+                "%s over %s, which has no length: its passes never end. Pass strict=True for passes that end with "
+                "those of its input, leave the loop with break, or give the input a length with FixedSizeData",
+                name,
+                type(self.ds).__name__,
+            )
+        if self.num_workers > 1:
+            _LOG.warning(
+                "%s with %d workers and strict=False (the default): each worker repeats the whole flow, and a pass is "
+                "%s the mixture, so datapoints may repeat and be missing within a pass. That is good enough for "
+                "training; pass strict=True for passes that have every datapoint once, in order",
+                name,
+                self.num_workers,
+                "all of" if length is None else f"the next {length} datapoints of",
+            )
+
+    @property
     def _df_joins(self) -> bool:
         return self.num_workers > 1 and not self.strict
 
@@ -130,23 +153,23 @@ class Runner(Looped):
         open_flow(self.ds, stream)
         return self.ds._df_at(blocks, stream)
 
-    def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Iterator[Any]]:
+    def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any]:
         picked = None if is_consecutive(block) else block
         first = int(block[0]) if picked is None else 0
         ticket = engine.begin_pass(first, len(block), picked, holes=True)
-        return self._chunks_of(engine, ticket, self)
+        return self._pass_of(engine, ticket, self)
 
-    def _chunks_of(self, engine: Passing, ticket: object, held: object) -> Iterator[Iterator[Any]]:
+    def _pass_of(self, engine: Passing, ticket: object, held: object) -> Iterator[Any]:
         chunks = iter(partial(engine.chunk, ticket, self.timeout), None)
         return until_over(chunks, engine, ticket, life_of(self), held)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         length = known_length(self)
         if self.num_workers == 0:
-            return islice(self._df_passes_here(self.ds, stream), length)
+            return _first_of(self._df_passes_here(self.ds, stream), length)
         engine = self._df_engine_at(stream)
         life_of(self).begun += 1
-        return chain.from_iterable(self._chunks(engine, engine.claim(), length))
+        return self._datapoints(engine, engine.claim(), length)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
@@ -160,30 +183,31 @@ class Runner(Looped):
         else:
             length = len(self.ds)
             ticket = engine.begin_pass(p * length, length)
-        return chain.from_iterable(self._chunks_of(engine, ticket, None if self.ds._df_endless else self))
+        return self._pass_of(engine, ticket, None if self.ds._df_endless else self)
 
-    def _chunks(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Iterator[Any]]:
+    def _datapoints(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Any]:
+        """A generator that several threads may step, as `until_over`."""
         left = sys.maxsize if length is None else length
         step = 1  # datapoints after which the engine is asked again, as it looks at the workers: about `_STEP_SECONDS`
-        while left:
-            try:
+        try:
+            while left:
                 chunk = engine.chunk(ticket, self.timeout)
-            except BaseException:
-                if engine.failed:
-                    life_of(self).settle()
-                raise
-            if chunk is None:
-                _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
-                return
-            here = min(left, step, operator.length_hint(chunk))
-            left -= here
-            began = time.monotonic()
-            yield islice(chunk, here)
-            took = time.monotonic() - began
-            if took > _STEP_SECONDS:
-                step = max(1, int(here * _STEP_SECONDS / took))
-            elif here == step:
-                step = min(2 * step, _LONGEST_STEP)
+                if chunk is None:
+                    _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
+                    return
+                here = min(left, step, operator.length_hint(chunk))
+                left -= here
+                began = time.monotonic()
+                yield from islice(chunk, here)
+                took = time.monotonic() - began
+                if took > _STEP_SECONDS:
+                    step = max(1, int(here * _STEP_SECONDS / took))
+                elif here == step:
+                    step = min(2 * step, _LONGEST_STEP)
+            engine.end_pass(ticket)
+        finally:
+            if engine.failed:
+                life_of(self).settle()
 
 
 class ProcessRunner(Processes, Runner):
@@ -203,6 +227,11 @@ class ProcessRunner(Processes, Runner):
 
     def _df_make_strict_tray(self) -> Tray:
         return SharedTray(_TRAY_BYTES, _TRAY_BYTES)
+
+
+def _first_of(datapoints: Iterator[Any], num: int | None) -> Iterator[Any]:
+    """The first `num` datapoints. A generator, as `until_over`: `islice` counts as ended once a thread lost a step."""
+    yield from islice(datapoints, num)
 
 
 def window_of(given: SupportsIndex | None, owner: object, name: str) -> Window:

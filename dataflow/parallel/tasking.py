@@ -132,7 +132,9 @@ class ApplyAndBatch(Apply):
         made: list[Any] = []
         try:
             made.extend(super().results(task, inbox))  # keeps what comes before an exception
-        except Exception:
+        except SystemExit:
+            raise
+        except BaseException:
             yield from made
             raise
         if len(made) != self.batch_size or self.batch_size < 2 or not stacks_evenly(made):
@@ -183,7 +185,9 @@ def _told(results: Iterator[Any], note: str) -> Iterator[Any]:
         yield from results  # no variable: who receives one may reuse its memory
     except (Stopped, ConsumerGone):  # a report of a failed item may be what finds out
         raise
-    except Exception as error:
+    except (SystemExit, GeneratorExit):  # the worker exits, and says so; or nobody wants the results
+        raise
+    except BaseException as error:  # asyncio.CancelledError, too: it comes in its place, after all before it
         yield Failed(error, note, placed=True)
 
 

@@ -9,7 +9,7 @@ from dataflow.base import DataFlow, require_flow
 from dataflow.errors import NotAddressable
 from dataflow.parameters import whole_number
 
-__all__ = ["at_least_one", "require_addressable", "require_flows", "require_one_list"]
+__all__ = ["at_least_one", "endless_input", "require_addressable", "require_end", "require_flows", "require_one_list"]
 
 
 def at_least_one(owner: object, name: str, value: Any) -> int:
@@ -33,9 +33,11 @@ def require_addressable(ds: DataFlow, owner: object) -> None:
     """
     breaks = ds._df_unaddressable()
     if breaks is not None:
+        name, broken = type(owner).__name__, type(breaks).__name__
+        strict = f"Pass strict=True to {broken}, or put" if _addressable_if_strict(breaks) else "Put"
         raise NotAddressable(
-            f"{type(owner).__name__} reads its input by index, but {type(breaks).__name__} is only a sequence of "
-            f"passes. Put {type(owner).__name__} below it, or put the datapoints into a list (DataFromList)"
+            f"{name} reads its input by index, but {broken} is only a sequence of passes. {strict} {name} below it, or "
+            "put the datapoints into a list (DataFromList)"
         )
 
 
@@ -51,6 +53,38 @@ def require_one_list(df_lists: object, others: Sequence[object], owner: object) 
         raise TypeError(
             f"{name}: df_lists is one list of dataflows, got several arguments: {given}. Write {name}([a, b])"
         )
+
+
+def _addressable_if_strict(node: DataFlow) -> bool:
+    return node._df_ends_if_strict and all(ds._df_addressable for ds in node._df_inputs)
+
+
+def require_end(ds: DataFlow, owner: str, purpose: str) -> None:
+    """Refuse an input of which a pass never ends.
+
+    Args:
+        ds: The input.
+        owner: Who needs an end, for the message.
+        purpose: What for, as a verb and its object: "keeps a whole pass".
+
+    Raises:
+        ValueError: A pass of `ds` never ends; the message has the cure.
+    """
+    if not ds._df_endless:
+        return
+    cause = endless_input(ds)
+    because = "" if cause is ds else f", because one of {type(cause).__name__} does not"
+    strict = f"pass strict=True to {type(cause).__name__}, or " if cause._df_ends_if_strict else ""
+    raise ValueError(
+        f"{owner} {purpose}, but a pass of {type(ds).__name__} never ends{because}: {strict}cut it with FixedSizeData"
+    )
+
+
+def endless_input(ds: DataFlow) -> DataFlow:
+    """The lowest node that makes passes of the endless flow `ds` endless."""
+    while (below := next((flow for flow in ds._df_inputs if flow._df_endless), None)) is not None:
+        ds = below
+    return ds
 
 
 def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:

@@ -17,6 +17,7 @@ from dataflow.errors import DataFlowTerminated
 from dataflow.parameters import flag
 from dataflow.passes import walk
 from dataflow.seeding import Stream, Table, permutation, root_seed
+from dataflow.transforms.arguments import require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
 
 __all__ = ["CacheData"]
@@ -53,11 +54,7 @@ class CacheData(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, shuffle: bool = False, *, seed: int | None = None) -> None:
         super().__init__(ds)
-        if ds._df_endless:
-            raise ValueError(
-                f"CacheData keeps a whole pass, but a pass of {type(ds).__name__} never ends: cache its input instead, "
-                "or cut it with FixedSizeData"
-            )
+        require_end(ds, "CacheData", "keeps a whole pass")
         self.shuffle = self._df_draws = flag(self, "shuffle", shuffle)
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()

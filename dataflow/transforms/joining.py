@@ -13,7 +13,7 @@ from dataflow.base import Blocks, DataFlow
 from dataflow.errors import ShapeMismatch
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
-from dataflow.transforms.arguments import require_flows, require_one_list
+from dataflow.transforms.arguments import require_end, require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passes_and_positions
 
 __all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleaved"]
@@ -121,13 +121,21 @@ class ConcatData(SeveralInputs):
     """One pass of every flow, one after the other.
 
     Args:
-        df_lists: The flows. The same one may be there twice.
+        df_lists: The flows. The same one may be there twice. A pass of the last may be endless.
+
+    Raises:
+        ValueError: A pass of a flow before the last never ends, so that the others would not be reached.
 
     Example:
         >>> df = ConcatData([DataFromList([[1], [2]], shuffle=False), DataFromList([[3]])])
         >>> list(df), df[2], df[5]
         ([[1], [2], [3]], [3], [3])
     """
+
+    def __init__(self, df_lists: Iterable[DataFlow]) -> None:
+        super().__init__(df_lists)
+        for ds in self._df_flows[:-1]:
+            require_end(ds, "ConcatData", "reads one input after the other")
 
     @property
     def _df_indexed(self) -> bool:

@@ -18,7 +18,7 @@ from dataflow.life import life_of
 from dataflow.parameters import flag, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
-from dataflow.transforms.arguments import at_least_one
+from dataflow.transforms.arguments import at_least_one, endless_input
 from dataflow.transforms.indexing import Indexes, none_dropped, onwards
 
 __all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint", "passes_on"]
@@ -81,10 +81,26 @@ class RepeatedData(ProxyDataFlow):
         return len(self.ds) * self.num
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        self._warn_if_useless()
         if self.num == -1:
             return life_of(self).continued.take(stream, partial(self._endless, stream), type(self).__name__)
         passes = range(p * self.num, (p + 1) * self.num)
         return chain.from_iterable(map(self.ds._df_run_pass, passes, repeat(stream)))
+
+    def _warn_if_useless(self) -> None:
+        """Say in the log, once, that the input repeats itself already because it is not strict."""
+        life = life_of(self)
+        if life.warned:
+            return
+        life.warned = True
+        if self.ds._df_endless and (cause := endless_input(self.ds))._df_ends_if_strict:
+            _logger.warning(
+                "RepeatedData(…, %d) repeats nothing: the first pass of its input never ends, because %s repeats its "
+                "own input. Pass strict=True to %s, or leave out RepeatedData",
+                self.num,
+                type(cause).__name__,
+                type(cause).__name__,
+            )
 
     def _endless(self, stream: Stream) -> Iterator[Any]:
         yield from passes_on(self.ds, stream)

@@ -15,7 +15,7 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.keywords import hinting
 from dataflow.life import life_of
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
-from dataflow.transforms.arguments import at_least_one, require_addressable
+from dataflow.transforms.arguments import at_least_one, require_addressable, require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
 from dataflow.transforms.repeating import passes_on
 
@@ -47,11 +47,7 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
     def __init__(self, ds: DataFlow, *, seed: int | None = None) -> None:
         super().__init__(ds)
         require_addressable(ds, self)
-        if ds._df_endless:
-            raise ValueError(
-                f"ShuffleData shuffles whole passes, but a pass of {type(ds).__name__} never ends: shuffle its input "
-                "instead, or cut it with FixedSizeData"
-            )
+        require_end(ds, "ShuffleData", "shuffles whole passes")
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 

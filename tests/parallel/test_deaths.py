@@ -75,9 +75,11 @@ def wait_gone(processes) -> None:
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 HEAD = """
-import gc, multiprocessing, os, signal, sys, threading
+import gc, logging, multiprocessing, os, signal, sys, threading
 from dataflow import *
 from tests.parallel.test_deaths import Busy
+
+logging.getLogger("dataflow.parallel.runner").setLevel(logging.ERROR)  # else each says what a pass by default is
 
 def tell(*words):
     print(*words, flush=True)

@@ -68,11 +68,24 @@ def test_a_strict_pass_is_that_of_batched_map_data(n, batch_size, num, drop, rem
         assert [plain(dp) for dp in df] == expected
 
 
-def test_by_default_there_are_as_many_batches_as_the_input_makes():
-    with MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, timeout=LIMIT) as df:
-        assert len(df) == 3
-        for _ in range(3):
-            assert [len(batch[0]) for batch in df] == [3, 3, 3]
+@pytest.mark.parametrize("num", [0, 2])
+def test_by_default_there_are_batches_without_end(num, caplog):
+    with MultiProcessMapAndBatchData(Numbers(10), num, same, 3, remainder=True, timeout=LIMIT) as df:
+        assert len(df) == 4 and df._df_endless and not df.addressable
+        iterator = iter(df)
+        for _ in range(5):
+            assert [len(batch[0]) for batch in itertools.islice(iterator, 10)] == [3] * 10
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "MultiProcessMapAndBatchDataZMQ with strict=False" in record.message
+
+
+def test_by_default_a_pass_of_the_input_may_be_shorter_than_a_batch():
+    with MultiProcessMapAndBatchData(Numbers(2), 2, same, 6, timeout=LIMIT) as df:
+        (batch,) = next(iter(df))
+    assert sorted(batch) == [0, 0, 0, 1, 1, 1]
+
+
+def test_by_default_batches_of_an_unknown_number_come():
     with MultiProcessMapAndBatchData(Forever(), 2, same, 4, timeout=LIMIT) as df:
         found = [k for batch in itertools.islice(df, 10) for k in batch[0].tolist()]
         assert len(set(found)) == 40
@@ -96,7 +109,7 @@ def test_arrays_keep_their_labels():
 
     with MultiProcessMapDataComponentSharedArray(labelled(400), 3, func, (6, 5), np.float32, timeout=LIMIT) as df:
         for _ in range(2):
-            for array, label in df:
+            for array, label in itertools.islice(df, 400):
                 assert array.shape == (6, 5) and array.dtype == np.float32
                 assert (array == 2 * label).all()
 

@@ -1,0 +1,62 @@
+"""Several threads that step one iterator."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dataflow import NotReentrant
+from tests.support.waits import LIMIT
+
+THREADS = 8
+
+
+@contextmanager
+def switching_often(interval: float = 1e-5) -> Iterator[None]:
+    """The interpreter changes threads that often, in seconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(interval)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def stepped_by_threads(iterator: Iterator[Any], most: int, num_threads: int = THREADS) -> list[Any]:
+    """What several threads get together; a step that was lost to another thread is made again.
+
+    Args:
+        iterator: All of them step it, to its end.
+        most: Datapoints after which they stop, for one that has no end; each thread may take one more.
+        num_threads: How many there are.
+
+    Raises:
+        BaseException: What one of them met.
+    """
+    found: list[Any] = []
+    errors: list[BaseException] = []
+    start = threading.Barrier(num_threads)
+
+    def step() -> None:
+        start.wait(LIMIT)
+        while len(found) < most and not errors:
+            try:
+                found.append(next(iterator))
+            except StopIteration:
+                return
+            except NotReentrant:
+                pass
+            except BaseException as error:
+                if str(error) != "generator already executing":
+                    errors.append(error)
+
+    threads = [threading.Thread(target=step, daemon=True) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+    return found
