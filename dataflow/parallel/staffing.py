@@ -26,7 +26,6 @@ from dataflow.seeding import Stream, current_root
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import ArrayCodec, Codec
 from dataflow.transport.credit import Credit, Window
-from dataflow.transport.lanes import with_lanes
 from dataflow.transport.queues import PipeChannel
 from dataflow.transport.sockets import SocketChannel
 from dataflow.transport.trays import Tray
@@ -233,7 +232,7 @@ class Processes(Staffed):
 
     def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         n = self.num_workers
-        return with_lanes(self._df_channel_kind(n), n), self._df_make_codec(), Credit(n, shared=True)
+        return self._df_channel_kind(n), self._df_make_codec(), Credit(n, shared=True)
 
     def _df_num_descriptors(self) -> int:
         return _DESCRIPTORS + _PER_WORKER * self.num_workers

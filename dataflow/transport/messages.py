@@ -1,8 +1,4 @@
-"""What workers tell the consumer: six kinds of message. A header is checked before anything is unpickled.
-
-Where another process could reach the way, a token goes before each message: `pack` and `unpack`. In memory that nobody
-else has it is not needed: `packed` and `parsed`.
-"""
+"""What workers tell the consumer: six kinds of message. Token and header are checked before anything is unpickled."""
 
 from __future__ import annotations
 
@@ -13,10 +9,10 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "packed", "parsed", "unpack"]
+__all__ = ["TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "unpack"]
 
 TOKEN_BYTES: Final = 16
-_HEADER: Final = struct.Struct("<BIIQQI")  # kind, worker, count, nbytes, number, how many frames
+_HEADER: Final = struct.Struct("<BIIQI")  # kind, worker, count, nbytes, how many frames
 _LENGTH: Final = struct.Struct("<Q")  # bytes of a frame
 
 
@@ -45,7 +41,6 @@ class Message:
     count: int = 0  # datapoints, or an exit code
     nbytes: int = 0  # what the sender counted against its window
     body: Any = ()  # a list of frames of bytes; or, between threads, a tuple of objects
-    number: int = 0  # how many this worker has sent before, where that matters
 
     @property
     def queued(self) -> int:
@@ -59,15 +54,10 @@ def new_token() -> bytes:
 
 
 def pack(token: bytes, message: Message) -> list[Any]:
-    """A message as buffers, one after the other: the token, and what `packed` gives."""
-    return [token, *packed(message)]
-
-
-def packed(message: Message) -> list[Any]:
-    """A message as buffers, one after the other: a header, with the lengths of what follows; and its body."""
+    """A message as buffers, one after the other: the token, a header with the lengths of what follows, the body."""
     body = [memoryview(frame).cast("B") for frame in message.body]
-    head = _HEADER.pack(message.kind, message.worker, message.count, message.nbytes, message.number, len(body))
-    return [head + b"".join([_LENGTH.pack(len(frame)) for frame in body]), *body]
+    head = _HEADER.pack(message.kind, message.worker, message.count, message.nbytes, len(body))
+    return [token + head + b"".join([_LENGTH.pack(len(frame)) for frame in body]), *body]
 
 
 def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message | None:
@@ -76,14 +66,10 @@ def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message 
     if not hmac.compare_digest(view[:TOKEN_BYTES], token):
         return None
     # Who knows the token is one of ours, and sends nothing but what `pack` makes, if not always all of it.
-    return parsed(num_workers, view[TOKEN_BYTES:])
-
-
-def parsed(num_workers: int, view: memoryview) -> Message | None:
-    """The message that is `view`; None where it is none. Unpickles nothing."""
+    view = view[TOKEN_BYTES:]
     if len(view) < _HEADER.size:
         return None
-    kind, worker, count, nbytes, number, num_frames = _HEADER.unpack_from(view)
+    kind, worker, count, nbytes, num_frames = _HEADER.unpack_from(view)
     start = _HEADER.size + num_frames * _LENGTH.size
     if worker >= num_workers or start > len(view) or kind not in _KINDS:
         return None
@@ -91,4 +77,4 @@ def parsed(num_workers: int, view: memoryview) -> Message | None:
     for (length,) in _LENGTH.iter_unpack(view[_HEADER.size : start]):
         frames.append(view[start : start + length])
         start += length
-    return Message(_KINDS[kind], worker, count, nbytes, frames, number) if start == len(view) else None
+    return Message(_KINDS[kind], worker, count, nbytes, frames) if start == len(view) else None
