@@ -16,15 +16,15 @@ Guarantees:
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.transport.bell import HAS_BELLS, Bell, Fence
-from dataflow.transport.vigil import Vigil, let_others_run
 
 __all__ = ["Allowance", "Credit", "Line", "Room", "Window"]
 
@@ -38,6 +38,7 @@ _NAP: Final = 20e-6
 _LONGEST_NAP: Final = 2e-3
 _LONGEST_SLEEP: Final = 0.02  # beside a bell, which is always rung
 _NEVER: Final = 2**64 - 1
+_let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # no-op if nobody else is ready
 _MOST_AT_ONCE: Final = 8 << 20  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
 
 
@@ -184,7 +185,6 @@ class Allowance:
         start = _start_of(worker)
         self._words = words[start : start + _WORDS]
         self._window = window
-        self._vigil = Vigil()
         self._bell = bell
         self._fence = Fence()
         # All are 0, unless this worker replaces another: then it goes on where that one was heard.
@@ -220,7 +220,7 @@ class Allowance:
         if self._bell is None:  # a thread, which takes turns by the interpreter's lock; or it is on another machine
             return
         if self._all_words[_BUSY]:
-            let_others_run()
+            _let_others_run()
         self._all_words[_BUSY] = 1
 
     def wait_for_room(self) -> Room | None:
@@ -229,20 +229,22 @@ class Allowance:
             room = self._room()
             if room is not None:
                 return room
-            self._vigil.wait(self._may_go_on, self._nap if self._bell is None else partial(self._sleep, self._bell))
+            if self._bell is None:
+                self._nap()
+            else:
+                self._sleep(self._bell)
         return None
 
     def _may_go_on(self) -> bool:
         return self.stopped or self._room() is not None
 
-    def _nap(self) -> bool:
+    def _nap(self) -> None:
         nap = _NAP
         while not self._may_go_on():
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-        return True
 
-    def _sleep(self, bell: Bell) -> bool:
+    def _sleep(self, bell: Bell) -> None:
         words, window = self._words, self._window
         words[_WAKE_COUNT] = max(0, self._made - window.count // 2)
         words[_WAKE_BYTES] = max(0, self._made_bytes - window.nbytes // 2) if window.nbytes else _NEVER
@@ -252,7 +254,7 @@ class Allowance:
                 pass
             if self._may_go_on():
                 words[_ASLEEP] = 0
-                return True
+                return
             bell.wait(_LONGEST_SLEEP)
 
     def wait_for_hearing(self, most: int) -> bool:

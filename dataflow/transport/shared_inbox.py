@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -18,7 +17,6 @@ from dataflow.transport.claims import Claims
 from dataflow.transport.decoding import ArrayDecoder
 from dataflow.transport.leases import ArenaReader
 from dataflow.transport.trays import Task
-from dataflow.transport.vigil import Vigil
 
 __all__ = ["LARGEST_BYTES", "NUMBER", "TOKEN", "WORD_BYTES", "SharedPort", "words_of"]
 
@@ -70,13 +68,12 @@ class _SharedInbox:
         self._bytes = self._words.cast("B")
         self._taken = -1, 0  # the task that was taken last, and where its number stands
         self._decoder = ArrayDecoder(cast(Sequence[ArenaReader], (_Copies(arena),)))
-        self._vigil = Vigil()
-        self._poll = select.poll()
-        self._poll.register(end.fd, select.POLLIN)
 
     def take(self) -> Task | None:
         words, claims = self._words, self._claims
-        while token := self._next_token():
+        # The kernel wakes one of those that sleep in a read, and all of those that would sleep beside a poll. The read
+        # is empty when the consumer has closed the pipe; the lifeline ends it when the consumer is gone.
+        while token := os.read(self._end.fd, TOKEN.size):
             number, start = TOKEN.unpack(token)
             at = start // WORD_BYTES
             if words[at + NUMBER] != number or claims.holder(number) is not None:
@@ -96,18 +93,6 @@ class _SharedInbox:
     def is_wanted(self) -> bool:
         number, at = self._taken
         return self._words[at + NUMBER] == number
-
-    def _next_token(self) -> bytes:
-        """Waits for one; empty when the consumer has closed the pipe."""
-        found: list[bytes] = []
-
-        def sleep() -> bool:
-            # The kernel wakes one of those that sleep in a read, and all of those that would sleep beside a poll.
-            found.append(os.read(self._end.fd, TOKEN.size))
-            return True
-
-        self._vigil.wait(lambda: bool(self._poll.poll(0)), sleep)
-        return found[0] if found else os.read(self._end.fd, TOKEN.size)
 
     def _frames(self, at: int) -> list[memoryview]:
         # Of another task, if this one was discarded: then it may be anything.

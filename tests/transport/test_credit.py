@@ -311,7 +311,7 @@ def test_who_sleeps_is_woken_to_stop(shared):
 def yielded(monkeypatch):
     """Grows each time that a processor is given away."""
     times = []
-    monkeypatch.setattr("dataflow.transport.credit.let_others_run", lambda: times.append(1))
+    monkeypatch.setattr("dataflow.transport.credit._let_others_run", lambda: times.append(1))
     return times
 
 
