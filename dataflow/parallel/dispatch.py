@@ -17,8 +17,6 @@ from dataflow.transport.trays import Tray
 __all__ = ["Dispatch"]
 
 _NOTHING: Final = object()
-_BRISK: Final = 5e-4  # seconds for a task
-_STILL_BRISK: Final = 2e-3  # what hinders one worker for a moment changes nothing
 
 
 class Dispatch(Orders):
@@ -31,7 +29,6 @@ class Dispatch(Orders):
         ordered: Whether results are handed out in the order in which their datapoints were read.
         continues: Whether one pass goes on with what the last one has left.
         per_task: How many datapoints every task has, but for the last of a pass; None for what pays.
-        near: Whether a worker that has done a task may have the next one in no time.
     """
 
     def __init__(
@@ -43,34 +40,16 @@ class Dispatch(Orders):
         ordered: bool,
         continues: bool,
         per_task: int | None = None,
-        near: bool = False,
     ) -> None:
         super().__init__(tray, num_workers, per_task or max(1, buffer_size // (2 * num_workers)), ordered=ordered)
         self._is_fixed = per_task is not None
-        self._may_be_brisk = near and per_task is None
         if per_task is not None:
             self.per_task = self.least_per_task = per_task
         self.continues = continues
         self._buffer_size = buffer_size
-        self._num_workers = num_workers
-        self._is_brisk = False  # tasks are done so fast that fewer and longer ones are better than one in reserve
         self._held: Any = _NOTHING  # read, and not encoded, as there was no room
         self._collected: list[Any] = []  # encoded, for the next task
         self._ended = False  # the source has no more
-
-    def most_in_task(self) -> int:
-        if self._is_brisk:
-            return max(1, self._buffer_size // (self._num_workers + 1))
-        return super().most_in_task()
-
-    @property
-    def has_enough(self) -> bool:
-        return super().has_enough or (self._is_brisk and len(self._asked) >= self._num_workers)
-
-    def _adapt(self, pace: float) -> None:
-        if pace and self._may_be_brisk:
-            self._is_brisk = pace * self.per_task < (_STILL_BRISK if self._is_brisk else _BRISK)
-        super()._adapt(pace)
 
     def begin(self, index: int = 0) -> None:
         self._held, self._collected, self._ended = _NOTHING, [], False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, SupportsIndex
+from typing import Any, Final, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,6 @@ class _Drawn(RandomMapData):
 
 class ParallelMap(Looped, MapData):
     """What all parallel maps share: without workers it is a `MapData`."""
-
-    _df_near: ClassVar[bool] = False  # whether the workers are on this machine
 
     def __init__(
         self,
@@ -112,7 +110,6 @@ class ParallelMap(Looped, MapData):
             ordered=self.ordered,
             continues=not self.strict,
             per_task=self._df_per_task(),
-            near=self._df_near,
         )
 
     def _df_per_task(self) -> int | None:

@@ -76,7 +76,6 @@ class MultiThreadMapData(ParallelMap):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
-    _df_near = True
     _df_workers_name = "num_thread"
 
     @hinting
@@ -158,8 +157,6 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
     Source:
         tensorpack.dataflow, whose class of this name it replaces.
     """
-
-    _df_near = True
 
     @hinting
     def __init__(

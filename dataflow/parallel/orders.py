@@ -175,13 +175,9 @@ class Orders:
         asked.slot.discard()
         self._done[number] = _Done(list(results if self.keeps_holes else present(results)), error, asked.count)
 
-    def most_in_task(self) -> int:
-        """How many datapoints a task may have, whatever their size."""
-        return self._most_per_task
-
     def _adapt(self, pace: float) -> None:
         took = pace * self.per_task
-        most = min(self.most_in_task(), int(self.most_bytes_per_task / (self._bytes_each or 1)))
+        most = min(self._most_per_task, int(self.most_bytes_per_task / (self._bytes_each or 1)))
         most = max(self.least_per_task, most)
         if self.per_task > most:
             self.per_task = most
