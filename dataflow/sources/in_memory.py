@@ -15,11 +15,10 @@ from dataflow.parameters import flag
 from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.sources.source import Source
 from dataflow.sources.tables import cure_of
-from dataflow.transport.packed import PackedList, packed_if_small
+from dataflow.transport.packed import PackedList
 
 __all__ = ["DataFromList"]
 
-_LARGE = 250_000  # datapoints, from which on small ones are packed where nobody has decided
 _ITERABLE = frozenset({list, tuple})  # what gives by iteration what it gives at 0, 1, 2, …
 _CHUNK = 1024  # positions that are Python integers at one time
 
@@ -37,8 +36,8 @@ class DataFromList(Source, RNGDataFlow):
         lst: Anything with a length and elements at 0, 1, 2, …: a list, a tuple, an array.
         shuffle: Draw a new order for every pass.
         seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
-        packed: Pack it: costs about a microsecond per datapoint, now and whenever one is read. None packs a list or
-            tuple of 250,000 datapoints or more, if they are small (1 KiB pickled, on the average) and can be pickled.
+        packed: Pack it: costs about a microsecond per datapoint, now and whenever one is read. Worth it for a long list
+            of Python objects that worker processes read.
 
     Raises:
         TypeError: `lst` has no length or no positions; the message names the source to use instead.
@@ -53,12 +52,12 @@ class DataFromList(Source, RNGDataFlow):
     """
 
     def __init__(
-        self, lst: Sequence[Any], shuffle: bool = True, *, seed: int | None = None, packed: bool | None = None
+        self, lst: Sequence[Any], shuffle: bool = True, *, seed: int | None = None, packed: bool = False
     ) -> None:
         if (cure := cure_of(lst) or _cure(lst)) is not None:
             raise TypeError(f"DataFromList expects a list of datapoints as lst, got {type(lst).__name__}: {cure}")
-        packed = None if packed is None else flag(self, "packed", packed)
-        self.lst = _packed(lst, packed)
+        packed = flag(self, "packed", packed)
+        self.lst: Sequence[Any] = PackedList(lst[k] for k in range(len(lst))) if packed else lst
         shuffle = self.shuffle = flag(self, "shuffle", shuffle)
         self._df_draws = shuffle or self._df_adopted
         self._df_own_root = root_seed(self, seed)
@@ -125,10 +124,3 @@ def _cure(lst: Any) -> str | None:
     if hasattr(lst, "__getitem__"):
         return None
     return f"a {kind} has no positions 0, 1, 2, …: use list(lst), or DataFromIterable"
-
-
-def _packed(lst: Sequence[Any], packed: bool | None) -> Sequence[Any]:
-    if packed is None and type(lst) in {list, tuple} and len(lst) >= _LARGE:
-        small = packed_if_small(lst)
-        return lst if small is None else small
-    return PackedList(lst[k] for k in range(len(lst))) if packed else lst

@@ -10,7 +10,6 @@ ends with a copy of its own. Bytes are not counted. Guarantees:
 
 from __future__ import annotations
 
-import logging
 import mmap
 import pickle
 import weakref
@@ -22,12 +21,9 @@ from typing import Any, Final
 from dataflow.descriptors import Descriptor, shared_memory_file
 from dataflow.errors import NotPicklable
 
-__all__ = ["PackedList", "packed_if_small"]
+__all__ = ["PackedList"]
 
-_LOG = logging.getLogger(__name__)
 _PROTOCOL: Final = 5  # keeps the byte order and the memory order of arrays
-_SMALL_BYTES: Final = 1024  # an element on the average: what is larger is mostly data, whose pages nobody writes to
-_ALLOWANCE_BYTES: Final = 1 << 20  # that elements may be larger at the beginning
 _OFFSET_BYTES: Final = 8
 
 
@@ -36,11 +32,9 @@ class PackedList(Sequence[Any]):
 
     Args:
         elements: Anything that can be pickled; read once.
-        most_bytes_each: Give up as soon as elements have more bytes than this on the average.
 
     Raises:
         NotPicklable: An element cannot be pickled; the message holds its index.
-        OverflowError: There are more bytes than `most_bytes_each` allows.
 
     Example:
         >>> packed = PackedList([[1, "a"], [2, "b"]])
@@ -48,10 +42,10 @@ class PackedList(Sequence[Any]):
         (2, [2, 'b'])
     """
 
-    def __init__(self, elements: Iterable[Any], most_bytes_each: int | None = None) -> None:
+    def __init__(self, elements: Iterable[Any]) -> None:
         file = shared_memory_file("dataflow-list", 0)
         try:
-            num, size = _write(file, elements, most_bytes_each)
+            num, size = _write(file, elements)
             self._open(file, num, size)
         except BaseException:
             file.close()
@@ -95,18 +89,6 @@ class PackedList(Sequence[Any]):
         return _unpacked, (bytes(self._memory), self._num, self._size)
 
 
-def packed_if_small(elements: Sequence[Any]) -> PackedList | None:
-    """The elements, packed; None where that does not pay, or cannot be done: some are large, or cannot be pickled.
-
-    An object that many elements refer to would be packed with each: such elements count as large.
-    """
-    try:
-        return PackedList(elements, _SMALL_BYTES)
-    except (NotPicklable, OverflowError, OSError) as reason:
-        _LOG.info("a list of %d datapoints stays as it is: %s", len(elements), reason)
-        return None
-
-
 def _shared(file: Descriptor, num: int, size: int) -> PackedList:
     packed = PackedList.__new__(PackedList)
     packed._open(file, num, size)
@@ -120,7 +102,7 @@ def _unpacked(data: bytes, num: int, size: int) -> PackedList:
     return _shared(file, num, size)
 
 
-def _write(file: Descriptor, elements: Iterable[Any], most_bytes_each: int | None) -> tuple[int, int]:
+def _write(file: Descriptor, elements: Iterable[Any]) -> tuple[int, int]:
     """Pickle every element into `file`, and the offsets behind them; how many there are, and their bytes."""
     offsets = array("q", [0])
     with open(file.fd, "wb", closefd=False, buffering=1 << 20) as out:
@@ -133,11 +115,8 @@ def _write(file: Descriptor, elements: Iterable[Any], most_bytes_each: int | Non
                     f"cannot be packed: {error}. Put what makes it into the list, and make it with MapData; or pass "
                     "packed=False"
                 ) from error
-            end = offsets[-1] + len(data)
-            if most_bytes_each is not None and end > _ALLOWANCE_BYTES + most_bytes_each * (k + 1):
-                raise OverflowError(f"its first {k + 1} datapoints make {end} bytes")
             out.write(data)
-            offsets.append(end)
+            offsets.append(offsets[-1] + len(data))
         padding = -offsets[-1] % _OFFSET_BYTES
         out.write(bytes(padding))
         out.write(memoryview(offsets))

@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 
 from dataflow import MultiProcessRunnerZMQ, NotPicklable
-from dataflow.sources import in_memory
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.synthetic import FakeData
-from dataflow.transport.packed import PackedList
 from tests.support.contract import plain, seeded
 from tests.support.fakes import METHODS
 
@@ -107,21 +105,10 @@ def test_an_array_may_be_packed_too():
     assert [row.tolist() for row in df] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_large_lists_of_small_datapoints_are_packed_where_nobody_decides(monkeypatch):
-    monkeypatch.setattr(in_memory, "_LARGE", 100)
-    small = [[k] for k in range(100)]
-    assert isinstance(DataFromList(small).lst, PackedList)
-    assert isinstance(DataFromList(tuple(small)).lst, PackedList)
-    large = [[bytes(20_000)] for _ in range(100)]
-    for lst, packed in ((small[1:], None), (small, False), (large, None), (range(100), None), ([open] * 100, False)):
-        assert DataFromList(lst, packed=packed).lst is lst
-    functions = [lambda: 0] * 100
-    assert DataFromList(functions).lst is functions
-    assert in_memory.DataFromList([[0]], packed=True)[0] == [0]
-
-
-def test_it_says_from_which_size_on_it_packs():
-    assert f"{in_memory._LARGE:,}" in DataFromList.__doc__
+@pytest.mark.parametrize("lst", [[[k] for k in range(300_000)], [[1]], ([1], [2])], ids=["long", "short", "tuple"])
+def test_no_list_is_packed_unless_that_is_asked_for_however_long_it_is(lst):
+    assert DataFromList(lst).lst is lst
+    assert DataFromList(lst, shuffle=False)[0] is lst[0]
 
 
 def test_a_datapoint_that_cannot_be_packed_is_named():

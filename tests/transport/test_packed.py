@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.errors import NotPicklable
-from dataflow.transport.packed import PackedList, packed_if_small
+from dataflow.transport.packed import PackedList
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT
 
@@ -73,23 +73,6 @@ def test_an_index_outside_is_refused(index):
 def test_what_cannot_be_pickled_is_named_and_nothing_stays_open():
     with pytest.raises(NotPicklable, match=r"datapoint at index 1, of type lock, .* packed=False"):
         PackedList([1, threading.Lock()])
-    assert packed_if_small([1, threading.Lock()]) is None
-
-
-def test_large_elements_are_left_alone_before_they_are_all_copied():
-    shared = bytes(100_000)
-    looked_at = []
-    assert packed_if_small([shared] * 1000) is None
-    assert packed_if_small(range(1000)) is not None
-    with pytest.raises(OverflowError, match="first"):
-        PackedList((looked_at.append(1) or shared for _ in range(1000)), 10)
-    assert len(looked_at) < 20
-
-
-def test_why_a_list_stays_as_it_is_stands_in_the_log(caplog):
-    with caplog.at_level("INFO", "dataflow"):
-        packed_if_small([bytes(2_000_000)])
-    assert "a list of 1 datapoints stays as it is: its first 1 datapoints make 2000" in caplog.text
 
 
 # -- other processes ---------------------------------------------------------------------------------------------------
