@@ -1,14 +1,12 @@
 """Datapoints on their way through an object store: encoded as between processes, but for large arrays.
 
 Between the processes of one machine these stand in an arena. Here each becomes a buffer of its message, and the object
-store takes it from there as it is: written once where it was made, mapped where it is read. An encoder may have an
-arena all the same, which it shares with the consumer (`neighbours`); then buffers are for what finds no room there.
-Guarantees:
+store takes it from there as it is: written once where it was made, mapped where it is read. Guarantees:
 
 - What is encoded is the datapoint as it is now; the flow may go on to change it.
 - An array that the flow itself has filled (a batch, `dataflow.empty`) becomes the buffer without a copy, if nobody else
   can reach it any more.
-- There is always room, and nobody waits for it. What is in the arena counts against all bounds like what is not.
+- There is always room, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -75,69 +73,47 @@ class _Memory:
 
 
 class _Crate:
-    """What an encoder has in place of the writer of an arena: a block is a buffer, and `start` its number.
+    """What an encoder has in place of the writer of an arena: a block is a buffer, and `start` its number."""
 
-    Args:
-        arena: Where arrays go as long as there is room.
-    """
-
-    def __init__(self, arena: ArenaWriter | None) -> None:
-        self._arena = arena
+    def __init__(self) -> None:
         self._buffers: dict[int, NDArray[np.uint8]] = {}  # not sent yet, in the order of their numbers
         self._next = 0
         self._memory = _Memory()
         self._written: list[int] = []  # by `write`, since the last `unload`
 
     def copy(self, array: NDArray[Any], order: Any) -> Block:
-        block = None if self._arena is None else self._arena.copy(array, order)
-        if block is not None:
-            return block
         buffer = self._memory.array((array.nbytes,), _BYTE).view(np.ndarray)
         np.ndarray(array.shape, array.dtype, buffer, order=order)[...] = array
         return self._add(buffer)
 
     def write(self, data: bytes) -> Block:
-        block = None if self._arena is None else self._arena.write(data)
-        if block is None:
-            block = self._add(np.frombuffer(data, _BYTE))
-            self._written.append(block.start)
+        block = self._add(np.frombuffer(data, _BYTE))
+        self._written.append(block.start)
         return block
 
     def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array for the flow to fill."""
         if dtype.hasobject or math.prod(shape) * dtype.itemsize < LARGE_BYTES:
             return np.empty(shape, dtype)
-        if self._arena is not None and type((array := self._arena.draft(shape, dtype)).base) is Base:
-            return array
         base = self._memory.array(shape, dtype)
         base.block = Block(_BUFFER, 0, base.nbytes)
         return base.view(np.ndarray)
 
     def is_draft(self, base: Any) -> bool:
-        if type(base) is not Base or base.block is None:
-            return False
-        return base.block.status == _BUFFER or (self._arena is not None and self._arena.is_draft(base))
+        return type(base) is Base and base.block is not None
 
     def release(self, base: Base) -> Block:
-        if self._arena is not None and self._arena.is_draft(base):
-            return self._arena.release(base)
         base.block = None
         return self._add(base.view(np.ndarray).reshape(-1).view(_BYTE))
 
     def give_back(self, block: Block) -> None:
-        if self._arena is not None and block.status != _BUFFER:
-            self._arena.give_back(block)
-        else:
-            del self._buffers[block.start]
+        del self._buffers[block.start]
 
     def give_back_all(self) -> None:
         self._buffers.clear()
-        if self._arena is not None:
-            self._arena.give_back_all()
 
     def tidy(self) -> None:
-        if self._arena is not None:
-            self._arena.tidy()
+        """No-op: memory that nobody uses is kept for the next arrays, up to a bound."""
 
     def unload(self, encoded: Sequence[Any]) -> tuple[bytes, list[NDArray[np.uint8]]]:
         """The buffers of a message, and before them their numbers.
@@ -147,7 +123,7 @@ class _Crate:
         """
         parcels = [item[3] for item in encoded if type(item) is tuple]
         blocks = [piece for data in parcels for piece in data if type(piece) is Block]
-        numbers = [block.start for block in blocks if block.status == _BUFFER] + self._written
+        numbers = [block.start for block in blocks] + self._written
         self._written = []
         buffers = [self._buffers[number] for number in numbers]
         last = max(numbers, default=-1)
@@ -163,15 +139,12 @@ class _Crate:
 
 
 class CrateEncoder(ArrayEncoder):
-    """The sender's end.
+    """The sender's end."""
 
-    Args:
-        arena: Shared with the receiver; None where nothing is.
-    """
+    keeps_memory = False
 
-    def __init__(self, arena: ArenaWriter | None = None) -> None:
-        self._crate = _Crate(arena)
-        self.keeps_memory = arena is not None
+    def __init__(self) -> None:
+        self._crate = _Crate()
         super().__init__(cast(ArenaWriter, self._crate))
 
     def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
@@ -179,65 +152,49 @@ class CrateEncoder(ArrayEncoder):
         if len(body) == _NUM_FRAMES:
             numbers, buffers = self._crate.unload(encoded)
             body += [numbers, *buffers]
-            elsewhere = nbytes - sum(map(len, body))
-            if elsewhere > 0:
-                body.append(range(elsewhere))  # a frame as long as what need not travel: so it is counted
         return body, nbytes
 
 
 class _Places:
-    """What a decoder has in place of the readers of all arenas: these, and the buffers of the message in hand."""
+    """What a decoder has in place of the readers of all arenas: the buffers of the message in hand."""
 
-    def __init__(self, copy: bool, readers: Sequence[ArenaReader]) -> None:
+    def __init__(self, copy: bool) -> None:
         self.by_number: dict[int, Any] = {}
         self._copy = copy
-        self._readers = readers
-        self._worker = 0
 
     def __getitem__(self, worker: int) -> _Places:
-        self._worker = worker
         return self
 
     def leases(
         self, blocks: Sequence[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
     ) -> list[NDArray[Any]]:
-        if self.by_number:
-            arrays = [self._array(block, shape, dtype, order) for block in blocks]
-        else:
-            arrays = self._readers[self._worker].leases(blocks, shape, dtype, order)
+        arrays = [self._array(start, shape, dtype, order) for _, start in blocks]
         if not self._copy:
             for array in arrays:
                 array.flags.writeable = False
         return arrays
 
-    def _array(self, block: tuple[int, int], shape: Sequence[int], dtype: np.dtype[Any], order: Any) -> NDArray[Any]:
-        status, start = block
-        if status != _BUFFER:
-            return self._readers[self._worker].leases([block], shape, dtype, order)[0]
+    def _array(self, start: int, shape: Sequence[int], dtype: np.dtype[Any], order: Any) -> NDArray[Any]:
         array: NDArray[Any] = np.ndarray(shape, dtype, self.by_number[start], 0, None, order)
         return array.copy(order) if self._copy else array
 
     def read(self, status: int, start: int, nbytes: int) -> memoryview:
-        if status != _BUFFER:
-            return self._readers[self._worker].read(status, start, nbytes)
         return memoryview(self.by_number[start])
 
     def free(self, status: int) -> None:
-        if status != _BUFFER:  # else whoever reads it keeps it
-            self._readers[self._worker].free(status)
+        """No-op: who reads a buffer keeps it."""
 
 
 class CrateDecoder(ArrayDecoder):
     """The receiver's end.
 
     Args:
-        copy: Whether large arrays may be written to, and those in the object store are copied out for that. Else they
-            are read-only; those in the store are views, and each keeps all of its message there.
-        readers: Of the arena that is shared with each sender.
+        copy: Whether large arrays may be written to, and are copied out of the object store for that. Else they are
+            read-only views, and each keeps all of its message there.
     """
 
-    def __init__(self, copy: bool, readers: Sequence[ArenaReader] = ()) -> None:
-        self._places = _Places(copy, readers)
+    def __init__(self, copy: bool) -> None:
+        self._places = _Places(copy)
         super().__init__(cast(Sequence[ArenaReader], self._places))
 
     def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:

@@ -28,11 +28,8 @@ class RayRunner(Actors, Runner):
     every node of the cluster needs the packages and the files that it uses; ``actor_options={"runtime_env": ...}`` is
     Ray's way to bring them.
 
-    Large arrays (16 KiB and more) arrive read-only: pass ``copy=True`` to write to them. They are views of the object
-    store, where each keeps the whole reply in which it came, unless copied. Those of an actor on the consumer's own
-    machine lie in memory that the two share (on Linux, and up to a quarter of the machine's memory and 1 GiB for all
-    actors, or a few replies for each; what is beyond goes through the object store): these keep nothing but themselves,
-    and need no copy to be written to.
+    Large arrays (16 KiB and more) arrive read-only, as views of the object store, where each keeps the whole reply in
+    which it came. Pass ``copy=True`` to write to them, or to keep some of them.
 
     Args:
         ds: The flow. It is reset once inside every actor, and not in this process.

@@ -8,10 +8,9 @@ from typing import Any, ClassVar, Final, SupportsIndex
 from dataflow.distributed.actors import Start
 from dataflow.distributed.asking import Asking, Demand
 from dataflow.distributed.cluster import Cluster, RayCluster
+from dataflow.distributed.crates import CrateCodec
 from dataflow.distributed.dealing import DealtTray
-from dataflow.distributed.neighbours import codec_for_actors
 from dataflow.distributed.station import Chunking
-from dataflow.parallel.memory import default_max_bytes
 from dataflow.parallel.plan import Plan
 from dataflow.parallel.staffing import Placed, Staffed
 from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
@@ -104,8 +103,7 @@ class Actors(Staffed):
             in_flight=self.in_flight,
             start_timeout=self.start_timeout,
         )
-        codec = codec_for_actors(self.num_workers, self._df_bytes_shared(), copy=self.copy)
-        return asking, codec, Demand(asking, self.num_workers)
+        return asking, CrateCodec(copy=self.copy), Demand(asking, self.num_workers)
 
     def _df_deal(self) -> DealtTray:
         """How tasks go to the actors: one more than the replies that are asked for, so that nobody waits for one."""
@@ -114,11 +112,6 @@ class Actors(Staffed):
     def _df_bytes_ahead(self) -> int:
         """Bytes that may be under way, of tasks and of what comes of them, each."""
         return self.num_workers * self.in_flight * self.chunking.nbytes
-
-    def _df_bytes_shared(self) -> int:
-        """Bytes of memory that an actor on this machine may share with the consumer, with what that keeps."""
-        least = (self.in_flight + 2) * self.chunking.nbytes  # of which one is in the consumer's hands
-        return max(least, default_max_bytes() // self.num_workers)
 
     def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
         asking = plan.channel

@@ -14,12 +14,10 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from dataclasses import replace
 
 import pytest
 
 import dataflow
-from dataflow.distributed.neighbours import NeighbourCodec
 from dataflow.distributed.staff import Actors
 from tests.distributed.fake_cluster import FakeCluster
 from tests.support import leaks
@@ -46,15 +44,6 @@ def fake(monkeypatch):
     yield cluster
     cluster.actors.clear()  # pytest keeps the cluster, and they what they were sent
     dataflow.seed(None)
-
-
-@pytest.fixture(params=["near", "far"])
-def distance(request, monkeypatch):
-    """Whether actors can reach the consumer's memory: the datapoints must be the same."""
-    if request.param == "far":
-        port = NeighbourCodec.port
-        monkeypatch.setattr(NeighbourCodec, "port", lambda self, k: replace(port(self, k), machine="another"))
-    return request.param
 
 
 @pytest.fixture(scope="session")

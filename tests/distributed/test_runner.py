@@ -110,7 +110,7 @@ def test_workers_know_who_they_are(fake):
             seen.update(map(tuple, df))
 
 
-def test_what_is_yielded_is_sent_as_it_is_at_that_moment(fake, distance):
+def test_what_is_yielded_is_sent_as_it_is_at_that_moment(fake):
     class Reusing(DataFlow):
         def __iter__(self):
             small, large = np.zeros(3), np.zeros(5000)
@@ -245,7 +245,7 @@ def test_so_they_are_if_actors_are_lost(fake, df, num, faults):
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_large_arrays_are_views_of_the_store_or_copies(fake, distance, copied):
+def test_large_arrays_are_views_of_the_store_or_copies(fake, copied):
     dataflow.seed(1)
     expected = list(FakeData([(100, 100), (3,)], 20, dtype="float32"))
     with strict(FakeData([(100, 100), (3,)], 20, dtype="float32"), 2, copy=copied) as df:
@@ -270,7 +270,7 @@ def test_large_arrays_are_views_of_the_store_or_copies(fake, distance, copied):
     ],
     ids=["strided", "fortran", "big-endian", "datetime", "structured", "masked", "empty", "0-d", "objects"],
 )
-def test_every_kind_of_array_arrives_as_it_was(fake, distance, array):
+def test_every_kind_of_array_arrives_as_it_was(fake, array):
     with remote(DataFromList([[array, [array, {"deep": array}]]], shuffle=False)) as df:
         ((one, (two, deep)),) = list(df)
     assert two is deep["deep"]
@@ -280,7 +280,7 @@ def test_every_kind_of_array_arrives_as_it_was(fake, distance, array):
         assert found.tolist() == array.tolist()
 
 
-def test_arrays_are_the_same_if_actors_are_lost(fake, distance):
+def test_arrays_are_the_same_if_actors_are_lost(fake):
     fake.fates = [Fate(dies_after=2), Fate(loses=2), Fate(silent_after=1), Fate(dies_after=3)]
     dataflow.seed(1)
     expected = [array.tolist() for (array,) in FakeData([(50, 50)], 100)]
@@ -290,14 +290,13 @@ def test_arrays_are_the_same_if_actors_are_lost(fake, distance):
     assert [array.tolist() for array in found] == expected
 
 
-def test_a_loop_that_keeps_everything_does_not_wait(fake, monkeypatch):
-    monkeypatch.setattr(RayRunner, "_df_bytes_shared", lambda self: 1 << 20)
+def test_a_loop_that_keeps_everything_does_not_wait(fake):
     with remote(MapData(Numbers(100), lambda dp: [np.full(10_000, dp[0])])) as df:
         found = list(df)
     assert [array[-1] for (array,) in found] == list(range(100))
 
 
-def test_batches_are_sent_from_where_they_were_stacked(fake, distance):
+def test_batches_are_sent_from_where_they_were_stacked(fake):
     dataflow.seed(1)
     expected = list(BatchData(FakeData([(50, 50)], 200), 50))
     with strict(BatchData(FakeData([(50, 50)], 200), 50), 2) as df:
@@ -338,7 +337,7 @@ def test_hwm_means_what_it_means_for_other_runners(fake, hwm):
             assert Counted.made <= given + 2 * max(1, hwm) + 2
 
 
-def test_a_reply_is_bounded_in_bytes(fake, distance):
+def test_a_reply_is_bounded_in_bytes(fake):
     Counted.made = 0
 
     class Large(DataFlow):
@@ -351,7 +350,7 @@ def test_a_reply_is_bounded_in_bytes(fake, distance):
             assert Counted.made <= given + 3 * 3 + 3 + 1
 
 
-def test_a_strict_runner_asks_for_less_where_datapoints_are_large(fake, distance):
+def test_a_strict_runner_asks_for_less_where_datapoints_are_large(fake):
     made = Large.made = []
     with strict(MapData(listed(200), Large()), 2, chunk_bytes=200_000) as df:
         it = iter(df)
