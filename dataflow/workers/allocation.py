@@ -2,7 +2,7 @@
 
 An array of some megabytes that is made and dropped for every datapoint, as a decoder's, would be given back to the
 system and mapped anew each time: page by page, which takes longer than to fill it. A worker keeps what it will need
-again.
+again. Of the benchmarks `jpeg` shows it: without, a photograph takes 1.45 times the CPU time.
 """
 
 from __future__ import annotations
