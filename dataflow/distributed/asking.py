@@ -106,7 +106,7 @@ class Asking:
         reason = str(actor.lost).strip().rpartition("\n")[2].strip()
         return WorkerDied(
             f"worker {worker} of {num_workers} of {owner} ({actor.state()}) is lost {when}, before it finished its "
-            f'work; Ray says "{reason[:_MOST_REASON]}". If it was killed, memory may have run out: lower chunk_bytes, '
+            f'work; Ray says "{reason[:_MOST_REASON]}". If it was killed, memory may have run out: lower max_bytes, '
             "or give it more by actor_options={'memory': ...}. max_restarts= is how many such workers are replaced",
             worker=worker,
             num_workers=num_workers,

@@ -41,11 +41,8 @@ class RayMapData(Actors, ParallelMap):
         worker_init: Called without arguments once in each actor, before the first datapoint.
         thread_limit: Threads of native libraries in each actor, as for `RayRunner`.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the actors are alive.
-        in_flight: Replies of each actor that are asked for ahead. It is given one task more than that.
-        chunk_bytes: A reply has no more bytes than this, but for its last datapoint. So many for each reply in flight
-            may be under way to the actors, too.
-        chunk_items: A reply has no more datapoints than this.
-        chunk_seconds: A reply is not held back for longer than this, to be filled up; None for as long as it takes.
+        max_bytes: Bytes of all results under way, as for `RayRunner`. Two thirds as many may be under way to the
+            actors.
         copy: Whether large arrays may be written to, as for `RayRunner`.
         actor_options: Options of the actors, as for `RayRunner`.
         address: Of the cluster, as for `RayRunner`.
@@ -82,10 +79,7 @@ class RayMapData(Actors, ParallelMap):
         worker_init: Callable[[], object] | None = None,
         thread_limit: ThreadTerms = "share",
         timeout: float | None = None,
-        in_flight: SupportsIndex = 2,
-        chunk_bytes: SupportsIndex = 8 << 20,
-        chunk_items: SupportsIndex = 4096,
-        chunk_seconds: float | None = 0.05,
+        max_bytes: SupportsIndex | None = None,
         copy: bool = False,
         actor_options: Mapping[str, Any] | None = None,
         address: str | None = None,
@@ -94,10 +88,8 @@ class RayMapData(Actors, ParallelMap):
         super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
         self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
         self._df_set_actors(
-            in_flight=in_flight,
-            chunk_bytes=chunk_bytes,
-            chunk_items=chunk_items,
-            chunk_seconds=chunk_seconds,
+            hwm=None,
+            max_bytes=max_bytes,
             copy=copy,
             actor_options=actor_options,
             address=address,

@@ -11,10 +11,9 @@ from dataflow.distributed.weighing import WeighedSpans
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
 from dataflow.parallel.desk import Desk
-from dataflow.parallel.runner import Runner
+from dataflow.parallel.runner import Runner, window_of
 from dataflow.parallel.staffing import UNBOUNDED
 from dataflow.parallel.terms import ThreadTerms
-from dataflow.parameters import whole_number
 from dataflow.transport.trays import Tray
 
 __all__ = ["RayRunner"]
@@ -34,8 +33,8 @@ class RayRunner(Actors, Runner):
     Args:
         ds: The flow. It is reset once inside every actor, and not in this process.
         num_proc: Actors, each a process somewhere in the cluster. 0 runs the flow in the consumer, without Ray.
-        hwm: Datapoints that a worker may have sent and the consumer has not yet handed out, as for
-            `MultiProcessRunnerZMQ`: it lowers `chunk_items` so that at most ``2 * hwm + 2`` are computed ahead.
+        hwm: How far each actor runs ahead, as for `MultiProcessRunnerZMQ`: at most ``2 * hwm + 2`` of its datapoints
+            are made and not yet handed out. None for whatever `max_bytes` allows, up to some 12,000.
         strict: Whether a pass is exactly one of `ds`, as for `MultiProcessRunnerZMQ`.
         ordered: With `strict`, whether the order is kept, too.
         max_restarts: How many actors that are lost, with their process or node, are replaced, in all. With `strict`
@@ -46,11 +45,9 @@ class RayRunner(Actors, Runner):
         thread_limit: Threads that BLAS, OpenMP and OpenCV may use in each actor: a number; "share" for as many as it
             has of ``num_cpus``; None to leave them alone.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the actors are alive.
-        in_flight: Replies of each actor that are asked for ahead: 2 keep it busy; from other machines 4 may pay.
-        chunk_bytes: A reply has no more bytes than this, but for its last datapoint. Under way for one actor are
-            ``in_flight + 1`` replies at most.
-        chunk_items: A reply has no more datapoints than this.
-        chunk_seconds: A reply is not held back for longer than this, to be filled up; None for as long as it takes.
+        max_bytes: Bytes of all datapoints that all actors together have under way, at least 1 MiB; None for 24 MiB for
+            each actor. One datapoint of each, however large, may always be under way, and each reply exceeds its part
+            by its last datapoint.
         copy: Whether large arrays may be written to, and are copied out of the object store for that.
         actor_options: Options of the actors, as for ``ray.remote``; one CPU each where it has no "num_cpus". To spread
             them over the nodes: ``{"scheduling_strategy": "SPREAD"}``.
@@ -93,21 +90,17 @@ class RayRunner(Actors, Runner):
         worker_init: Callable[[], object] | None = None,
         thread_limit: ThreadTerms = "share",
         timeout: float | None = None,
-        in_flight: SupportsIndex = 2,
-        chunk_bytes: SupportsIndex = 8 << 20,
-        chunk_items: SupportsIndex = 4096,
-        chunk_seconds: float | None = 0.05,
+        max_bytes: SupportsIndex | None = None,
         copy: bool = False,
         actor_options: Mapping[str, Any] | None = None,
         address: str | None = None,
         start_timeout: float = 60.0,
     ) -> None:
+        self._max_ahead = None if hwm is None else window_of(hwm, self, "hwm").count  # of a strict runner: datapoints
         super().__init__(ds, num_proc, UNBOUNDED, timeout)
         self._df_set_actors(
-            in_flight=in_flight,
-            chunk_bytes=chunk_bytes,
-            chunk_items=chunk_items if hwm is None else self._items_of(hwm, in_flight, chunk_items),
-            chunk_seconds=chunk_seconds,
+            hwm=hwm,
+            max_bytes=max_bytes,
             copy=copy,
             actor_options=actor_options,
             address=address,
@@ -123,11 +116,11 @@ class RayRunner(Actors, Runner):
     def _df_make_desk(self, tray: Tray | None) -> Desk:
         if tray is None or not self._df_by_index:
             return super()._df_make_desk(tray)
-        bytes_each = self.in_flight * self.chunking.nbytes
-        return WeighedSpans(tray, self.num_workers, bytes_each, grain=self.ds._df_grain, ordered=self.ordered)
-
-    def _items_of(self, hwm: SupportsIndex, in_flight: SupportsIndex, chunk_items: SupportsIndex) -> int:
-        """How many datapoints a reply may have so that, with one more on its way and one in hand, `hwm` holds."""
-        ahead = whole_number(self, "hwm", hwm, 0, ": it is a number of datapoints, or None for a default")
-        most = (2 * ahead + 1) // (whole_number(self, "in_flight", in_flight, 1) + 1)
-        return max(1, min(whole_number(self, "chunk_items", chunk_items, 1), most))
+        return WeighedSpans(
+            tray,
+            self.num_workers,
+            self._max_ahead,
+            self._df_bytes_ahead(),
+            grain=self.ds._df_grain,
+            ordered=self.ordered,
+        )

@@ -22,6 +22,12 @@ from dataflow.workers.native_threads import ThreadLimit, limit_of
 
 __all__ = ["Actors"]
 
+_IN_FLIGHT: Final = 2  # replies of each actor that are asked for ahead: they keep it busy
+_REPLY_ITEMS: Final = 4096  # datapoints; a reply costs a millisecond, and has at most so many, where no bound says less
+_REPLY_BYTES: Final = 8 << 20
+_REPLY_SECONDS: Final = 0.05  # that a reply is held back, to be filled up
+_MIN_BYTES: Final = 1 << 20
+
 _OURS: Final = {
     "concurrency_groups",
     "get_if_exists",
@@ -49,7 +55,6 @@ class Actors(Staffed):
     _df_make_cluster: ClassVar[Callable[[str | None], Cluster]] = RayCluster
 
     chunking: Chunking
-    in_flight: int
     copy: bool
     actor_options: dict[str, Any]
     address: str | None
@@ -58,22 +63,17 @@ class Actors(Staffed):
     def _df_set_actors(
         self,
         *,
-        in_flight: SupportsIndex,
-        chunk_bytes: SupportsIndex,
-        chunk_items: SupportsIndex,
-        chunk_seconds: float | None,
+        hwm: SupportsIndex | None,
+        max_bytes: SupportsIndex | None,
         copy: bool,
         actor_options: Mapping[str, Any] | None,
         address: str | None,
         start_timeout: float,
     ) -> None:
         """Check and keep what the user gave."""
-        self.in_flight = whole_number(self, "in_flight", in_flight, 1)
-        items = whole_number(self, "chunk_items", chunk_items, 1)
-        nbytes = whole_number(self, "chunk_bytes", chunk_bytes, 1)
-        if chunk_seconds is not None:
-            chunk_seconds = seconds(self, "chunk_seconds", chunk_seconds, or_zero=True, cure="; None for no bound")
-        self.chunking = Chunking(items, nbytes, chunk_seconds)
+        self.chunking = Chunking(
+            _items_of(self, hwm), _bytes_of(self, max_bytes, max(1, self.num_workers)), _REPLY_SECONDS
+        )
         if address is not None and not isinstance(address, str):
             raise TypeError(
                 f"{type(self).__name__}: address is that of a cluster, as for ray.init, or None, got {address!r:.100}"
@@ -100,18 +100,18 @@ class Actors(Staffed):
             self._df_title,
             self.num_workers,
             self.chunking,
-            in_flight=self.in_flight,
+            in_flight=_IN_FLIGHT,
             start_timeout=self.start_timeout,
         )
         return asking, CrateCodec(copy=self.copy), Demand(asking, self.num_workers)
 
     def _df_deal(self) -> DealtTray:
         """How tasks go to the actors: one more than the replies that are asked for, so that nobody waits for one."""
-        return DealtTray(self.in_flight + 1, self._df_bytes_ahead())
+        return DealtTray(_IN_FLIGHT + 1, self.num_workers * self._df_bytes_ahead())
 
     def _df_bytes_ahead(self) -> int:
-        """Bytes that may be under way, of tasks and of what comes of them, each."""
-        return self.num_workers * self.in_flight * self.chunking.nbytes
+        """Bytes that may be under way for each actor: of tasks, and as much of what comes of them."""
+        return _IN_FLIGHT * self.chunking.nbytes
 
     def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
         asking = plan.channel
@@ -123,3 +123,20 @@ class Actors(Staffed):
         if self.thread_limit == "share":  # of the cores that an actor has for itself
             return limit_of(max(1, int(self.actor_options["num_cpus"])), exact=False)
         return super()._df_threads_of_worker()
+
+
+def _items_of(owner: object, hwm: SupportsIndex | None) -> int:
+    """How many datapoints a reply may have so that, with one more on its way and one in hand, `hwm` holds."""
+    if hwm is None:
+        return _REPLY_ITEMS
+    ahead = whole_number(owner, "hwm", hwm, 0, ": it is a number of datapoints, or None for a default")
+    return max(1, min(_REPLY_ITEMS, (2 * ahead + 1) // (_IN_FLIGHT + 1)))
+
+
+def _bytes_of(owner: object, max_bytes: SupportsIndex | None, num_workers: int) -> int:
+    """How many bytes a reply may have so that all that is under way for all actors is within `max_bytes`."""
+    if max_bytes is None:
+        return _REPLY_BYTES
+    cure = ": it is a number of bytes, at least 1 MiB, or None for a default"
+    total = whole_number(owner, "max_bytes", max_bytes, _MIN_BYTES, cure)
+    return max(1, min(_REPLY_BYTES, total // ((_IN_FLIGHT + 1) * num_workers)))

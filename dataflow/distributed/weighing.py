@@ -17,6 +17,7 @@ class WeighedSpans(Spans):
     Args:
         tray: From which the workers take.
         num_workers: How many they are.
+        max_ahead: How many datapoints may be under way for each; None for as many as keep it busy.
         bytes_per_worker: What may be under way for each; one datapoint always may.
         grain: Of how many indexes a span should be a multiple.
         ordered: Whether datapoints are handed out in the order of their indexes.
@@ -24,8 +25,10 @@ class WeighedSpans(Spans):
 
     most_per_task = 8192
 
-    def __init__(self, tray: Tray, num_workers: int, bytes_per_worker: int, *, grain: int, ordered: bool) -> None:
-        super().__init__(tray, num_workers, None, grain=grain, ordered=ordered)
+    def __init__(
+        self, tray: Tray, num_workers: int, max_ahead: int | None, bytes_per_worker: int, *, grain: int, ordered: bool
+    ) -> None:
+        super().__init__(tray, num_workers, max_ahead, grain=grain, ordered=ordered)
         self._bytes_per_worker = bytes_per_worker
 
     def ahead(self) -> int:

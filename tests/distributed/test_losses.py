@@ -54,7 +54,7 @@ def chain(n):
 
 
 def remote(ds, num=1, **more):
-    return RayRunner(ds, num, **{"timeout": LIMIT, "chunk_items": 20, **more})
+    return RayRunner(ds, num, **{"timeout": LIMIT, "hwm": 30, **more})
 
 
 # -- lost --------------------------------------------------------------------------------------------------------------

@@ -99,10 +99,10 @@ def test_bytes_under_way_to_the_workers_are_bounded(fake):
         dp[1] += 1  # a copy of its own
         return [dp[0], int(dp[1][-1])]
 
-    with mapped(Large(), 2, last, chunk_bytes=100_000) as df:
+    with mapped(Large(), 2, last, max_bytes=1 << 20) as df:
         for given_out, (k, value) in enumerate(df, 1):
             assert value == k + 1
-            assert read[0] <= given_out + 2 * 2 * 2 + 2
+            assert read[0] <= given_out + 2 * 2 * 2 + 2 + 6  # 700 kB of tasks, and as much of results
 
 
 def test_what_is_read_is_sent_as_it_is_at_that_moment(fake):

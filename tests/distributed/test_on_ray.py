@@ -193,7 +193,7 @@ def test_after_close_no_process_is_left(cluster):
 
 
 def test_nothing_piles_up_while_the_consumer_does_something_else(cluster):
-    with remote(MapData(Numbers(10**6), lambda dp: [np.zeros(1 << 20, np.uint8)]), chunk_bytes=4 << 20) as df:
+    with remote(MapData(Numbers(10**6), lambda dp: [np.zeros(1 << 20, np.uint8)]), max_bytes=12 << 20) as df:
         it = iter(df)
         next(it)
         free = []

@@ -284,7 +284,7 @@ def test_arrays_are_the_same_if_actors_are_lost(fake):
     fake.fates = [Fate(dies_after=2), Fate(loses=2), Fate(silent_after=1), Fate(dies_after=3)]
     dataflow.seed(1)
     expected = [array.tolist() for (array,) in FakeData([(50, 50)], 100)]
-    with strict(FakeData([(50, 50)], 100), 2, max_restarts=4, chunk_bytes=100_000) as df:
+    with strict(FakeData([(50, 50)], 100), 2, max_restarts=4, hwm=8) as df:
         found = [array for (array,) in df]
     assert len(fake.actors) > 2
     assert [array.tolist() for array in found] == expected
@@ -318,15 +318,14 @@ class Counted(DataFlow):
             yield [Counted.made]
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 4])
-def test_no_more_is_asked_for_than_in_flight_and_no_more_made_than_chunks_hold(fake, in_flight):
+@pytest.mark.parametrize("hwm", [1, 15, 50])
+def test_two_replies_are_asked_for_and_the_worker_runs_ahead_of_them(fake, hwm):
     Counted.made = 0
-    most = (in_flight + 1) * 10 + 1
-    with remote(Counted(), in_flight=in_flight, chunk_items=10) as df:
-        for given, _ in enumerate(itertools.islice(df, 200), 1):
-            assert Counted.made <= given + most + 10  # a reply is used up as its last datapoint is handed out
-        wait_until(lambda: Counted.made >= 200 + in_flight * 10, LIMIT, "the worker does not run ahead")
-    assert fake.most_pending == in_flight
+    with remote(Counted(), hwm=hwm) as df:
+        for _ in itertools.islice(df, 200):
+            pass
+        wait_until(lambda: Counted.made >= 200 + hwm, LIMIT, "the worker does not run ahead")
+    assert fake.most_pending == 2
 
 
 @pytest.mark.parametrize("hwm", [0, 1, 5, 50])
@@ -337,6 +336,16 @@ def test_hwm_means_what_it_means_for_other_runners(fake, hwm):
             assert Counted.made <= given + 2 * max(1, hwm) + 2
 
 
+@pytest.mark.parametrize("num", [1, 2])
+@pytest.mark.parametrize("hwm", [1, 5, 50])
+def test_hwm_holds_in_strict_runners_too(fake, hwm, num):
+    made = Large.made = []
+    with strict(MapData(listed(400), Large()), num, hwm=hwm) as df:
+        for given, (k, _) in enumerate(df, 1):
+            assert k == given - 1
+            assert len(made) <= given + num * (2 * hwm + 2)
+
+
 def test_a_reply_is_bounded_in_bytes(fake):
     Counted.made = 0
 
@@ -345,14 +354,14 @@ def test_a_reply_is_bounded_in_bytes(fake):
             for (_,) in Counted():
                 yield [np.zeros(100_000, np.uint8)]
 
-    with remote(Large(), chunk_bytes=250_000) as df:
-        for given, _ in enumerate(itertools.islice(df, 30), 1):
-            assert Counted.made <= given + 3 * 3 + 3 + 1
+    with remote(Large(), max_bytes=1 << 20) as df:
+        for given, _ in enumerate(itertools.islice(df, 50), 1):
+            assert Counted.made <= given + 3 * 4 + 4 + 1  # a reply has 350 kB and its last datapoint
 
 
 def test_a_strict_runner_asks_for_less_where_datapoints_are_large(fake):
     made = Large.made = []
-    with strict(MapData(listed(200), Large()), 2, chunk_bytes=200_000) as df:
+    with strict(MapData(listed(200), Large()), 2, max_bytes=1_200_000) as df:
         it = iter(df)
         for _ in range(50):
             next(it)
@@ -371,7 +380,7 @@ class Large:
 
 def test_a_slow_flow_does_not_wait_for_its_reply_to_be_full(fake):
     gate = Gated.gate = threading.Semaphore(3)
-    with remote(Gated(), chunk_seconds=0.01) as df:
+    with remote(Gated()) as df:
         it = iter(df)
         assert [next(it) for _ in range(3)] == [[0], [1], [2]]  # the fourth is never made
         gate.release(10**6)
@@ -434,10 +443,8 @@ def test_reset_starts_new_actors(fake):
 @pytest.mark.parametrize(
     ("more", "error", "match"),
     [
-        ({"in_flight": 0}, ValueError, "in_flight is an integer from 1, got 0"),
-        ({"chunk_bytes": 0}, ValueError, "chunk_bytes is an integer from 1, got 0"),
-        ({"chunk_items": 0}, ValueError, "chunk_items is an integer from 1, got 0"),
-        ({"chunk_seconds": -1}, ValueError, "chunk_seconds"),
+        ({"max_bytes": 1000}, ValueError, "max_bytes is an integer from 1048576, got 1000"),
+        ({"max_bytes": 1.5}, TypeError, "max_bytes is an integer"),
         ({"start_timeout": 0}, ValueError, "start_timeout"),
         ({"hwm": -1}, ValueError, "hwm"),
         ({"max_restarts": -1}, ValueError, "max_restarts"),
