@@ -85,8 +85,9 @@ def _add_keys(commands: Any) -> None:
     parser = commands.add_parser(
         "keys",
         help="make keys for an encrypted connection",
-        description="Make sender.key and receiver.key, which know each other. Keep receiver.key where datapoints are "
-        "received, and copy sender.key, over a safe way, to where they are sent.",
+        description="Make certificates of a sender and a receiver. Where datapoints are received, receiver.key_secret "
+        "and sender.key are needed; where they are sent, sender.key_secret and receiver.key. Copy secrets over a safe "
+        "way.",
     )
     parser.add_argument("directory", metavar="DIR", help="where to; it is made if it is not there")
     parser.set_defaults(command=_keys, prog=parser.prog)
@@ -108,7 +109,7 @@ def _add_send(commands: Any) -> None:
     parser.add_argument("address", metavar="ADDR", help="tcp://HOST:PORT")
     parser.add_argument("--repeat", action="store_true", help="send pass after pass, as one that never ends")
     parser.add_argument("--bind", action="store_true", help="be reached at ADDR, instead of connecting to it")
-    parser.add_argument("--curve", metavar="PATH", help="the folder with sender.key, or a key file")
+    parser.add_argument("--curve", metavar="PATH", help="the folder with sender.key_secret and receiver.key")
     parser.add_argument("--insecure", action="store_true", help="let other machines in without keys, with --bind")
     parser.add_argument("--hwm", type=int, metavar="N", help="datapoints that may be under way")
     parser.add_argument("--hwm-bytes", type=int, metavar="N", default=HWM_BYTES, help="bytes that may be (%(default)s)")

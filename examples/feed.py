@@ -80,7 +80,7 @@ def send(rank: int, address: str, keys: str, epochs: int, *, is_slow: bool) -> N
 
 
 def start_senders(address: str, keys: str, epochs: int, *, is_slow: bool) -> list[BaseProcess]:
-    """Start them as new interpreters, which share nothing with this one but the key file."""
+    """Start them as new interpreters, which share nothing with this one but the keys."""
     context = multiprocessing.get_context("spawn")
     senders: list[BaseProcess] = [
         context.Process(target=send, args=(rank, address, keys, epochs), kwargs={"is_slow": is_slow})

@@ -1,7 +1,8 @@
-"""Keys for CURVE, the encryption of ZeroMQ: files, and what is made of them.
+"""Certificate files for CURVE, ZeroMQ's encryption, in the format of `zmq.auth`.
 
-A key file is text: a line ``public:`` and a line ``secret:`` with a pair of keys, and a line ``peer:`` for each public
-key that is let in. Only its owner may read it.
+A directory holds ``sender.key_secret`` or ``receiver.key_secret`` (or both), each with a pair of keys, and public keys
+in files ``*.key``. A sender knows one receiver, ``receiver.key``; a receiver lets in whoever has the secret of one of
+the other public keys in its directory.
 """
 
 from __future__ import annotations
@@ -11,80 +12,98 @@ import stat
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import zmq
-
 __all__ = ["RECEIVER", "SENDER", "Keys", "load_keys", "make_keys"]
 
-SENDER: Final = "sender.key"
-RECEIVER: Final = "receiver.key"
+SENDER: Final = "sender"
+RECEIVER: Final = "receiver"
+_PUBLIC: Final = ".key"
+_SECRET: Final = ".key_secret"
 _KEY_CHARS: Final = 40  # in the alphabet of Z85
 
 
 class Keys(NamedTuple):
-    """Who we are, and whom we know."""
+    """Our pair of keys, and the public keys of those who may connect or be connected to."""
 
     public: bytes
     secret: bytes
     peers: tuple[bytes, ...]
 
 
-def make_keys(directory: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Make a pair of key files that know each other: ``sender.key`` and ``receiver.key``, readable by their owner only.
+def make_keys(directory: str | os.PathLike[str]) -> list[Path]:
+    """Make certificates for a sender and a receiver; those with secret keys are readable by their owner only.
 
     Args:
         directory: Is made if it is not there.
 
     Returns:
-        The two paths.
+        The paths of ``sender.key``, ``sender.key_secret``, ``receiver.key`` and ``receiver.key_secret``.
 
     Raises:
-        FileExistsError: One of them is there already; neither is touched.
+        FileExistsError: One of them is there already; none is touched.
     """
+    import zmq.auth  # here, since few programs need it
+
     folder = Path(directory)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    paths = folder / SENDER, folder / RECEIVER
+    paths = [folder / (name + suffix) for name in (SENDER, RECEIVER) for suffix in (_PUBLIC, _SECRET)]
     for path in paths:
-        if path.exists():
+        if os.path.lexists(path):
             raise FileExistsError(f"{path} is there already. Choose another directory, or remove the file")
-    pairs = [zmq.curve_keypair() for _ in paths]
-    for path, own, other in zip(paths, pairs, reversed(pairs), strict=True):
-        _write(path, own, other[0])
+    for path in paths:
+        # zmq.auth writes into the file that it finds: so nobody else can read it at any time. O_EXCL: nobody has put a
+        # link there meanwhile.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if path.suffix == _SECRET else 0o644))
+    for name in (SENDER, RECEIVER):
+        zmq.auth.create_certificates(folder, name)
     return paths
 
 
-def _write(path: Path, own: tuple[bytes, bytes], peer: bytes) -> None:
-    # O_EXCL: nobody has put a link there meanwhile; 0600 from the first byte on.
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        file.write(
-            "# A key of dataflow. Whoever has this file may speak for its owner: keep it secret.\n"
-            f"public: {own[0].decode()}\nsecret: {own[1].decode()}\n"
-            f"# Who is let in: one line for each public key.\npeer: {peer.decode()}\n"
-        )
-
-
 def load_keys(path: str | os.PathLike[str], name: str) -> Keys:
-    """The keys in a file, or in the file `name` of a directory.
+    """The keys of one side.
+
+    Args:
+        path: A directory with the certificate ``name.key_secret``, or another file of that kind. The public keys of the
+            peers are in the same directory.
+        name: `SENDER` or `RECEIVER`.
 
     Raises:
-        FileNotFoundError: There is none.
-        PermissionError: Others may read it.
-        ValueError: It holds something else.
+        FileNotFoundError: There is no such file, or no public key of a peer.
+        PermissionError: Others may read the secret key.
+        ValueError: A file holds something else.
     """
     file = Path(path)
     if file.is_dir():
-        file /= name
-    if not file.exists():
-        raise FileNotFoundError(f"there is no key file {file}. Make keys with python -m dataflow keys DIR")
+        file /= name + _SECRET
+    _require(file)
     if os.name == "posix" and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise PermissionError(f"others than its owner may read {file}, which holds a secret key: chmod 600 {file}")
-    found: dict[str, list[bytes]] = {"public": [], "secret": [], "peer": []}
-    for line in file.read_text("ascii", "replace").splitlines():
-        what, _, key = line.partition(":")
-        if line.strip() and not line.startswith("#"):
-            if what.strip() not in found or len(key.strip()) != _KEY_CHARS:
-                raise ValueError(f"{file} is no key file: it has a line that is no key")
-            found[what.strip()].append(key.strip().encode())
-    if len(found["public"]) != 1 or len(found["secret"]) != 1 or not found["peer"]:
-        raise ValueError(f"{file} is no key file: it needs one public key, one secret key and a peer")
-    return Keys(found["public"][0], found["secret"][0], tuple(found["peer"]))
+    public, secret = _load(file)
+    if secret is None:
+        raise ValueError(f"{file} is no secret certificate: it has no secret key. Pass a file *{_SECRET}")
+    known = [file.parent / (RECEIVER + _PUBLIC)] if name == SENDER else sorted(file.parent.glob("*" + _PUBLIC))
+    for certificate in known:
+        _require(certificate)
+    peers = dict.fromkeys(key for key, _ in map(_load, known) if key != public)
+    if not peers:
+        raise FileNotFoundError(
+            f"there is no public key of a {SENDER if name == RECEIVER else RECEIVER} in {file.parent}. Copy it there "
+            f"from where it was made: a file *{_PUBLIC}"
+        )
+    return Keys(public, secret, tuple(peers))
+
+
+def _require(file: Path) -> None:
+    if not file.exists():
+        raise FileNotFoundError(f"there is no certificate {file}. Make keys with python -m dataflow keys DIR")
+
+
+def _load(file: Path) -> tuple[bytes, bytes | None]:
+    import zmq.auth
+
+    try:
+        public, secret = zmq.auth.load_certificate(file)
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{file} is no certificate of zmq.auth: {error}") from error
+    if any(len(key) != _KEY_CHARS for key in (public, secret) if key is not None):
+        raise ValueError(f"{file} is no certificate of zmq.auth: a key has {_KEY_CHARS} characters")
+    return public, secret

@@ -42,9 +42,9 @@ _ALONE: Final = 10.0  # seconds of waiting after which it is logged that there i
 _MOST_BYTES: Final = 1 << 16  # of what a receiver writes
 _MISSED: Final = 3  # heartbeats after which somebody else may call
 _REFUSED: Final = {
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not know the key of this side: add it to its key file, as a peer",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not know the key of this side: copy our public *.key into its directory",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "only one of both sides uses keys: give both curve=, or none",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "its key is not the one in the key file of this side, or it uses none",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "its key is not the public key that this side has of it, or it uses none",
 }
 
 

@@ -46,8 +46,8 @@ class RemoteDataZMQ(Source):
         heartbeat: Seconds between signs of life of the connections. How soon a sender counts as lost, is told by that
             sender: three of its own heartbeats.
         timeout: Seconds without a datapoint after which to raise; None waits for ever.
-        curve: A directory that ``python -m dataflow keys`` has made, or a key file: the connection is encrypted, and
-            only senders with a key that is listed there are heard.
+        curve: A directory that ``python -m dataflow keys`` has made, or the file ``receiver.key_secret`` in it: the
+            connection is encrypted, and only senders whose public key is in the same directory are heard.
         insecure: Bind to an address that other machines can reach without `curve`.
 
     Raises:

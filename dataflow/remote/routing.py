@@ -1,11 +1,11 @@
-"""A socket that sends to whom it means and hears from whom it must, and the gate in front of it.
+"""A socket that sends to whom it means and hears from whom it must, and the authenticator in front of it.
 
 Both ends use a ROUTER, the only socket that can answer one peer: PUSH would deal datapoints out to whoever connects.
 
 Guarantees:
 
-- With keys, nobody is heard whose public key is not listed: the gate is open before the socket is bound.
-- The gate is a thread of its own, since a handshake must not wait until somebody takes the next datapoint.
+- With keys, nobody is heard whose public key is not listed: the authenticator runs before the socket is bound. It has
+  a thread of its own, since a handshake must not wait until somebody takes the next datapoint.
 - A signal that arrives within start or close is raised when that is done, or undone: nothing is left open.
 - A forked child neither uses nor closes what it inherited.
 - What the user has set for malloc holds.
@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 import zmq
-from zmq.utils import z85
 
 from dataflow.descriptors import counted
 from dataflow.interrupts import signals_deferred
@@ -31,8 +29,6 @@ from dataflow.remote.letters import Letter, pack
 
 __all__ = ["Router"]
 
-_DOMAIN: Final = b"dataflow"
-_DOOR: Final = "inproc://zeromq.zap.01"
 _PROBES: Final = 3  # heartbeats without an answer after which ZeroMQ gives a connection up
 _MOST_WAITING: Final = 1000  # messages of one peer that wait here; behind that its bytes wait in its own machine
 _RECONNECT_MAX_MS: Final = 1000
@@ -81,7 +77,7 @@ class Router:
         self.addresses: tuple[str, ...] = ()  # where we are bound, with the ports that the system has chosen
         self.peers: tuple[bytes, ...] = ()  # whom we connect to
         _let_freed_frames_stay()
-        self._gate: _Gate | None = None
+        self._authenticator: Any = None  # where there are keys, and we are connected to
         self.monitor: Any = None
         with signals_deferred(), counted(owner, _DESCRIPTORS):
             self._open(owner, addresses, bind, keys, heartbeat, most_bytes, most_unsent, monitored)
@@ -118,8 +114,8 @@ class Router:
             else:
                 self.peers = tuple(self._connected(*pair) for pair in zip(addresses, _NAMES, strict=False))
         except BaseException as error:
-            if self._gate is not None:
-                self._gate.close()
+            if self._authenticator is not None:
+                self._authenticator.stop()
             self._context.destroy(linger=0)  # with whatever sockets there are: else it would wait for them
             self._remove_socket_files()
             if isinstance(error, zmq.ZMQError):
@@ -129,13 +125,15 @@ class Router:
     def _secure(self, owner: str, keys: Keys, *, bind: bool) -> None:
         self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
         if bind:
-            self._gate = _Gate(self._context, keys.peers)
+            from dataflow.remote.authentication import DOMAIN, start_authenticator  # here, since few programs need it
+
+            self._authenticator = start_authenticator(self._context, keys.peers)
             self.socket.curve_server = True
-            self.socket.zap_domain = _DOMAIN
+            self.socket.zap_domain = DOMAIN.encode()
         elif len(keys.peers) == 1:
             self.socket.curve_serverkey = keys.peers[0]
         else:
-            raise ValueError(f"{owner}: a key file with {len(keys.peers)} peers does not say whom we connect to")
+            raise ValueError(f"{owner}: {len(keys.peers)} public keys of peers do not say whom we connect to")
 
     def _bound(self, owner: str, address: str) -> str:
         try:
@@ -209,9 +207,9 @@ class Router:
                 if self.monitor is not None:
                     self.monitor.close(linger=0)
                 self.socket.close(linger=int(flush * 1000))
-            if self._gate is not None:
-                self._gate.close()
-            self._context.term()
+            if self._authenticator is not None:
+                self._authenticator.stop()
+            self._context.destroy(linger=0)  # with sockets of an authenticator that could not start
             self._remove_socket_files()
 
     def _remove_socket_files(self) -> None:
@@ -230,43 +228,3 @@ def _let_freed_frames_stay() -> None:
     size would. Where malloc has been told otherwise (`MALLOC_TRIM_THRESHOLD_`, `mallopt`), it learns nothing.
     """
     np.empty(_LEARNT_BYTES, np.uint8)
-
-
-class _Gate:
-    """Answers, for ZeroMQ, whether the owner of a key may come in (ZAP, RFC 27)."""
-
-    def __init__(self, context: zmq.Context[Any], allowed: Sequence[bytes]) -> None:
-        self._allowed = {z85.decode(key) for key in allowed}
-        self._socket = context.socket(zmq.REP)  # the context closes what this leaves, if it fails
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(_DOOR)
-        self._context = context
-        self._bell = f"inproc://closing-{id(self)}"
-        self._closing = context.socket(zmq.PAIR)
-        self._closing.bind(self._bell)
-        self._thread = threading.Thread(target=self._serve, name="dataflow-gate", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        with self._context.socket(zmq.PAIR) as bell, self._socket:
-            bell.connect(self._bell)
-            poller = zmq.Poller()
-            poller.register(bell, zmq.POLLIN)
-            poller.register(self._socket, zmq.POLLIN)
-            while True:
-                ready = dict(poller.poll())
-                if bell in ready:
-                    return
-                request = self._socket.recv_multipart()
-                self._socket.send_multipart(self._answer(request))
-
-    def _answer(self, request: list[bytes]) -> list[bytes]:
-        version, number, domain, _address, _identity, mechanism, *credentials = request
-        known = mechanism == b"CURVE" and domain == _DOMAIN and credentials[0] in self._allowed
-        code, text = (b"200", b"OK") if known else (b"400", b"unknown key")
-        return [version, number, code, text, b"", b""]
-
-    def close(self) -> None:
-        self._closing.send(b"")
-        self._thread.join()
-        self._closing.close(linger=0)

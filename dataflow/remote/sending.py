@@ -59,7 +59,8 @@ def send_dataflow_zmq(
         heartbeat: Seconds from one sign of life to the next. After three without one, the receiver raises. Raise it if
             the flow calls native code that keeps the interpreter's lock for as long as that.
         timeout: Seconds to wait for a receiver, and later for it to take something; None waits for ever.
-        curve: A directory that ``python -m dataflow keys`` has made, or a key file; see `RemoteDataZMQ`.
+        curve: A directory that ``python -m dataflow keys`` has made, or the file ``sender.key_secret`` in it;
+            see `RemoteDataZMQ`.
         insecure: Bind to an address that other machines can reach without `curve`.
         name: Who sends, as the receiver counts `num_senders`: calls with one name are passes of one sender, of which
             each takes part in another pass of the receiver. None stands for the calling thread, which is what you want

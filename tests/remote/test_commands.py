@@ -66,7 +66,9 @@ def test_speed_prints_datapoints_per_second(module, capsys):
 
 def test_keys_are_made_and_listed(tmp_path, capsys):
     assert main(["keys", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.split() == [str(tmp_path / "sender.key"), str(tmp_path / "receiver.key")]
+    assert capsys.readouterr().out.split() == [
+        str(tmp_path / name) for name in ("sender.key", "sender.key_secret", "receiver.key", "receiver.key_secret")
+    ]
     assert main(["keys", str(tmp_path)]) == 1
     assert "is there already" in capsys.readouterr().err
 
