@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import numpy as np
 import zmq
 
 from dataflow.descriptors import counted
 from dataflow.interrupts import signals_deferred
 from dataflow.remote.keys import Keys
 from dataflow.remote.letters import Letter, pack
+from dataflow.workers.allocation import keep_freed_memory
 
 __all__ = ["Router"]
 
@@ -41,7 +41,6 @@ _EVENTS: Final = (
 )
 _NAMES: Final = ("CALLED-1", "CALLED-2")  # of the peers that we connect to
 _DESCRIPTORS: Final = 32  # that this process needs for a context, its sockets, and the first connections
-_LEARNT_BYTES: Final = (32 << 20) - (1 << 16)  # glibc learns from blocks of up to 32 MiB, their last page included
 
 _from_parent: list[Router] = []
 """Routers that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
@@ -76,7 +75,7 @@ class Router:
         self.pid = os.getpid()
         self.addresses: tuple[str, ...] = ()  # where we are bound, with the ports that the system has chosen
         self.peers: tuple[bytes, ...] = ()  # whom we connect to
-        _let_freed_frames_stay()
+        keep_freed_memory()  # of frames, for the next ones
         self._authenticator: Any = None  # where there are keys, and we are connected to
         self.monitor: Any = None
         with signals_deferred(), counted(owner, _DESCRIPTORS):
@@ -217,14 +216,3 @@ class Router:
             if address.startswith("ipc://"):  # ZeroMQ leaves the file
                 with suppress(OSError):
                     os.unlink(address.removeprefix("ipc://"))
-
-
-def _let_freed_frames_stay() -> None:
-    """Let malloc keep the memory of frames for the next ones, instead of giving it back to the system each time.
-
-    Pages that are mapped anew take as long as a third of the whole way. glibc gives back what is free at the end of a
-    heap once it exceeds twice the largest block, of up to 32 MiB, that it has seen freed: by that rule two frames of
-    one size may be too many. This block, of which no page is ever touched, raises it to 64 MiB, as any array of this
-    size would. Where malloc has been told otherwise (`MALLOC_TRIM_THRESHOLD_`, `mallopt`), it learns nothing.
-    """
-    np.empty(_LEARNT_BYTES, np.uint8)
