@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from dataflow.base import DataFlow, require_flow
 from dataflow.datapoint import component
 from dataflow.distributed.cluster import connect, ray_package
-from dataflow.distributed.shards import FlowPass, Shard
-from dataflow.errors import DataFlowError, LengthUnknown, MissingExtra, NotAddressable
+from dataflow.distributed.shards import Columns, FlowPass, Shard
+from dataflow.errors import DataFlowError, LengthUnknown, NotAddressable
 from dataflow.extras import optional
 from dataflow.life import life_of, terminated
 from dataflow.parallel.payload import Payload
@@ -31,8 +29,6 @@ from dataflow.seeding import Stream
 from dataflow.sources.source import Source
 
 __all__ = ["DataFromRayDataset", "from_ray_dataset", "to_ray_dataset"]
-
-_INSTALL: Final = 'pip install "dataflow-runners[ray-data]"'
 
 
 def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = None, rows_per_block: int = 256) -> Any:
@@ -57,7 +53,7 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         ``ds.context.execution_options.preserve_order`` is set to True.
 
     Raises:
-        MissingExtra: Ray, or what Ray Data needs besides, is not installed; or is a release that differs too much.
+        MissingExtra: Ray, or what Ray Data needs besides, is not installed.
         NotAddressable: Several shards were asked of a flow that is only a sequence of passes; names the node.
         NotPicklable: The flow cannot be sent; names node and attribute.
         ShapeMismatch: While reading: a row differs from the first one in dtype or shape; names the column.
@@ -83,13 +79,9 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
     packed = _Payload(of).packed()
     life.passes += 1
     shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]
-    try:
-        return data.read_datasource(_datasource(shards, packed), override_num_blocks=num_shards)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise MissingExtra(
-            f"Ray {ray_package().__version__} has changed what it calls its developer API for reading datasets: "
-            f"{error}. Install a release that this version of dataflow knows: {_INSTALL}"
-        ) from error
+    # One row for each shard, and a task for each row, which yields: Ray takes each block as soon as it is full, and
+    # bounds how far tasks run ahead.
+    return data.range(num_shards, override_num_blocks=num_shards).map_batches(_reading(shards, packed), batch_size=1)
 
 
 def from_ray_dataset(ds: Any, names: Sequence[str], batch_size: int | None = None) -> DataFlow:
@@ -239,27 +231,15 @@ def _ray_data() -> Any:
     return optional("ray.data", "ray-data", "Ray datasets need")
 
 
-def _datasource(shards: Sequence[Shard], packed: bytes) -> Any:
-    """What Ray Data asks for tasks. Its class is made here, because the class that it derives from is only here."""
-    from ray.data.block import BlockAccessor, BlockMetadata
-    from ray.data.datasource import Datasource, ReadTask
-
+def _reading(shards: Sequence[Shard], packed: bytes) -> Callable[[Columns], Iterator[Columns]]:
+    """What reads one shard, in a task: given a batch of one row, which has the number of the shard."""
     ray = ray_package()
-    unknown = BlockMetadata(**{field.name: None for field in fields(BlockMetadata)})
     flow = ray.put(packed)  # once for all tasks; a task holds a reference
 
-    def blocks(shard: Shard) -> Iterator[Any]:
-        yield from map(BlockAccessor.batch_to_block, shard.read(ray.get(flow)))
+    def read_shard(batch: Columns) -> Iterator[Columns]:
+        return shards[int(batch["id"][0])].read(ray.get(flow))
 
-    class DataFlowDatasource(Datasource):  # type: ignore[misc]
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, parallelism: int, per_task_row_limit: int | None = None, *_: Any, **__: Any) -> Any:
-            options = {} if per_task_row_limit is None else {"per_task_row_limit": per_task_row_limit}
-            return [ReadTask(partial(blocks, shard), unknown, **options) for shard in shards]
-
-    return DataFlowDatasource()
+    return read_shard
 
 
 def _own(value: Any) -> Any:

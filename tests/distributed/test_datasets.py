@@ -190,13 +190,6 @@ def test_what_ray_data_needs_besides_is_named(monkeypatch):
         to_ray_dataset(DataFromList([[1]]), ["x"])
 
 
-@pytest.mark.parametrize("gone", ["ReadTask", "Datasource"])
-def test_a_ray_that_has_changed_is_named(monkeypatch, gone, data):
-    monkeypatch.delattr(data.datasource, gone)
-    with pytest.raises(MissingExtra, match=rf"^Ray [0-9.]+ has changed .*{gone}.*\[ray-data\]"):
-        to_ray_dataset(DataFromList([[1]]), ["x"])
-
-
 # -- a dataset as a flow -----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from dataflow import (
     ShapeMismatch,
     WorkerError,
 )
+from dataflow.distributed import datasets
 from dataflow.distributed.shards import FlowPass, Shard
 from dataflow.passes import root_stream
 from dataflow.pickling import dumps
@@ -203,3 +206,10 @@ def test_a_generator_is_one_shard():
 
 def three():
     return iter([[0], [1], [2]])
+
+
+def test_no_developer_interface_of_ray_data_is_used():
+    text = Path(datasets.__file__).read_text("utf-8")
+    assert not re.search(
+        r"ray\.data\.(block|datasource|_internal)|Datasource|ReadTask|BlockMetadata|BlockAccessor", text
+    )
