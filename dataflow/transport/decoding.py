@@ -1,7 +1,8 @@
 """Bytes to datapoints: shells are loaded, and their gaps filled with arrays.
 
 A small array is copied out, so that a datapoint which is kept does not keep its whole message; an array in a block of
-the arena is read in place. Both may be written to.
+the arena is read in place. Both may be written to. What messages say of their arrays is often the same, and is
+remembered: without, the benchmarks `image`, `ragged` and `batch` take 1.15 to 1.3 times the consumer's CPU time here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What datapoints are like: their arrays have the same places, and the rest is of the same types.
 
-A flow gives datapoints of one kind, or of few. What follows from the types of the components alone is found out once.
+Most flows give datapoints of one kind, and what follows from the types of the components is found out when it changes.
+Of the benchmarks `mnist` and `ragged` show it: without, the worker's encoder takes 3 and 1.3 times as long.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ _PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what 
 _ARRAY: Final = np.ndarray
 _SIMPLE: Final = TEXTS | {complex}
 _UNKNOWN: Final[tuple[Any, Any, Any, int]] = (None, None, None, 0)
-_MOST_KINDS: Final = 1024
-_MOST_COMPONENTS: Final = 64  # of a datapoint whose kind is remembered beyond the next
 
 
 class Kind:
@@ -90,23 +89,14 @@ class Kind:
 
 
 class Kinds:
-    """Those that were seen."""
+    """The kind of the last datapoint."""
 
     def __init__(self) -> None:
         self.last = Kind([], [])
-        self._seen: dict[Any, Kind] = {}
 
     def find(self, dp: Any, types: list[type]) -> Kind:
         """The kind of a datapoint that is not like the last one."""
-        key = (type(dp), *types, *map(type, dp), *dp) if type(dp) is dict else (type(dp), *types)
-        kind = self._seen.get(key)
-        if kind is None:
-            kind = Kind(dp, types)
-            if not kind.has_plain_keys:
-                return kind  # nobody's objects are kept
-            if len(self._seen) >= _MOST_KINDS:
-                self._seen.clear()
-            if len(types) <= _MOST_COMPONENTS:
-                self._seen[key] = kind
-        self.last = kind
+        kind = Kind(dp, types)
+        if kind.has_plain_keys:  # else nobody's objects are kept
+            self.last = kind
         return kind
