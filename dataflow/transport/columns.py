@@ -6,7 +6,6 @@ of points differ in how long they are. The bytes of all small arrays stand one a
 
 from __future__ import annotations
 
-import functools
 import math
 import pickle
 from array import array
@@ -46,8 +45,6 @@ KnownRun = tuple[np.dtype[Any], tuple[int, ...], str, int, bool, bool, int]
 _SMALL: Final = -(2**63), 0  # instead of status byte and start: among blocks, a small array
 _NO_PLACE: Final = PLACE.pack(*_SMALL)
 _LENGTH_BYTES: Final = 8
-_MOST_NAMES: Final = 1024
-_NAMES: Final[dict[np.dtype[Any], str]] = {}  # what `name_of` has answered
 _place: Final = attrgetter("place")
 _copied: Final = np.ndarray.copy
 
@@ -108,7 +105,7 @@ def known(runs: Iterable[Run]) -> list[KnownRun]:
     """The runs of a column as `ColumnReader` wants them."""
     found: list[KnownRun] = []
     for name, shape, order, count, differ, placed in runs:
-        dtype = _dtype(name)
+        dtype = np.dtype(name)
         found.append((dtype, shape, order, count, differ, placed, math.prod(shape) * dtype.itemsize))
     return found
 
@@ -206,25 +203,12 @@ def _copies(
 
 def _dtype(name: Any) -> np.dtype[Any]:
     # What was pickled is loaded each time: users can change such a dtype (its field names), and it is theirs alone.
-    dtype: np.dtype[Any] = _builtin(name) if type(name) is str else pickle.loads(name)
+    dtype: np.dtype[Any] = np.dtype(name) if type(name) is str else pickle.loads(name)
     return dtype
 
 
-@functools.lru_cache(maxsize=_MOST_NAMES)
-def _builtin(name: str) -> np.dtype[Any]:
-    return np.dtype(name)
-
-
 def name_of(dtype: np.dtype[Any]) -> Any:
-    """A dtype as text; or as a pickle, where text would lose something.
-
-    Dtypes are equal, and have one hash, whatever their metadata and alignment: what has such is not remembered.
-    """
+    """A dtype as text; or as a pickle, where text would lose something: metadata, fields, alignment."""
     if dtype.metadata is not None or dtype.kind == "V" or dtype.isbuiltin == 2:  # 2: of another package, as bfloat16
         return pickle.dumps(dtype, pickle.HIGHEST_PROTOCOL)
-    try:
-        return _NAMES[dtype]
-    except KeyError:
-        if len(_NAMES) < _MOST_NAMES:
-            _NAMES[dtype] = dtype.str
-        return dtype.str
+    return dtype.str

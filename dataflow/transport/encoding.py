@@ -7,8 +7,8 @@ An array of `LARGE_BYTES` or more goes into a block of the arena; a smaller one 
 - Within one datapoint identity survives: an array that stands in it twice arrives as one object.
 - The shells of many datapoints are loaded by one call: protocol 3 has explicit memo indexes and no frames, so the
   bodies of pickles can be joined into one list.
-- A block that the flow itself has filled (`dataflow.empty`) is passed on without a copy only if nobody else can reach it any
-  more: the reference counts of datapoint, array and base are the lowest that this path can show.
+- A block that the flow itself has filled (`dataflow.empty`) is passed on without a copy only if nobody else can reach
+  it any more: the reference counts of datapoint, array and base are the lowest that this path can show.
 
 A datapoint with one array, like the one before it, has a short way (`_encode_like`): without it, the benchmarks `mnist`
 and `image` take 1.6 and 1.14 times the worker's CPU time in here.
