@@ -3,12 +3,12 @@
 Guarantees:
 
 - Every counter has one writer, and is one aligned word of 8 bytes: no lock, so nothing that a killed process could
-  leave taken. Two words are hints and have more: that a worker sleeps, and that the consumer has something to do. A
-  mistake there costs one call of the system.
+  leave taken. One word is a hint and has more: that the consumer has something to do. A mistake there costs one call of
+  the system.
 - A worker waits while what it made and the consumer has not yet handed out fills its window; it looks at the stop
   flag while it waits. At least one datapoint may always be under way.
-- A worker that sleeps is woken by a bell when half of its window is free, or it is to stop. Where stores are seen in
-  another order than on x86, it may oversleep, by `_LONGEST_SLEEP` at most.
+- A worker that waits sleeps with a limit, 20 µs at first and 2 ms at most, and looks again. So there is no memory
+  barrier: a store that it sees late costs it one more sleep.
 - A worker that has sent something gives way, if the consumer had something to do already; nothing is waited for. Where
   there are more processes than processors, the consumer would else wait for whole slices of time, the windows would
   fill up meanwhile, and all workers wait for the consumer.
@@ -24,20 +24,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
-from dataflow.transport.bell import HAS_BELLS, Bell, Fence
 
 __all__ = ["Allowance", "Credit", "Line", "Room", "Window"]
 
 _WORDS: Final = 16  # per worker: a cache line for the words of the consumer, and one for the worker's own
 _BUSY: Final = 0  # in a line before those of the workers: set by who sends, cleared by the consumer when it waits
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP, _HEARD = range(6)  # written by the consumer
-_MADE, _WAKE_COUNT, _WAKE_BYTES = range(8, 11)  # written by the worker
-_ASLEEP: Final = 11  # set by the worker, cleared by the consumer when it rings
+_MADE: Final = 8  # written by the worker
 _WORD_BYTES: Final = 8
 _NAP: Final = 20e-6
 _LONGEST_NAP: Final = 2e-3
-_LONGEST_SLEEP: Final = 0.02  # beside a bell, which is always rung
-_NEVER: Final = 2**64 - 1
 _let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # no-op if nobody else is ready
 _MOST_AT_ONCE: Final = 8 << 20  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
 
@@ -99,12 +95,10 @@ class Credit:
 
     def __init__(self, num_workers: int, *, shared: bool) -> None:
         self._board = _Board((1 + num_workers) * _WORDS, shared=shared)
-        self._bells = [Bell() for _ in range(num_workers)] if shared and HAS_BELLS else []
-        self._fence = Fence()
 
     def line(self, worker: int) -> Line:
         """The description of the side of `worker`."""
-        return Line(self._board, worker, self._bells[worker] if self._bells else None)
+        return Line(self._board, worker)
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         """The consumer begins to hand out `count` datapoints of `worker`; `queued` bytes of messages are used up."""
@@ -112,15 +106,6 @@ class Credit:
         words[start + _FRAMES] += queued
         words[start + _COUNT] += count
         words[start + _BYTES] += nbytes
-        if self._bells:
-            with self._fence:
-                pass
-            if words[start + _ASLEEP] and (
-                words[start + _COUNT] >= words[start + _WAKE_COUNT]
-                or words[start + _BYTES] >= words[start + _WAKE_BYTES]
-            ):
-                words[start + _ASLEEP] = 0
-                self._bells[worker].ring()
 
     def done(self, worker: int, count: int) -> None:
         """The consumer has handed them all out, and asks for more."""
@@ -139,14 +124,10 @@ class Credit:
         words = self._board.words
         for start in _starts(words):
             words[start + _STOP] = 1
-        for bell in self._bells:
-            bell.ring()
 
     def close(self) -> None:
         """Give the descriptors back. Idempotent."""
         self._board.close()
-        while self._bells:
-            self._bells.pop().close()
 
 
 def _start_of(worker: int) -> int:
@@ -162,31 +143,35 @@ def _starts(words: memoryview) -> range:
 class Line:
     """One worker's line of counters, as a description; picklable while a process is started."""
 
-    def __init__(self, board: _Board, worker: int, bell: Bell | None) -> None:
+    def __init__(self, board: _Board, worker: int) -> None:
         self._board = board
         self._worker = worker
-        self.bell = bell
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """What a forked worker has to inherit."""
-        files = (self._board.file, None if self.bell is None else self.bell.descriptor)
-        return tuple(file for file in files if file is not None)
+        return () if self._board.file is None else (self._board.file,)
 
     def allowance(self, window: Window) -> Allowance:
         """The worker's side, in the worker."""
-        return Allowance(self._board.words, self._worker, window, self.bell)
+        return Allowance(self._board.words, self._worker, window, yields=self._board.file is not None)
 
 
 class Allowance:
-    """The worker's side of one line of `Credit`."""
+    """The worker's side of one line of `Credit`.
 
-    def __init__(self, words: memoryview, worker: int, window: Window, bell: Bell | None = None) -> None:
+    Args:
+        words: Those of the board.
+        worker: Whose line it is.
+        window: How far the worker may run ahead.
+        yields: Whether the worker gives way to a consumer that is behind: one in another process of this machine.
+    """
+
+    def __init__(self, words: memoryview, worker: int, window: Window, *, yields: bool = False) -> None:
         self._all_words = words
         start = _start_of(worker)
         self._words = words[start : start + _WORDS]
         self._window = window
-        self._bell = bell
-        self._fence = Fence()
+        self._yields = yields
         # All are 0, unless this worker replaces another: then it goes on where that one was heard.
         self._made = words[start + _COUNT]
         self._made_bytes = words[start + _BYTES]
@@ -217,7 +202,7 @@ class Allowance:
 
     def give_way(self) -> None:
         """Something was sent: let the consumer use this processor, if it had something to do before."""
-        if self._bell is None:  # a thread, which takes turns by the interpreter's lock; or it is on another machine
+        if not self._yields:  # a thread, which takes turns by the interpreter's lock; or it is on another machine
             return
         if self._all_words[_BUSY]:
             _let_others_run()
@@ -225,37 +210,14 @@ class Allowance:
 
     def wait_for_room(self) -> Room | None:
         """Wait until something may be made, and say how much; None if the worker is to stop."""
+        nap = _NAP
         while not self.stopped:
             room = self._room()
             if room is not None:
                 return room
-            if self._bell is None:
-                self._nap()
-            else:
-                self._sleep(self._bell)
-        return None
-
-    def _may_go_on(self) -> bool:
-        return self.stopped or self._room() is not None
-
-    def _nap(self) -> None:
-        nap = _NAP
-        while not self._may_go_on():
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-
-    def _sleep(self, bell: Bell) -> None:
-        words, window = self._words, self._window
-        words[_WAKE_COUNT] = max(0, self._made - window.count // 2)
-        words[_WAKE_BYTES] = max(0, self._made_bytes - window.nbytes // 2) if window.nbytes else _NEVER
-        while True:
-            words[_ASLEEP] = 1
-            with self._fence:
-                pass
-            if self._may_go_on():
-                words[_ASLEEP] = 0
-                return
-            bell.wait(_LONGEST_SLEEP)
+        return None
 
     def wait_for_hearing(self, most: int) -> bool:
         """Wait until fewer than `most` reports are unheard, and count one more; False if the worker is to stop."""

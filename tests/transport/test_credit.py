@@ -3,13 +3,11 @@
 import multiprocessing
 import os
 import threading
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from dataflow.descriptors import handing_over, pipe
-from dataflow.transport.bell import HAS_BELLS
 from dataflow.transport.credit import Credit, Window
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
@@ -32,9 +30,6 @@ WINDOWS = [
     # the consumer may be faster than the worker's own books
     (Window(1), (0, 0), (1, 9), True),
 ]
-
-
-needs_bells = pytest.mark.skipif(not HAS_BELLS, reason="there is no eventfd")
 
 
 def an_allowance(window, credit=None):
@@ -210,10 +205,6 @@ def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
     assert len(naps) < 200
 
 
-class Slept(Exception):
-    """Instead of sleeping."""
-
-
 @pytest.fixture
 def shared():
     credit = Credit(2, shared=True)
@@ -221,82 +212,7 @@ def shared():
     credit.close()
 
 
-SLEEPS = [
-    # window, made (datapoints, bytes), then granted one after the other: does it ring?
-    (Window(1), (1, 9), [((1, 9), True)]),
-    (Window(8), (8, 0), [((3, 0), False), ((1, 0), True), ((1, 0), False)]),
-    (Window(8), (30, 0), [((25, 0), False), ((1, 0), True)]),
-    (Window(8, 100), (10, 120), [((1, 10), False), ((1, 60), True)]),
-    (Window(8, 100), (10, 120), [((6, 10), True)]),
-    (Window(8, 100), (8, 5000), [((3, 10), False), ((1, 10), True)]),
-]
-
-
-@needs_bells
-@pytest.mark.parametrize(("window", "made", "grants"), SLEEPS)
-def test_who_sleeps_is_woken_once_when_half_of_its_window_is_free(shared, monkeypatch, window, made, grants):
-    allowance = shared.line(1).allowance(window)
-    bell = shared.line(1).bell
-    allowance.spend(*made)
-    monkeypatch.setattr(bell, "wait", stop_waiting)
-    with pytest.raises(Slept):
-        allowance.wait_for_room()
-    rung = []
-    for granted, _ in grants:
-        shared.grant(0, *granted, 0)  # of another worker
-        assert not bell.quiet()
-        shared.grant(1, *granted, 0)
-        rung.append(bell.quiet())
-    assert rung == [expected for _, expected in grants]
-
-
-def stop_waiting(timeout):
-    raise Slept
-
-
-@needs_bells
-def test_nobody_rings_for_one_who_is_awake(shared):
-    allowance = shared.line(0).allowance(Window(1))
-    allowance.spend(1, 0)
-    shared.grant(0, 1, 0, 0)
-    assert allowance.wait_for_room()
-    assert not shared.line(0).bell.quiet()
-
-
-@needs_bells
-def test_credit_that_comes_while_one_falls_asleep_is_seen(shared, monkeypatch):
-    allowance = shared.line(0).allowance(Window(1))
-    allowance.spend(1, 0)
-    monkeypatch.setattr(shared.line(0).bell, "wait", stop_waiting)
-
-    @contextmanager
-    def granting():
-        shared.grant(0, 1, 0, 0)
-        yield
-
-    monkeypatch.setattr(allowance, "_fence", granting())
-    assert allowance.wait_for_room()
-
-
-@needs_bells
-def test_who_is_woken_for_too_little_sleeps_on(shared, monkeypatch):
-    """Datapoints are handed out, and the messages that are queued are still too long."""
-    allowance = shared.line(0).allowance(Window(2, most_queued=100))
-    allowance.spend(2, 0)
-    allowance.queue(200)
-    waits = []
-
-    def wait(timeout):
-        waits.append(timeout)
-        shared.grant(0, 1, 0, 60)
-
-    monkeypatch.setattr(shared.line(0).bell, "wait", wait)
-    assert allowance.wait_for_room()
-    assert len(waits) == 2
-
-
-@needs_bells
-def test_who_sleeps_is_woken_to_stop(shared):
+def test_who_waits_in_another_process_sees_that_it_is_to_stop(shared):
     allowance = shared.line(0).allowance(Window(1))
     allowance.spend(1, 0)
     answers = []
@@ -315,7 +231,6 @@ def yielded(monkeypatch):
     return times
 
 
-@needs_bells
 def test_who_has_sent_gives_way_if_the_consumer_had_something_to_do_before(shared, yielded):
     one, other = (shared.line(k).allowance(Window(5)) for k in range(2))
     one.give_way()
