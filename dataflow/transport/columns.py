@@ -105,7 +105,7 @@ def known(runs: Iterable[Run]) -> list[KnownRun]:
     """The runs of a column as `ColumnReader` wants them."""
     found: list[KnownRun] = []
     for name, shape, order, count, differ, placed in runs:
-        dtype = np.dtype(name)
+        dtype = _dtype(name)
         found.append((dtype, shape, order, count, differ, placed, math.prod(shape) * dtype.itemsize))
     return found
 
