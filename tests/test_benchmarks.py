@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from benchmarks import contenders, report, suite, targets, workloads
+from benchmarks import contenders, nodes, report, suite, targets, workloads
 from benchmarks.figures import Figures
 
 CHEAP = ["small", "mnist", "image", "ragged"]
@@ -121,3 +121,30 @@ def test_figures_go_between_the_marks_of_a_page():
     assert report.insert(page, "new") == f"before\n{report.BEGIN}\n\nnew\n\n{report.END}\nafter\n"
     with pytest.raises(ValueError, match="no lines"):
         report.insert("a page", "new")
+
+
+@pytest.mark.parametrize("name", nodes.CHAINS)
+def test_a_chain_of_nodes_gives_datapoints(name, monkeypatch):
+    monkeypatch.setattr(nodes, "N", 300)
+    import dataflow
+
+    chain = nodes.CHAINS[name]
+    df = chain.make(dataflow)
+    assert len(list(itertools.islice(df, 2))) == 2
+    assert chain.nodes >= 1 <= chain.per_item
+
+
+def test_a_row_of_nodes_counts_the_fastest_run_and_meets_the_target_by_ratio_or_by_nanoseconds():
+    def verdicts(ours, theirs):
+        runs = [
+            ({"list": ours * slower, "BatchData": 128 * ours * slower}, {"list": theirs, "BatchData": 128 * theirs})
+            for slower in (3, 1, 2)
+        ]
+        return [row.meets_target for row in nodes.compare(runs)]
+
+    assert verdicts(100, 100) == verdicts(1099, 1000) == [True, True]
+    assert verdicts(159, 100) == [True, True], "60 ns for a node"
+    assert verdicts(219, 100) == [False, True], "120 for two"
+    assert verdicts(221, 100) == verdicts(1221, 1000) == [False, False]
+    text = nodes.table(nodes.compare([({"list": 200.0}, {"list": 100.0})]))
+    assert "| list | 200 | 100 | 2.00 | 160 | **missed** |" in text
