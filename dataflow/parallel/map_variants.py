@@ -60,8 +60,8 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
     Idle processes take as many datapoints as a batch has, and stack the results where they are made.
 
     With ``strict=True`` a pass is exactly that of ``BatchData(MapData(ds, map_func), batch_size, remainder)``. By
-    default passes of `ds` follow one another for ever and mix, and what the function drops is made up for; a pass is as
-    many batches as ``len(ds)`` datapoints make.
+    default passes never end, as for `MultiProcessMapDataZMQ`; ``len`` is the number of batches that ``len(ds)``
+    datapoints make.
 
     Args:
         ds: The input. It is reset and read in this process.
@@ -70,7 +70,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         batch_size: Datapoints per batch, at least 1.
         buffer_size: Datapoints, not batches, that may be read and not yet handed out, at least `batch_size`; None means
             ten batches.
-        remainder: Give out the last batch of a pass even if it is shorter.
+        remainder: With `strict`, give out the last batch of a pass even if it is shorter.
         use_list: Do not stack: every component of a batch is a Python list.
         strict: Whether a pass is exactly one of `MapData`, batched.
         ordered: With `strict`, whether the order is kept, too.

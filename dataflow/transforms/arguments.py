@@ -72,19 +72,19 @@ def require_end(ds: DataFlow, owner: str, purpose: str) -> None:
     """
     if not ds._df_endless:
         return
-    cause = endless_input(ds)
-    because = "" if cause is ds else f", because one of {type(cause).__name__} does not"
-    strict = f"pass strict=True to {type(cause).__name__}, or " if cause._df_ends_if_strict else ""
+    cause, name = endless_input(ds)
+    because = "" if name == type(ds).__name__ else f", because one of {name} does not"
+    strict = f"pass strict=True to {name}, or " if cause._df_ends_if_strict else ""
     raise ValueError(
         f"{owner} {purpose}, but a pass of {type(ds).__name__} never ends{because}: {strict}cut it with FixedSizeData"
     )
 
 
-def endless_input(ds: DataFlow) -> DataFlow:
-    """The lowest node that makes passes of the endless flow `ds` endless."""
+def endless_input(ds: DataFlow) -> tuple[DataFlow, str]:
+    """The lowest node that makes passes of the endless flow `ds` endless; and what the user calls it."""
     while (below := next((flow for flow in ds._df_inputs if flow._df_endless), None)) is not None:
         ds = below
-    return ds
+    return ds, getattr(ds, "_df_title", type(ds).__name__)
 
 
 def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:

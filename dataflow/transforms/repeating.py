@@ -93,13 +93,16 @@ class RepeatedData(ProxyDataFlow):
         if life.warned:
             return
         life.warned = True
-        if self.ds._df_endless and (cause := endless_input(self.ds))._df_ends_if_strict:
+        if not self.ds._df_endless:
+            return
+        cause, name = endless_input(self.ds)
+        if cause._df_ends_if_strict:
             _logger.warning(
                 "RepeatedData(…, %d) repeats nothing: the first pass of its input never ends, because %s repeats its "
                 "own input. Pass strict=True to %s, or leave out RepeatedData",
                 self.num,
-                type(cause).__name__,
-                type(cause).__name__,
+                name,
+                name,
             )
 
     def _endless(self, stream: Stream) -> Iterator[Any]:
