@@ -32,14 +32,12 @@ from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, Protocol
 
-import cloudpickle
-
 __all__ = [
     "ForkedMain",
     "ImportedMain",
     "MainModule",
     "ReturnPickler",
-    "WorkerPickler",
+    "worker_pickler",
     "dumps",
     "dumps_back",
     "dumps_task",
@@ -99,7 +97,7 @@ def dumps(value: Any, *, main: MainModule | None = None, max_bytes: int | None =
 def dumps_task(value: Any, main: MainModule | None, protocol: int) -> bytes:
     """The same for a task of a worker that was started before: one pickle for `pickle.loads`, without variables."""
     file = io.BytesIO()
-    WorkerPickler(file, main, protocol).dump(value)
+    worker_pickler()(file, main, protocol).dump(value)
     return file.getvalue()
 
 
@@ -117,40 +115,49 @@ def loads(data: Any) -> Any:
 
 def _can_be_sent(value: Any, main: MainModule | None) -> bool:
     try:
-        WorkerPickler(io.BytesIO(), main, 5).dump(value)
+        worker_pickler()(io.BytesIO(), main, 5).dump(value)
     except Exception:
         return False
     return True
 
 
-class WorkerPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends by value what the worker does not find, and what `multiprocessing` knows how to send.
+@functools.cache
+def worker_pickler() -> type[Any]:
+    """The class that pickles for workers, made at its first use: a worker, which only loads, needs no cloudpickle."""
+    import cloudpickle
 
-    Attributes:
-        variables: Global variables of the main module that should be sent along, by name.
-    """
+    class WorkerPickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """Sends by value what the worker does not find, and what `multiprocessing` knows how to send.
 
-    def __init__(self, file: io.BytesIO, main: MainModule | None, protocol: int) -> None:
-        # Made again each time: `multiprocessing` registers types when they are first used. Read by the base class.
-        self.dispatch_table = ChainMap(ForkingPickler(io.BytesIO()).dispatch_table, cloudpickle.Pickler.dispatch_table)
-        super().__init__(file, protocol)
-        self._main = main
-        self.variables: dict[str, Any] = {}
+        Attributes:
+            variables: Global variables of the main module that should be sent along, by name.
+        """
 
-    def reducer_override(self, obj: Any) -> Any:
-        is_class = isinstance(obj, type)
-        if not is_class and not isinstance(obj, types.FunctionType):
-            return NotImplemented
-        if self._main is not None and (found := self._main.name_of(obj)) is not None:
-            self.variables.update(self._main.variables(obj))
-            return NotImplemented if found == obj.__qualname__ else (_in_main, (found, obj.__qualname__))
-        reduced = super().reducer_override(obj)
-        if reduced is NotImplemented or len(reduced) != _BY_VALUE:
-            return reduced
-        make, args, state, items, pairs, set_state = reduced
-        name = _name_in_main(obj)
-        name = None if name is None or "." in name else name
-        return make, args, (_key_of(obj), name, set_state, state), items, pairs, _complete
+        def __init__(self, file: io.BytesIO, main: MainModule | None, protocol: int) -> None:
+            # Made again each time: `multiprocessing` registers types when they are first used. Read by the base class.
+            self.dispatch_table = ChainMap(
+                ForkingPickler(io.BytesIO()).dispatch_table, cloudpickle.Pickler.dispatch_table
+            )
+            super().__init__(file, protocol)
+            self._main = main
+            self.variables: dict[str, Any] = {}
+
+        def reducer_override(self, obj: Any) -> Any:
+            is_class = isinstance(obj, type)
+            if not is_class and not isinstance(obj, types.FunctionType):
+                return NotImplemented
+            if self._main is not None and (found := self._main.name_of(obj)) is not None:
+                self.variables.update(self._main.variables(obj))
+                return NotImplemented if found == obj.__qualname__ else (_in_main, (found, obj.__qualname__))
+            reduced = super().reducer_override(obj)
+            if reduced is NotImplemented or len(reduced) != _BY_VALUE:
+                return reduced
+            make, args, state, items, pairs, set_state = reduced
+            name = _name_in_main(obj)
+            name = None if name is None or "." in name else name
+            return make, args, (_key_of(obj), name, set_state, state), items, pairs, _complete
+
+    return WorkerPickler
 
 
 def _complete(obj: Any, sent: tuple[str, str | None, Any, Any]) -> Any:

@@ -40,7 +40,12 @@ MOST_LEVELS = 2  # dataflow/room/file.py
 DRAWERS = re.compile(r"(utils?|helpers?|common|misc|part_?\d+)$")
 MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace"}  # public names of the standard library
-NOT_IN_ALL = {"TimeoutError", "empty", "seed"}  # used as dataflow.seed(…): a star import must not bring them
+NOT_IN_ALL = {  # used as dataflow.seed(…): a star import must not bring them
+    "TimeoutError",
+    "__version__",
+    "empty",
+    "seed",
+}
 
 Tree = dict[str, str]
 
@@ -186,29 +191,47 @@ def names_in(path: str) -> tuple[str, ...]:
 
 
 def front_door_lists_its_names(tree: Tree) -> list[str]:
-    """`__all__` of the package is a plain list of exactly the public names bound there."""
+    """The table of public names, the imports for type checkers and `__all__` name the same things."""
     listed: list[str] = []
-    bound: set[str] = set()
+    table: dict[str, str] = {}  # name -> module
+    static: dict[str, str] = {}
+    plain: set[str] = set()  # imported without `as`: to a strict type checker public only if it is in __all__
+    renamed: list[str] = []
     for statement in ast.parse(tree.get("__init__.py", "")).body:
         match statement:
             case ast.Assign(targets=[ast.Name("__all__")], value=ast.List() | ast.Tuple() as value):
                 listed += ast.literal_eval(value)
-            case ast.ImportFrom(module="__future__"):
-                pass
-            case ast.Import(names) | ast.ImportFrom(names=names):
-                bound |= {alias.asname or alias.name.split(".")[0] for alias in names}
-            case ast.FunctionDef(name) | ast.ClassDef(name):
-                bound.add(name)
-            case ast.Assign() | ast.AnnAssign():
-                names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-                bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
-    public = {name for name in bound if not name.startswith("_")}
+            case ast.Assign(targets=[ast.Name("_MODULE_OF")], value=ast.Dict() as value):
+                table = ast.literal_eval(value)
+            case ast.If(test=ast.Name("TYPE_CHECKING"), body=body):
+                for node in body:
+                    for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                        static[alias.name] = str(node.module)
+                        plain |= {alias.name} if alias.asname is None else set()
+                        renamed += [alias.name] if alias.asname not in {None, alias.name} else []
     twice = {name for name in listed if listed.count(name) > 1}
     return [
-        *(f"{name} is public, but not in __all__" for name in sorted(public - set(listed) - NOT_IN_ALL)),
-        *(f"{name} is in __all__, but not there" for name in sorted(set(listed) - public)),
+        *(f"{name} is public, but not in __all__" for name in sorted(set(table) - set(listed) - NOT_IN_ALL)),
+        *(f"{name} is in __all__, but not there" for name in sorted(set(listed) - set(table))),
         *(f"{name} must not be in __all__" for name in sorted(set(listed) & NOT_IN_ALL)),
         *(f"{name} is in __all__ twice" for name in sorted(twice)),
+        *(f"{name} has another name where it is defined" for name in renamed),
+        *(f"{name} must be imported as {name}: it is not in __all__" for name in sorted(plain - set(listed))),
+        *(
+            f"{name} is in {static.get(name)} to a type checker, and in {table.get(name)} to an interpreter"
+            for name in sorted(static.keys() | table.keys())
+            if static.get(name) != table.get(name)
+        ),
+    ]
+
+
+def front_door_imports_nothing_of_ours(tree: Tree) -> list[str]:
+    """`import dataflow` loads no module of ours: each name is imported when it is first used."""
+    return [
+        f"__init__.py:{node.lineno}: imports {module}"
+        for node in ast.parse(tree.get("__init__.py", "")).body
+        for module in imported_modules("__init__.py", node)
+        if module.partition(".")[0] not in sys.stdlib_module_names
     ]
 
 
@@ -221,6 +244,29 @@ def no_finaliser_methods(tree: Tree) -> list[str]:
     ]
 
 
+def front_door(
+    *,
+    static: str = "from dataflow.base import A, seed as seed",
+    table: str = "{'A': 'dataflow.base', 'seed': 'dataflow.base'}",
+    listed: str = "['A']",
+) -> str:
+    guarded = f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {static}\n"
+    return f"{guarded}__all__ = {listed}\n_MODULE_OF = {table}\n"
+
+
+FRONT_DOORS = [
+    front_door(listed="[]"),
+    front_door(listed="['A', 'B']"),
+    front_door(listed="['A', 'A']"),
+    front_door(listed="['A', 'seed']"),
+    front_door(static="from dataflow.base import seed as seed"),
+    front_door(static="from dataflow.base import A, B, seed as seed"),
+    front_door(static="from dataflow.errors import A, seed as seed"),
+    front_door(static="from dataflow.base import A, seed"),
+    front_door(static="from dataflow.base import B as A, seed as seed"),
+    front_door(table="{'A': 'dataflow.base'}"),
+    front_door(table="{'A': 'dataflow.base', 'seed': 'dataflow.seeding'}"),
+]
 PLANTED = [
     (imports_go_down, "errors.py", "import dataflow.base"),
     (imports_go_down, "base.py", "from dataflow import MapData"),
@@ -250,17 +296,17 @@ PLANTED = [
     (files_are_named_for_an_idea, "parallel/utils.py", ""),
     (files_are_named_for_an_idea, "parallel/engine_part2.py", ""),
     (files_are_named_for_an_idea, "common/engine.py", ""),
-    (front_door_lists_its_names, "__init__.py", "from dataflow.errors import A, B\n__all__ = ['A']"),
-    (front_door_lists_its_names, "__init__.py", "from dataflow.errors import A\n__all__ = ['A', 'B']"),
-    (front_door_lists_its_names, "__init__.py", "from dataflow.seeding import seed\n__all__ = ['seed']"),
-    (front_door_lists_its_names, "__init__.py", "from dataflow.errors import A\n__all__ = ['A', 'A']"),
+    *((front_door_lists_its_names, "__init__.py", text) for text in FRONT_DOORS),
+    (front_door_imports_nothing_of_ours, "__init__.py", "from dataflow.base import A"),
+    (front_door_imports_nothing_of_ours, "__init__.py", "from . import base"),
+    (front_door_imports_nothing_of_ours, "__init__.py", "import numpy"),
     (no_finaliser_methods, "base.py", "class A:\n    def __del__(self):\n        pass"),
 ]
 RULES = list(dict.fromkeys(rule for rule, _, _ in PLANTED))
 
 SOUND = {
-    "__init__.py": "from dataflow.base import A as B\nfrom dataflow.seeding import seed\n__all__ = ['B']",
-    "__main__.py": "from dataflow import B\nprint(B)",
+    "__init__.py": front_door(),
+    "__main__.py": "from dataflow import A\nprint(A)",
     "seeding.py": "from dataflow.datapoint import get",
     "datapoint.py": "from dataflow.errors import Error\nfrom dataflow.seeding import seed",
     "base.py": "class A:\n    def same(self, other):\n        return self._x, other._x\n"

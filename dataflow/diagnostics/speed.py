@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
-import tqdm
-
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.parameters import whole_number
 from dataflow.passes import known_length
@@ -18,12 +16,6 @@ from dataflow.seeding import Stream
 __all__ = ["TestDataSpeed"]
 
 _log = logging.getLogger("dataflow.diagnostics.speed")
-
-
-class _Bar(tqdm.tqdm):  # type: ignore[type-arg]
-    """A progress bar without tqdm's watching thread, which would be alive when workers are forked."""
-
-    monitor_interval = 0
 
 
 class TestDataSpeed(ProxyDataFlow):
@@ -94,7 +86,9 @@ class TestDataSpeed(ProxyDataFlow):
         return self.test_size if length is None else min(self.test_size, max(length - self.warmup, 0))
 
     def _bar(self, datapoints: Iterable[Any], total: int) -> Iterable[Any]:
-        return _Bar(datapoints, total=total, unit="dp", miniters=1, smoothing=0.2)
+        from dataflow.diagnostics.progress import Bar
+
+        return Bar(datapoints, total=total, unit="dp", miniters=1, smoothing=0.2)
 
 
 def _exhaust(datapoints: Iterable[Any]) -> int:

@@ -18,7 +18,7 @@ from dataflow.formats.fingerprints import describe, digest
 from dataflow.formats.loading import PathLike
 from dataflow.formats.offsets import HEADER, Compute
 from dataflow.formats.records import Encoder, is_record
-from dataflow.formats.saving import Bar, alone, named
+from dataflow.formats.saving import alone, named
 from dataflow.formats.tfrecord import RecordReader, writing
 from dataflow.life import life_of, terminated
 from dataflow.passes import known_length, open_flow, walk
@@ -211,6 +211,8 @@ class DiskCacheData(ProxyDataFlow):
         return "\n".join(line for line in list(lines)[2:22] if not line.startswith("@@"))
 
     def _fill(self, stream: Stream) -> None:
+        from dataflow.diagnostics.progress import Bar
+
         encoder = Encoder(pickled=self.pickle)
         head = {"version": _VERSION, "fingerprint": self.fingerprint, "description": self._description}
         self._rewind_input()

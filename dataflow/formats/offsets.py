@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dataflow.formats.checksums import ALGORITHM, checksum, checksum_of
 from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.positional import PositionalFile
-from dataflow.formats.saving import Bar, replacing
+from dataflow.formats.saving import replacing
 
 __all__ = ["FOOTER", "HEADER", "Compute", "Offsets", "load_offsets", "verify_record", "write_index"]
 
@@ -104,6 +104,8 @@ def _read_index(file: PositionalFile) -> tuple[Offsets | None, Any]:
 
 def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
     """Where each record begins, and the end. Verifies every checksum."""
+    from dataflow.diagnostics.progress import Bar
+
     window, base = memoryview(b""), 0  # a piece of the file, and where it begins
     at, number = 0, 0
     name = os.path.basename(file.path)

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import tqdm
-
 try:
     import fcntl
 except ImportError:  # no such locks on Windows: what a killed program leaves stays there
@@ -31,16 +29,10 @@ from dataflow.formats.loading import PathLike
 from dataflow.passes import known_length
 from dataflow.transforms.arguments import require_end
 
-__all__ = ["Bar", "alone", "named", "replacing", "saved_pass"]
+__all__ = ["alone", "named", "replacing", "saved_pass"]
 
 _INTERVAL = 0.1  # seconds between two looks at a lock that somebody else holds
 _log = logging.getLogger("dataflow.formats")
-
-
-class Bar(tqdm.tqdm):  # type: ignore[type-arg]
-    """A progress bar without tqdm's watching thread, which would be alive when workers are forked."""
-
-    monitor_interval = 0
 
 
 def saved_pass(df: Any, owner: str) -> Iterator[tuple[int, Any]]:
@@ -50,6 +42,8 @@ def saved_pass(df: Any, owner: str) -> Iterator[tuple[int, Any]]:
         TypeError: `df` is no dataflow.
         ValueError: A pass of it never ends.
     """
+    from dataflow.diagnostics.progress import Bar
+
     ds: DataFlow = require_flow(df, f"{owner}.save")
     require_end(ds, f"{owner}.save", "writes one pass")
     with Bar(total=known_length(ds), unit="dp", delay=1, desc="saving") as bar:

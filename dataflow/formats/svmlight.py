@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from dataflow.formats.damage import file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.positional import PositionalFile
-from dataflow.formats.saving import Bar
 
 __all__ = ["SVMLightData"]
 
@@ -107,6 +106,8 @@ class _LineReader:
 
     def _scan(self) -> tuple[int, int]:
         """Find the lines, and the lowest and highest feature."""
+        from dataflow.diagnostics.progress import Bar
+
         lowest, highest = 1, 0
         with Bar(total=self._file.size, unit="B", unit_scale=True, delay=1, desc="lines") as bar:
             for begin, text in self._texts():

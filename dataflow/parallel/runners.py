@@ -15,7 +15,7 @@ from dataflow.parallel.terms import ThreadTerms
 from dataflow.transport.channel import Channel
 from dataflow.transport.codec import Codec, ObjectCodec
 from dataflow.transport.credit import Credit, Window
-from dataflow.transport.queues import PipeChannel, ThreadChannel
+from dataflow.transport.queues import ThreadChannel
 from dataflow.workers.crew import Worker
 from dataflow.workers.thread import ThreadWorker
 
@@ -136,7 +136,7 @@ class MultiProcessRunner(ProcessRunner):
         [[0], [1], [2], [3]]
     """
 
-    _df_channel_kind = PipeChannel
+    _df_over_zmq = False
 
     @hinting
     def __init__(

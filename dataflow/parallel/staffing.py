@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, ClassVar, Final, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
 
 from dataflow.base import ProxyDataFlow
 from dataflow.descriptors import closed_on_error, counted
@@ -27,11 +27,13 @@ from dataflow.transport.channel import Channel
 from dataflow.transport.codec import ArrayCodec, Codec
 from dataflow.transport.credit import Credit, Window
 from dataflow.transport.queues import PipeChannel
-from dataflow.transport.sockets import SocketChannel
 from dataflow.transport.trays import Tray
 from dataflow.workers.crew import Worker
 from dataflow.workers.place import place_of
 from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
+
+if TYPE_CHECKING:
+    from dataflow.transport.sockets import SocketChannel
 
 __all__ = ["UNBOUNDED", "Placed", "Processes", "Staffed", "context_of", "queued_bytes"]
 
@@ -215,7 +217,7 @@ class Processes(Staffed):
     """The choices of whatever has processes for workers, with `context` and `max_bytes`."""
 
     _df_own_process = True
-    _df_channel_kind: ClassVar[type[SocketChannel | PipeChannel]] = SocketChannel
+    _df_over_zmq: ClassVar[bool] = True  # else over pipes
     context: BaseContext | str | None
     max_bytes: int | None
 
@@ -232,7 +234,14 @@ class Processes(Staffed):
 
     def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         n = self.num_workers
-        return self._df_channel_kind(n), self._df_make_codec(), Credit(n, shared=True)
+        return self._df_open_channel(n), self._df_make_codec(), Credit(n, shared=True)
+
+    def _df_open_channel(self, n: int) -> SocketChannel | PipeChannel:
+        if not self._df_over_zmq:
+            return PipeChannel(n)
+        from dataflow.transport.sockets import SocketChannel  # and ZeroMQ, which no other channel needs
+
+        return SocketChannel(n)
 
     def _df_num_descriptors(self) -> int:
         return _DESCRIPTORS + _PER_WORKER * self.num_workers

@@ -15,7 +15,6 @@ from dataflow.parameters import flag
 from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.sources.source import Source
 from dataflow.sources.tables import cure_of
-from dataflow.transport.packed import PackedList
 
 __all__ = ["DataFromList"]
 
@@ -57,7 +56,7 @@ class DataFromList(Source, RNGDataFlow):
         if (cure := cure_of(lst) or _cure(lst)) is not None:
             raise TypeError(f"DataFromList expects a list of datapoints as lst, got {type(lst).__name__}: {cure}")
         packed = flag(self, "packed", packed)
-        self.lst: Sequence[Any] = PackedList(lst[k] for k in range(len(lst))) if packed else lst
+        self.lst: Sequence[Any] = _packed(lst) if packed else lst
         shuffle = self.shuffle = flag(self, "shuffle", shuffle)
         self._df_draws = shuffle or self._df_adopted
         self._df_own_root = root_seed(self, seed)
@@ -124,3 +123,9 @@ def _cure(lst: Any) -> str | None:
     if hasattr(lst, "__getitem__"):
         return None
     return f"a {kind} has no positions 0, 1, 2, …: use list(lst), or DataFromIterable"
+
+
+def _packed(lst: Sequence[Any]) -> Sequence[Any]:
+    from dataflow.transport.packed import PackedList  # and shared memory, which no other list needs
+
+    return PackedList(lst[k] for k in range(len(lst)))

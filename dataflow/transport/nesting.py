@@ -6,6 +6,7 @@ by its name: from a worker to its consumer (`ToConsumer`), and with the tasks of
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.pickling import MainModule, ReturnPickler, WorkerPickler, dumps_back, dumps_task
+from dataflow.pickling import MainModule, ReturnPickler, dumps_back, dumps_task, worker_pickler
 from dataflow.transport.shells import PROTOCOL
 
 __all__ = ["Direction", "NestedUnpickler", "ToConsumer", "ToWorkers"]
@@ -76,7 +77,8 @@ class ToWorkers:
             body, arrays = _Plain().dump_nested(dp)
             if self._forked or _OF_MAIN not in body:
                 return body, arrays
-        return _Worker(self._main).dump_nested(dp)
+        nested: tuple[bytes, list[NDArray[Any]]] = _to_worker()(self._main).dump_nested(dp)
+        return nested
 
     def _checked(self, value: Any, protocol: int) -> bytes:
         body = pickle.dumps(value, protocol)
@@ -115,9 +117,13 @@ class _Return(_Numbering, ReturnPickler):
         super().__init__(PROTOCOL)
 
 
-class _Worker(_Numbering, WorkerPickler):
-    def __init__(self, main: MainModule | None) -> None:
-        super().__init__(main, PROTOCOL)
+@functools.cache
+def _to_worker() -> type[Any]:
+    class ToWorker(_Numbering, worker_pickler()):  # type: ignore[misc]
+        def __init__(self, main: MainModule | None) -> None:
+            super().__init__(main, PROTOCOL)
+
+    return ToWorker
 
 
 class NestedUnpickler(pickle.Unpickler):

@@ -1,0 +1,163 @@
+"""What is imported, and when: the package alone, the names that are used, and what a worker needs."""
+
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import dataflow
+from tests.support.waits import LIMIT
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"asyncio", "cloudpickle", "cv2", "h5py", "lmdb", "msgpack", "multiprocessing", "pandas", "ray", "scipy"}
+HEAVY |= {"sklearn", "torch", "tqdm", "zmq"}
+NOT_IN_ALL = {"TimeoutError", "__version__", "empty", "seed"}
+
+NODES = "dataflow.DataFromList, dataflow.MapData, dataflow.BatchData"
+CHAIN = "list(dataflow.BatchData(dataflow.MapData(dataflow.DataFromList([[1], [2]]), list), 2))"
+LOADED = "import sys; print(*sys.modules)"
+
+LOOKING = """
+import sys
+
+def loaded(dp):
+    return [" ".join(sys.modules)]
+"""
+WORKER = """
+import sys
+from looking import loaded
+
+if __name__ == "__main__":
+    from dataflow import DataFromList, MapData, MultiProcessRunner, MultiProcessRunnerZMQ
+    ds = MapData(DataFromList([[k] for k in range(2)], shuffle=False), loaded)
+    runner = {"pipes": lambda: MultiProcessRunner(ds, 2, 1, context="spawn"),
+              "zmq": lambda: MultiProcessRunnerZMQ(ds, 1, context="spawn")}[sys.argv[1]]()
+    with runner:
+        print(next(iter(runner))[0])
+"""
+
+
+def run(*arguments):
+    """Run a fresh interpreter, against this checkout whether or not it is installed."""
+    search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | {"PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded_by(code):
+    return set(run("-c", f"{code}\n{LOADED}").split())
+
+
+def packages(modules):
+    return {name.partition(".")[0] for name in modules}
+
+
+def ours(modules):
+    return {name for name in modules if name.startswith("dataflow.")}
+
+
+def test_the_package_alone_loads_nothing():
+    loaded = loaded_by("import dataflow")
+    assert ours(loaded) == set()
+    assert packages(loaded).isdisjoint(HEAVY | {"numpy"})
+
+
+@pytest.mark.parametrize("code", [NODES, CHAIN], ids=["touched", "iterated"])
+def test_nodes_load_no_runner(code):
+    loaded = loaded_by(f"import dataflow; {code}")
+    assert packages(loaded).isdisjoint(HEAVY)
+    assert {name.split(".")[1] for name in ours(loaded) if name.count(".") > 1} == {"sources", "transforms"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MultiProcessRunner", "MultiThreadRunner", "MultiProcessMapData", "SharedQ"])
+def test_a_runner_without_sockets_loads_no_zmq(name):
+    assert packages(loaded_by(f"import dataflow; dataflow.{name}")).isdisjoint(HEAVY - {"multiprocessing"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("channel", "needed"), [("pipes", {"multiprocessing"}), ("zmq", {"multiprocessing", "zmq"})])
+def test_a_spawned_worker_loads_what_its_flow_needs(channel, needed, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(WORKER)
+    (tmp_path / "looking.py").write_text(LOOKING)  # what is defined in the script itself travels by cloudpickle
+    loaded = run(str(script), channel).split()
+    assert packages(loaded) & HEAVY == needed
+    rooms = {name.split(".")[1] for name in ours(loaded)}
+    assert rooms.isdisjoint({"formats", "remote", "distributed", "shared", "diagnostics", "aliases"})
+    assert not any(name.endswith((".runners", ".maps", ".engine")) for name in ours(loaded))
+
+
+def test_every_public_name_is_there_and_is_listed():
+    names = {*dataflow.__all__, *NOT_IN_ALL}
+    assert all(hasattr(dataflow, name) for name in names)
+    assert names <= set(dir(dataflow))
+    assert {name for name in dir(dataflow) if not name.startswith("_")} == names - {"__version__"}
+
+
+def test_a_star_import_brings_all_names():
+    names = {}
+    exec("from dataflow import *", names)
+    del names["__builtins__"]
+    assert set(names) == set(dataflow.__all__)
+
+
+def test_a_name_is_looked_up_once():
+    code = f"import dataflow; assert 'MapData' not in vars(dataflow); {NODES}; assert 'MapData' in vars(dataflow)"
+    run("-c", code)
+
+
+@pytest.mark.parametrize("name", ["errors", "shared", "formats", "transforms"])
+def test_rooms_are_reached_without_an_import_of_their_own(name):
+    run("-c", f"import dataflow, types; assert isinstance(dataflow.{name}, types.ModuleType)")
+
+
+@pytest.mark.parametrize("name", ["MapDatta", "_private", "__wrapped__", "no such name"])
+def test_a_name_that_is_not_there_raises_as_of_any_module(name):
+    with pytest.raises(AttributeError, match=f"module 'dataflow' has no attribute '{name}'"):
+        getattr(dataflow, name)
+    with pytest.raises(ImportError):
+        exec(f"from dataflow import {name.replace(' ', '')}")
+
+
+def test_a_package_that_is_missing_is_not_taken_for_a_name_that_is(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "dataflow"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numpy.typing", None)
+    fresh = importlib.import_module("dataflow")
+    with pytest.raises(ModuleNotFoundError, match=r"numpy\.typing"):
+        fresh.MapData  # noqa: B018
+    with pytest.raises(ModuleNotFoundError, match=r"numpy\.typing"):
+        fresh.datapoint  # noqa: B018
+
+
+def test_classes_are_pickled_by_the_module_that_defines_them():
+    for name in dataflow.__all__:
+        value = getattr(dataflow, name)
+        assert not isinstance(value, types.ModuleType)
+        assert pickle.loads(pickle.dumps(value)) is value
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_type_checker_knows_every_name_and_no_other():
+    api = pytest.importorskip("mypy.api")
+    names = sorted({*dataflow.__all__, *NOT_IN_ALL})
+    code = "\n".join(["import dataflow", *(f"print(dataflow.{name})" for name in names), "dataflow.MapDatta"])
+    out, _, _ = api.run(["--strict", "--follow-imports=silent", "--config-file=", "--no-incremental", "-c", code])
+    errors = [line for line in out.splitlines() if "error:" in line]
+    assert len(errors) == 1, out
+    assert 'Module has no attribute "MapDatta"' in errors[0]
