@@ -76,7 +76,7 @@ def dumps(value: Any, *, main: MainModule | None = None, max_bytes: int | None =
     without: frozenset[str] = frozenset()
     while True:
         file = io.BytesIO() if max_bytes is None else _ShortFile(max_bytes)
-        pickler = WorkerPickler(file, main, protocol)
+        pickler = worker_pickler()(file, main, protocol)
         pickler.dump(value)
         try:
             sent: set[str] = set(without)

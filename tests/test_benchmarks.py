@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from benchmarks import contenders, nodes, report, suite, targets, workloads
+from benchmarks import contenders, imports, nodes, report, suite, targets, workloads
 from benchmarks.figures import Figures
 
 CHEAP = ["small", "mnist", "image", "ragged"]
@@ -148,3 +148,10 @@ def test_a_row_of_nodes_counts_the_fastest_run_and_meets_the_target_by_ratio_or_
     assert verdicts(221, 100) == verdicts(1221, 1000) == [False, False]
     text = nodes.table(nodes.compare([({"list": 200.0}, {"list": 100.0})]))
     assert "| list | 200 | 100 | 2.00 | 160 | **missed** |" in text
+
+
+@pytest.mark.slow
+def test_imports_are_timed_above_an_interpreter_that_only_starts():
+    times = imports.measure(runs=1)
+    assert list(times) == list(imports.STATEMENTS)
+    assert all(len(runs) == 1 for runs in times.values())
