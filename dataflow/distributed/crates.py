@@ -16,17 +16,16 @@ import mmap
 import weakref
 from array import array as words
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.descriptors import Descriptor
-from dataflow.transport.arena import ArenaWriter
 from dataflow.transport.blocks import LARGE_BYTES, Block
 from dataflow.transport.decoding import ArrayDecoder
 from dataflow.transport.encoding import ArrayEncoder
-from dataflow.transport.leases import ArenaReader, Base
+from dataflow.transport.leases import Base
 
 __all__ = ["CrateCodec", "CrateDecoder", "CrateEncoder"]
 
@@ -145,7 +144,7 @@ class CrateEncoder(ArrayEncoder):
 
     def __init__(self) -> None:
         self._crate = _Crate()
-        super().__init__(cast(ArenaWriter, self._crate))
+        super().__init__(self._crate)
 
     def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
         body, nbytes = super().join(encoded)
@@ -195,7 +194,7 @@ class CrateDecoder(ArrayDecoder):
 
     def __init__(self, copy: bool) -> None:
         self._places = _Places(copy)
-        super().__init__(cast(Sequence[ArenaReader], self._places))
+        super().__init__(self._places)
 
     def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
         if len(body) > _NUM_FRAMES:

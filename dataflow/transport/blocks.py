@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["LARGE_BYTES", "PAGE", "PLACE", "Block", "BlockClass", "class_of", "divided"]
+__all__ = [
+    "LARGE_BYTES",
+    "PAGE",
+    "PLACE",
+    "Block",
+    "BlockClass",
+    "BlockReader",
+    "BlockReaders",
+    "BlockWriter",
+    "class_of",
+    "divided",
+]
 
 LARGE_BYTES: Final = 16 << 10
 """From this size on, an array has a block of its own."""
@@ -61,3 +74,52 @@ def divided(max_bytes: int) -> tuple[list[BlockClass], int]:
         classes.append(BlockClass(size, status, count, start))
         start += size * count
     return classes, start
+
+
+class BlockWriter(Protocol):
+    """What an encoder needs of an arena, or of what stands in its place."""
+
+    def copy(self, array: NDArray[Any], order: Any) -> Block | None:
+        """A block with a copy of `array`; None if there is no room."""
+
+    def write(self, data: bytes) -> Block | None:
+        """A block with `data`; None if there is no room."""
+
+    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """An array for the flow to fill, in a block if there is room."""
+
+    def is_draft(self, base: Any) -> bool:
+        """Whether `base` is the base of an array that `draft` has given."""
+
+    def release(self, base: Any) -> Block:
+        """The block of a draft, which now belongs to the message."""
+
+    def give_back(self, block: Block) -> None:
+        """Free a block that is not sent after all."""
+
+    def give_back_all(self) -> None:
+        """Free all blocks: none was sent."""
+
+    def tidy(self) -> None:
+        """Give idle memory back, now and then."""
+
+
+class BlockReader(Protocol):
+    """What a decoder needs of an arena, or of what stands in its place."""
+
+    def leases(
+        self, blocks: Sequence[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
+    ) -> list[NDArray[Any]]:
+        """The arrays in blocks, given as status byte and start, that are all alike."""
+
+    def read(self, status: int, start: int, nbytes: int) -> Any:
+        """The bytes of a block, until `free`."""
+
+    def free(self, status: int) -> None:
+        """Nothing refers to what was read any more."""
+
+
+class BlockReaders(Protocol):
+    """The reader of each worker, by its number."""
+
+    def __getitem__(self, worker: int, /) -> BlockReader: ...

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any, Final
 
 from dataflow.failures import Report
+from dataflow.transport.blocks import BlockReaders
 from dataflow.transport.columns import ColumnReader
 from dataflow.transport.failures import unpack_failure, unpack_report
-from dataflow.transport.leases import ArenaReader
 from dataflow.transport.nesting import NestedUnpickler
 from dataflow.transport.parcels import NESTED, Description
 from dataflow.transport.shells import apart, load, loaded
@@ -40,7 +40,7 @@ class ArrayDecoder:
         arenas: Where the large arrays of each worker are.
     """
 
-    def __init__(self, arenas: Sequence[ArenaReader]) -> None:
+    def __init__(self, arenas: BlockReaders) -> None:
         self._arenas = arenas
         self._descriptions: dict[bytes, Description] = {}  # that were read before
 

@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.failures import Report
-from dataflow.transport.arena import ArenaWriter
-from dataflow.transport.blocks import LARGE_BYTES, Block
+from dataflow.transport.blocks import LARGE_BYTES, Block, BlockWriter
 from dataflow.transport.columns import Layout, Piece, name_of
 from dataflow.transport.drafts import DraftCounts
 from dataflow.transport.failures import pack_failure, pack_report
@@ -53,7 +52,7 @@ class ArrayEncoder:
 
     keeps_memory = True
 
-    def __init__(self, arena: ArenaWriter, direction: Direction | None = None) -> None:
+    def __init__(self, arena: BlockWriter, direction: Direction | None = None) -> None:
         self._arena = arena
         self._direction = direction or ToConsumer()
         self._quick = self._direction.quick

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from dataflow.transport.arena import Arena, ArenaWriter
 from dataflow.transport.blocks import Block, divided
 from dataflow.transport.claims import Claims
 from dataflow.transport.decoding import ArrayDecoder
-from dataflow.transport.leases import ArenaReader
 from dataflow.transport.trays import Task
 
 __all__ = ["LARGEST_BYTES", "NUMBER", "TOKEN", "WORD_BYTES", "SharedPort", "words_of"]
@@ -67,7 +66,7 @@ class _SharedInbox:
         self._words = words_of(arena, limit)
         self._bytes = self._words.cast("B")
         self._taken = -1, 0  # the task that was taken last, and where its number stands
-        self._decoder = ArrayDecoder(cast(Sequence[ArenaReader], (_Copies(arena),)))
+        self._decoder = ArrayDecoder((_Copies(arena),))
 
     def take(self) -> Task | None:
         words, claims = self._words, self._claims

@@ -16,8 +16,9 @@ import os
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.descriptors import pipe
@@ -78,7 +79,7 @@ class SharedTray:
         arena = self._arena.open_writer()
         self._writer = _Recorder(arena)
         self._words = words_of(arena, self._budget.limit)
-        self._encoder = ArrayEncoder(cast(ArenaWriter, self._writer), self._direction)
+        self._encoder = ArrayEncoder(self._writer, self._direction)
         os.set_blocking(self._write.fd, False)
 
     def encode(self, dp: Any, *, alone: bool) -> Any:
@@ -184,11 +185,20 @@ class _Recorder:
             self.taken.remove(block)
         self._writer.give_back(block)
 
+    def give_back_all(self) -> None:
+        self._writer.give_back_all()
+
+    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self._writer.draft(shape, dtype)
+
+    def is_draft(self, base: Any) -> bool:
+        return self._writer.is_draft(base)
+
+    def release(self, base: Any) -> Block:
+        return self._writer.release(base)
+
     def tidy(self) -> None:
         self._writer.tidy()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
 
 
 class _SharedSlot:
