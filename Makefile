@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= 3.11 3.12 3.13
 PYTEST_ARGS ?=
+ROOM ?=
 export NO_MKDOCS_2_WARNING := 1
 
 RUN := $(VENV)/bin/python
@@ -12,13 +13,16 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo test test-full test-all check format docs bench bench-all clean
+.PHONY: help demo quick test test-full test-all check ci format docs bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)examples ## train a small network on real handwritten digits, fed by worker processes
 	$(RUN) examples/digits.py
+
+quick: $(INSTALLED)quick ## run the tests of one room (ROOM=transforms), or the essential ones of all, in a minute
+	$(RUN) -m tests.essential $(ROOM) -- $(PYTEST_ARGS)
 
 test: $(INSTALLED)test ## run the quick suite: tests, doctests, code in the documents
 	$(RUN) -m tests $(PYTEST_ARGS)
@@ -44,6 +48,9 @@ check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy --strict dataflow
 	$(RUN) -m mkdocs build --strict --quiet
+	$(RUN) -c "import yaml; yaml.safe_load(open('.github/workflows/ci.yml'))"
+
+ci: check test ## what has to pass before a change is merged
 
 format: $(INSTALLED)check ## format the code and mend what the linter can mend
 	$(RUN) -m ruff format .

@@ -1,0 +1,79 @@
+"""What runs before a change is merged: the targets of the Makefile, the workflow, and the documents agree."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests import essential
+
+ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_target_that_a_page_names_exists(page):
+    named = re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE)
+    assert set(named) <= TARGETS
+
+
+def test_every_target_is_listed_by_make_help():
+    listed = re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE)
+    assert set(listed) == TARGETS
+    phony = re.search(r"^\.PHONY: (.+)", MAKEFILE, re.MULTILINE)
+    assert set(phony[1].split()) == TARGETS
+
+
+def test_what_is_required_of_a_change_is_one_target():
+    assert "make ci" in (ROOT / ".ci" / "run").read_text("utf-8")
+    dry = subprocess.run(["make", "-n", "ci"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "ruff check" in dry and "mypy --strict" in dry and "mkdocs build --strict" in dry and "-m tests" in dry
+
+
+def test_the_essential_tests_exist_and_a_room_is_found_by_its_name():
+    assert all((ROOT / path).exists() for path in (*essential.ONE, *essential.OTHER))
+    assert essential.paths_of("transforms") == ["tests/transforms", "dataflow/transforms"]
+    assert essential.paths_of("seeding") == ["tests/test_seeding.py", "dataflow/seeding.py"]
+    with pytest.raises(SystemExit, match=r"no room 'kitchen'; there are .*transforms"):
+        essential.paths_of("kitchen")
+
+
+def test_the_essential_tests_need_nothing_heavy():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    names = {re.match(r"[a-z0-9_-]+", text)[0] for text in extras["quick"]}
+    assert names.isdisjoint({"ray", "scikit-learn", "opencv-python-headless", "pandas", "torch"})
+    assert set(extras["quick"]) <= set(extras["test"])
+
+
+WITHOUT_HEAVY = """
+import sys
+for name in ("ray", "sklearn", "scipy", "cv2", "pandas", "torch"):
+    sys.modules[name] = None
+import pytest
+sys.exit(pytest.main(["--collect-only", "-q", "tests"]))
+"""
+
+
+@pytest.mark.slow
+def test_all_tests_are_collected_without_heavy_packages():
+    command = [sys.executable, "-c", WITHOUT_HEAVY]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_workflow_runs_each_python_and_another_processor():
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    rows = workflow["jobs"]["test"]["strategy"]["matrix"]["include"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
+    supported = {text.rpartition(" ")[2] for text in classifiers if re.search(r":: 3\.\d+$", text)}
+    assert {row["python"] for row in rows} == supported
+    assert any(row["machine"].endswith("-arm") for row in rows)
+    for job in workflow["jobs"].values():
+        commands = [step["run"] for step in job["steps"] if "run" in step]
+        assert commands and all(command.split()[1] in TARGETS for command in commands)
