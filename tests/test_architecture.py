@@ -4,10 +4,12 @@ Each rule is a function from {path below dataflow/: source} to a list of sentenc
 """
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import pytest
 
@@ -54,9 +56,16 @@ def read_tree() -> Tree:
     return {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
 
 
+@functools.cache
+def parsed(source: str) -> tuple[ast.Module, tuple[ast.AST, ...]]:
+    """A module, and all that is in it: every rule reads every file."""
+    module = ast.parse(source)
+    return module, tuple(ast.walk(module))
+
+
 def nodes_of(tree: Tree) -> Iterator[tuple[str, ast.AST]]:
     for path, source in tree.items():
-        for node in ast.walk(ast.parse(source, path)):
+        for node in parsed(source)[1]:
             yield path, node
 
 
@@ -119,16 +128,16 @@ def no_private_name_crosses_a_file(tree: Tree) -> list[str]:
     """An attribute with an underscore belongs to `self`, or to an object whose class is in the same file."""
     found = []
     for path, source in tree.items():
-        module = ast.parse(source, path)
+        module, nodes = parsed(source)
         own = set(defined_attributes(module))
         modules = set()
-        for node in ast.walk(module):
+        for node in nodes:
             imported = imported_modules(path, node)
             if private := [name for name in imported if any(map(is_private, name.split(".")))]:
                 found.append(f"{path}:{node.lineno}: imports {', '.join(private)}")
             if isinstance(node, ast.Import | ast.ImportFrom):
                 modules |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        for node in ast.walk(module):
+        for node in nodes:
             if isinstance(node, ast.Attribute) and is_private(node.attr):
                 owner = root_of(node.value)
                 if not is_self(node.value) and (owner in modules or node.attr not in own):
@@ -148,7 +157,7 @@ def defined_attributes(module: ast.Module) -> Iterator[str]:
                 elif isinstance(statement, ast.Assign | ast.AnnAssign):
                     parts = list(ast.walk(statement))
                     yield from (part.id for part in parts if isinstance(part, ast.Name))
-                    yield from (part.value for part in parts if isinstance(part, ast.Constant))
+                    yield from (str(part.value) for part in parts if isinstance(part, ast.Constant))
 
 
 def is_self(node: ast.expr) -> bool:
@@ -244,6 +253,114 @@ def no_finaliser_methods(tree: Tree) -> list[str]:
     ]
 
 
+class Found(NamedTuple):
+    """A class of ours."""
+
+    path: str
+    node: ast.ClassDef
+    bases: tuple[str, ...]  # names, without the modules that they are imported from
+
+    @property
+    def is_protocol(self) -> bool:
+        return "Protocol" in self.bases
+
+
+def classes_of(tree: Tree) -> Iterator[Found]:
+    for path, node in nodes_of(tree):
+        if isinstance(node, ast.ClassDef):
+            heads = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+            yield Found(path, node, tuple(ast.unparse(head).rpartition(".")[2] for head in heads))
+
+
+def no_class_name_twice(tree: Tree) -> list[str]:
+    places: dict[str, list[str]] = {}
+    for found in classes_of(tree):
+        places.setdefault(found.node.name, []).append(f"{found.path}:{found.node.lineno}")
+    return [f"{name}: {', '.join(where)}" for name, where in places.items() if len(where) > 1]
+
+
+def no_cast_to_a_class_of_ours(tree: Tree) -> list[str]:
+    """What has to be cast to a concrete class is known by the wrong type: give it a protocol, or keep the class."""
+    concrete = {found.node.name for found in classes_of(tree) if not found.is_protocol}
+    found = []
+    for path, node in nodes_of(tree):
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in {"cast", "typing.cast"}:
+            target = node.args[0]
+            text = target.value if isinstance(target, ast.Constant) else ast.unparse(target)
+            if names := concrete & set(re.findall(r"\w+", str(text))):
+                found.append(f"{path}:{node.lineno}: cast to {', '.join(sorted(names))}")
+    return found
+
+
+def no_import_cycle(tree: Tree) -> list[str]:
+    """Imports inside functions, and those for type checkers, count too."""
+    modules = {module_of(path): path for path in tree}
+    graph: dict[str, set[str]] = {}
+    for path, node in nodes_of(tree):
+        here = module_of(path)
+        for name in imported_modules(path, node):
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            if name not in {"", "dataflow", here}:  # the package itself imports nothing before it is asked
+                graph.setdefault(here, set()).add(name)
+    return [" -> ".join(cycle) for cycle in cycles_in(graph)]
+
+
+def module_of(path: str) -> str:
+    return ".".join(["dataflow", *names_in(path)]).removesuffix(".__init__")
+
+
+def cycles_in(graph: dict[str, set[str]]) -> list[list[str]]:
+    """One cycle for each edge that leads back, found depth first."""
+    cycles, done = [], set()
+
+    def visit(module: str, way: list[str]) -> None:
+        if module in way:
+            cycles.append([*way[way.index(module) :], module])
+        elif module not in done:
+            for other in sorted(graph.get(module, ())):
+                visit(other, [*way, module])
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, [])
+    return cycles
+
+
+def no_private_name_is_inherited(tree: Tree) -> list[str]:
+    """A class uses its own private names, and those of bases in its own file; nobody else's, and it hides none."""
+    classes = {found.node.name: found for found in classes_of(tree)}
+    found = []
+    for own in classes.values():
+        lineage = list(ancestors(own, classes))
+        here = [own, *(base for base in lineage if base.path == own.path)]
+        near = {name for base in here for name in defined_attributes(ast.Module([base.node], []))}
+        far = {
+            name: base.path
+            for base in lineage
+            if base.path != own.path
+            for name in defined_attributes(ast.Module([base.node], []))
+        }
+        used = {
+            node.attr: node.lineno
+            for node in ast.walk(own.node)
+            if isinstance(node, ast.Attribute) and is_self(node.value)
+        }
+        defined = dict.fromkeys(defined_attributes(ast.Module([own.node], [])), own.node.lineno)
+        for name, line in (defined | used).items():
+            if is_private(name) and (name in far or name not in near):
+                where = f"private to {far[name]}" if name in far else "defined nowhere in this file"
+                found.append(f"{own.path}:{line}: {own.node.name} uses {name}, which is {where}")
+    return found
+
+
+def ancestors(own: Found, classes: dict[str, Found]) -> Iterator[Found]:
+    for name in own.bases:
+        if name in classes and classes[name].node is not own.node:
+            yield classes[name]
+            yield from ancestors(classes[name], classes)
+
+
 def front_door(
     *,
     static: str = "from dataflow.base import A, seed as seed",
@@ -300,6 +417,24 @@ PLANTED = [
     (front_door_imports_nothing_of_ours, "__init__.py", "from dataflow.base import A"),
     (front_door_imports_nothing_of_ours, "__init__.py", "from . import base"),
     (front_door_imports_nothing_of_ours, "__init__.py", "import numpy"),
+    (no_class_name_twice, "errors.py", "class A:\n    pass"),
+    (no_class_name_twice, "errors.py", "def f():\n    class A:\n        pass"),
+    (no_cast_to_a_class_of_ours, "errors.py", "from typing import cast\ndef f(x):\n    return cast(A, x)"),
+    (no_cast_to_a_class_of_ours, "errors.py", "from typing import cast\ndef f(x):\n    return cast('A | None', x)"),
+    (no_cast_to_a_class_of_ours, "errors.py", "import typing\ndef f(x):\n    return typing.cast(list[A], x)"),
+    (no_import_cycle, "seeding.py", "def late():\n    from dataflow import datapoint"),
+    (no_import_cycle, "seeding.py", "if TYPE_CHECKING:\n    from dataflow.datapoint import get"),
+    (no_import_cycle, "parallel/ledger.py", "from . import engine"),
+    (no_private_name_is_inherited, "aliases.py", "class C(A):\n    def f(self):\n        return self._x"),
+    (no_private_name_is_inherited, "aliases.py", "class C(base.A):\n    def f(self):\n        self._x = 1"),
+    (no_private_name_is_inherited, "aliases.py", "class C(A[int]):\n    def f(self):\n        super()._x()"),
+    (
+        no_private_name_is_inherited,
+        "aliases.py",
+        "class C(A):\n    pass\nclass D(C):\n    def _step(self):\n        pass",
+    ),
+    (no_private_name_is_inherited, "aliases.py", "class C(A):\n    _step = None"),
+    (no_private_name_is_inherited, "aliases.py", "class C:\n    def f(self):\n        return self._from_elsewhere"),
     (no_finaliser_methods, "base.py", "class A:\n    def __del__(self):\n        pass"),
 ]
 RULES = list(dict.fromkeys(rule for rule, _, _ in PLANTED))
@@ -307,11 +442,16 @@ RULES = list(dict.fromkeys(rule for rule, _, _ in PLANTED))
 SOUND = {
     "__init__.py": front_door(),
     "__main__.py": "from dataflow import A\nprint(A)",
-    "seeding.py": "from dataflow.datapoint import get",
+    "seeding.py": "from dataflow.errors import Error",
     "datapoint.py": "from dataflow.errors import Error\nfrom dataflow.seeding import seed",
     "base.py": "class A:\n    def same(self, other):\n        return self._x, other._x\n"
     "    def __init__(self):\n        self._x = super()._x\n"
-    "        other._df_level",
+    "        other._df_level\n"
+    "    def _step(self):\n        self._df_level = 1\n"
+    "class B(A):\n    def f(self):\n        return self._x, self._step(), self._y\n    _y = 1",
+    "life.py": "class Held(Protocol):\n    pass\ndef f(x):\n    return cast(Held, x), cast(int, x)",
+    "remote/link.py": "from dataflow.base import A\nclass Link(A):\n    def f(self):\n"
+    "        self._z = self._df_level\n        return self._z, self.g()",
     "sources/in_memory.py": "from dataflow.transport.codec import encode\nfrom . import synthetic",
     "transport/codec.py": "import os\nfrom dataflow.transport import arena\nos._exit(1)",
     "parallel/engine.py": "from ..workers.crew import Crew\nfrom .ledger import Ledger",
