@@ -166,7 +166,7 @@ def test_all_memory_is_free_when_all_is_done():
     stage = Stage("shared")
     slots = [stage.put(k, [np.full(30_000, k), np.zeros(9), "text"]) for k in range(3)]
     statuses = divided(stage.tray._budget.limit)[0][-1].status + 1
-    in_use = lambda: sum(stage.tray._writer._memory[:statuses])  # noqa: E731
+    in_use = lambda: sum(stage.tray._writer._writer._memory[:statuses])  # noqa: E731
     assert in_use() >= 6
     for k, slot in enumerate(slots):
         stage.take(k % 2)
