@@ -35,7 +35,7 @@ from typing import Any, Final
 __all__ = ["deliver_signals", "signal_arrived", "signals_deferred"]
 
 _AGAIN: Final = 1.0  # seconds after which a signal that arrives once more is not deferred
-_MOMENT: Final = 0.005  # seconds, in which a finaliser ends
+_MOMENT: Final = 0.02  # seconds, in which a finaliser ends
 _SIGNALS: Final = tuple(sorted(signal.valid_signals()))
 
 _Handler = Callable[[int, FrameType | None], Any]
@@ -117,7 +117,11 @@ def _leave(*, later: bool) -> None:
         return
     deferral.depth = 0
     try:
-        _restore()
+        try:
+            _restore()
+        except BaseException:  # a handler that is back in its place has interrupted it
+            _restore()
+            raise
     finally:
         if later:
             _send_later()
@@ -126,16 +130,16 @@ def _leave(*, later: bool) -> None:
 
 
 def _send_later() -> None:
-    arrived = tuple(_deferral.arrived)
+    arrived = dict(_deferral.arrived)
     if not arrived:
         return
-    thread = threading.Thread(target=_send, args=(arrived,), name="dataflow-signals", daemon=True)
+    _deferral.arrived.clear()  # first: from here on another one may interrupt
+    thread = threading.Thread(target=_send, args=(tuple(arrived),), name="dataflow-signals", daemon=True)
     try:
         thread.start()
     except RuntimeError:  # no more threads: then here and now
+        _deferral.arrived.update(arrived)
         _deliver()
-    else:
-        _deferral.arrived.clear()
 
 
 def _send(signums: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import methodcaller
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +65,9 @@ class _Freeing(dict[int, Callable[[_Read], None]]):
         self._memory = memory
 
     def __missing__(self, status: int) -> Callable[[_Read], None]:
-        free = self[status] = cast(Callable[[_Read], None], partial(self._memory.__setitem__, status))
-        return free
+        free: Any = partial(self._memory.__setitem__, status)
+        self[status] = free
+        return self[status]
 
 
 _readers: Final[weakref.WeakSet[ArenaReader]] = weakref.WeakSet()
