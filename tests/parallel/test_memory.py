@@ -115,10 +115,11 @@ def test_inside_a_worker_the_default_is_the_workers_share(kind):
 def test_too_little_is_refused_and_a_number_is_wanted(make):
     make(max_bytes=MIB)
     make(max_bytes=np.int64(MIB))
+    make(max_bytes=1e7)
     with pytest.raises(ValueError, match=r"at least 1048576 \(1 MiB\), got 1048575"):
         make(max_bytes=MIB - 1)
     with pytest.raises(TypeError):
-        make(max_bytes=1e9)
+        make(max_bytes=1e9 + 0.5)
 
 
 def test_messages_and_arrays_are_bounded_together():

@@ -60,7 +60,7 @@ def test_an_endless_flow_over_nothing_ends_with_a_warning(source, caplog):
     assert "pass of" in caplog.text and "was empty" in caplog.text
 
 
-@pytest.mark.parametrize(("num", "error"), [(0, ValueError), (-2, ValueError), (1.5, ValueError), (True, TypeError)])
+@pytest.mark.parametrize(("num", "error"), [(0, ValueError), (-2, ValueError), (1.5, TypeError), (True, TypeError)])
 def test_numbers_of_passes_are_minus_1_or_at_least_1(num, error):
     with pytest.raises(error, match=str(num)):
         RepeatedData(numbers(3), num)
