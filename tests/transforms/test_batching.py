@@ -95,7 +95,7 @@ def test_sizes_are_integers_from_1(node):
     for size in (True, "2", None):
         with pytest.raises(TypeError, match="batch_size is an integer"):
             node(numbers(3), size)
-    with pytest.raises(TypeError, match=r"batch_size is a whole number, got 2\.5"):
+    with pytest.raises(TypeError, match=r"batch_size is an integer, got 2\.5"):
         node(numbers(3), 2.5)
     assert node(numbers(3), 2.0).batch_size == 2
 
