@@ -120,10 +120,6 @@ def senders():
     shutil.rmtree(os.path.dirname(Senders.address.removeprefix("ipc://")))
 
 
-def is_not_closed(thing):
-    """It is dropped by whoever has it."""
-
-
 SCENARIOS = (
     Scenario("process", lambda: MultiProcessRunner(numbers(), 2, 1, timeout=LIMIT), list, EXPECTED, goes_on=False),
     Scenario(
@@ -161,14 +157,6 @@ SCENARIOS = (
     Scenario("background", lambda: BackgroundProc(arange), results, [[0, 1, 2, 3, 4]] * 3, BackgroundProc.reset),
     Scenario("queue", SharedQ, jobs, [[0, 0, 0], [1, 1, 1]], goes_on=False),
     Scenario("receiver", receiver, received, EXPECTED, goes_on=False),
-    Scenario(
-        "dropped",
-        lambda: MultiProcessRunnerZMQ(numbers(), 1, timeout=LIMIT),
-        list,
-        EXPECTED,
-        end=is_not_closed,
-        goes_on=False,
-    ),
 )
 
 
@@ -203,12 +191,9 @@ def num_calls(scenario):
     return refuser.num_calls
 
 
-each_closed = pytest.mark.parametrize("scenario", [case for case in SCENARIOS if case.name != "dropped"], ids=str)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [no_descriptor, MemoryError], ids=["EMFILE", "MemoryError"])
-@each_closed
+@each_scenario
 def test_a_call_that_the_system_refuses_leaves_nothing(scenario, error):
     chosen = spread(range(1, num_calls(scenario) + 1), QUICK_CALLS)
     assert failures_of(lambda number: check_refusal(scenario, number, error()), chosen) == []
@@ -217,7 +202,7 @@ def test_a_call_that_the_system_refuses_leaves_nothing(scenario, error):
 @pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize("error", [no_descriptor, MemoryError], ids=["EMFILE", "MemoryError"])
-@each_closed
+@each_scenario
 def test_every_call_that_the_system_refuses_leaves_nothing(scenario, error):
     numbers = range(1, num_calls(scenario) + 1)
     assert failures_of(lambda number: check_refusal(scenario, number, error()), numbers) == []

@@ -34,9 +34,9 @@ class MultiThreadMapData(ParallelMap):
     are: the function gets a shallow copy, as that of `MapData` does, so an array that it changes in place is changed in
     the source, too.
 
-    By default passes never end, as in tensorpack: those of `ds` follow one another and mix, in the order in which
-    results are done. What the function drops (by returning None) is left out. ``len`` is that of `ds`. When a loop is
-    left with `break`, what is under way belongs to the next.
+    By default passes never end, as in tensorpack: those of `ds` follow one another and mix, and results come in the
+    order in which they are done. What the function drops (by returning None) is left out. ``len`` is that of `ds`. When
+    a loop is left with `break`, what is under way belongs to the next.
 
     With ``strict=True`` a pass is exactly what `MapData` would give, in the same order, of whatever `ds`: one without a
     length, an empty one, one shorter than the buffer. What is under way when a pass is broken off is thrown away. Such

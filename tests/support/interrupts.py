@@ -51,7 +51,6 @@ class Scenario:
         use: Uses it, and gives what comes of that.
         expected: What has to come.
         recover: Prepares it for another use after it was closed.
-        end: Closes it; or does not, so that it is dropped.
         goes_on: Whether it may be used again after an interrupt without being closed.
     """
 
@@ -60,7 +59,6 @@ class Scenario:
     use: Callable[[Any], Any]
     expected: Any
     recover: Callable[[Any], Any] = lambda thing: None
-    end: Callable[[Any], Any] = lambda thing: thing.close()
     goes_on: bool = True
 
     def __str__(self) -> str:
@@ -120,7 +118,7 @@ def run(scenario: Scenario) -> None:
     """Make, use and close."""
     thing = scenario.make()
     assert scenario.use(thing) == scenario.expected
-    scenario.end(thing)
+    thing.close()
 
 
 def spread(points: Sequence[Any], count: int) -> list[Any]:
@@ -191,7 +189,7 @@ def check_interrupt(scenario: Scenario, point: Point, *, closes: bool = True) ->
             with interrupter.tracer:
                 thing = scenario.make()
                 assert scenario.use(thing) == scenario.expected
-                scenario.end(thing)
+                thing.close()
                 if interrupter.fired is not None:  # in a finaliser: it comes a moment later
                     thing = None
                     threading.Event().wait(1)
