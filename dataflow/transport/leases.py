@@ -26,6 +26,7 @@ class Base(np.ndarray[Any, Any]):
     """The base of an array in a block: numpy keeps it alive for every view, as it does not look through subclasses."""
 
     block: Block | None = None  # of a draft; None where the consumer reads
+    last: _ReadAfter | None = None  # once the worker has ended; the reader may be gone before the views
 
 
 def is_base(array: object) -> bool:
@@ -54,8 +55,13 @@ class _Read(weakref.ref[Base]):
 class _ReadAfter(weakref.ref[Base]):
     """Gives the pages of a block back, when its last view has died after its worker has: again without any Python."""
 
-    __slots__ = ("madvise",)
+    __slots__ = ("madvise", "reader")
     madvise: Callable[..., None]
+    reader: ArenaReader  # kept, so that a forked child finds this through it
+
+
+def _do_nothing(*_: object) -> None:
+    pass
 
 
 class _Freeing(dict[int, Callable[[_Read], None]]):
@@ -119,6 +125,8 @@ class ArenaReader:
                 start, end = self._span(status)
                 last = _ReadAfter(base, methodcaller("madvise", GIVE_BACK, start, end - start))
                 last.madvise = self._memory.madvise
+                last.reader = self
+                base.last = last
                 self._last.append(last)
                 spans.append((start, end))
             del base  # whose pages go now, if it was the last that held it
@@ -132,7 +140,8 @@ class ArenaReader:
     def forget(self) -> None:
         """In a forked child: it drops copies, and what it drops is still read by its parent."""
         self._leases.clear()
-        self._last.clear()
+        for last in self._last:
+            last.madvise = _do_nothing
 
     def _span(self, status: int) -> tuple[int, int]:
         """Where the block with that status byte begins and ends."""

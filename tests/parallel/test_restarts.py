@@ -46,7 +46,7 @@ def blocks_in_use(df):
     gc.collect()
     engine = life_of(df).resource
     tray, codec = engine._plan.desk.tray, engine._plan.codec
-    memories = [tray._writer._memory, *(reader._memory for reader in codec._readers)]
+    memories = [tray._writer._writer._memory, *(reader._memory for reader in codec._readers)]
     limits = [tray._budget.limit, *(codec.budget.limit for _ in codec._readers)]
     counts = []
     for memory, limit in zip(memories, limits, strict=True):
