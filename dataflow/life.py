@@ -11,12 +11,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dataflow.errors import DataFlowTerminated, NotReentrant
 from dataflow.interrupts import signals_deferred
 from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
 from dataflow.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from dataflow.workers.cleanup import Closeable
 
 __all__ = ["Continued", "Life", "life_of", "terminated"]
 
@@ -27,13 +30,6 @@ _from_parent: list[Life] = []
 
 
 N = TypeVar("N")
-
-
-class Closeable(Protocol):
-    """Something that holds workers or files."""
-
-    def close(self) -> None:
-        """Let go of them. Idempotent."""
 
 
 class Life:

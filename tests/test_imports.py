@@ -71,7 +71,7 @@ def ours(modules):
 
 def test_the_package_alone_loads_nothing():
     loaded = loaded_by("import dataflow")
-    assert ours(loaded) == set()
+    assert ours(loaded) == {"dataflow.old_places"}  # which answers imports of modules that tensorpack had
     assert packages(loaded).isdisjoint(HEAVY | {"numpy"})
 
 

@@ -97,5 +97,4 @@ def test_a_module_of_that_name_that_a_user_has_added_is_found(tmp_path, monkeypa
     monkeypatch.setattr(dataflow, "__path__", [*dataflow.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, "dataflow.common", raising=False)
     assert importlib.import_module("dataflow.common").x == 5
-    monkeypatch.delitem(sys.modules, "dataflow.common")
-    monkeypatch.delattr(dataflow, "common")
+    del sys.modules["dataflow.common"], dataflow.common  # not by monkeypatch, which would put them back

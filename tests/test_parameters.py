@@ -108,13 +108,12 @@ NO_MAPPINGS = (1, "x", [1], [("a", 1)], {1: 2}, same)
 NO_ARGUMENTS = (4, "abc", {"a": 1}, {1}, np.zeros(2), None)
 
 WRONG = {  # parameter: what it refuses, whoever has it
+    **dict.fromkeys(("timeout", "start_timeout", "heartbeat"), NO_SECONDS),
     **dict.fromkeys(("num_proc", "num_thread", "nr_proc", "n_proc", "max_restarts"), (None, -1, *NO_NUMBERS)),
-    **dict.fromkeys(("in_flight", "chunk_items", "chunk_bytes"), (None, 0, -1, *NO_NUMBERS)),
     **dict.fromkeys(("num_prefetch", "hwm", "seed"), (-1, *NO_NUMBERS)),
     **dict.fromkeys(("rank", "world_size"), (-1, *NO_NUMBERS)),
     "max_bytes": (0, 1000, -1, *NO_NUMBERS),
     "buffer_size": (0, -1, *NO_NUMBERS),
-    **dict.fromkeys(("timeout", "chunk_seconds", "start_timeout", "heartbeat"), NO_SECONDS),
     **dict.fromkeys(
         ("shuffle", "packed", "random", "remainder", "use_list", "keep_state", "strict", "ordered", "with_rng"),
         NO_FLAGS,

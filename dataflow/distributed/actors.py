@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from dataflow.distributed.cluster import ActorLost, Cluster
-from dataflow.parallel.payload import Payload
+from dataflow.parallel.payload import FlowPayload
 from dataflow.parallel.serving import Service
 from dataflow.pickling import dumps
 from dataflow.workers.place import WorkerInfo
@@ -102,7 +102,7 @@ class ActorWorker:
         self.kill()
 
 
-class _Payload(Payload):
+class _ActorPayload(FlowPayload):
     otherwise = ""  # there is no fork
 
 
@@ -115,7 +115,7 @@ class Start:
 
     def __call__(self, service: Service) -> ActorWorker:
         """Start a worker, and introduce it to those that will call it."""
-        packed = dumps(replace(service, payload=_Payload(service.payload.load())))
+        packed = dumps(replace(service, payload=_ActorPayload(service.payload.load())))
         worker = ActorWorker(self.cluster, self.options, service.place, packed)
         cast(Any, service.port).introduce(worker)
         if service.tray is not None:

@@ -78,8 +78,8 @@ class Asking:
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
-    def port(self, worker: int) -> _Port:
-        return _Port(self, worker, self._chunking)
+    def port(self, worker: int) -> _AskingPort:
+        return _AskingPort(self, worker, self._chunking)
 
     def open_receiver(self) -> Asking:
         return self
@@ -132,7 +132,7 @@ class Asking:
         time.sleep(min(timeout, _MOST_IDLE))
         return False
 
-    def readmit(self, worker: int) -> _Port:
+    def readmit(self, worker: int) -> _AskingPort:
         return self.port(worker)
 
     def everyone_connected(self) -> None:
@@ -247,7 +247,7 @@ class Demand(Credit):
         self._asking.stop_workers()
 
 
-class _Port:
+class _AskingPort:
     """A worker's end, as a description: it arrives as the worker's `Shelf`."""
 
     def __init__(self, asking: Asking, worker: int, chunking: Chunking) -> None:

@@ -209,7 +209,7 @@ class CrateDecoder(ArrayDecoder):
         return body[0] if isinstance(body[0], BaseException) else super().decode_failure(body)
 
 
-class _EncoderPort:
+class _CrateEncoderPort:
     """A worker's end, as a description."""
 
     def descriptors(self) -> tuple[Descriptor, ...]:
@@ -229,8 +229,8 @@ class CrateCodec:
     def __init__(self, *, copy: bool) -> None:
         self._copy = copy
 
-    def port(self, worker: int) -> _EncoderPort:
-        return _EncoderPort()
+    def port(self, worker: int) -> _CrateEncoderPort:
+        return _CrateEncoderPort()
 
     def open_decoder(self) -> CrateDecoder:
         return CrateDecoder(self._copy)

@@ -23,7 +23,7 @@ from dataflow.distributed.shards import Columns, FlowPass, Shard
 from dataflow.errors import DataFlowError, LengthUnknown, NotAddressable
 from dataflow.extras import optional
 from dataflow.life import life_of, terminated
-from dataflow.parallel.payload import Payload
+from dataflow.parallel.payload import FlowPayload
 from dataflow.passes import root_stream
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
@@ -76,7 +76,7 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         num_shards = max(1, min(math.ceil(len(df) / rows_per_block), most)) if divisible else 1
     life = life_of(df)
     of = FlowPass(df, life.passes, root_stream(df))
-    packed = _Payload(of).packed()
+    packed = _PassPayload(of).packed()
     life.passes += 1
     shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]
     # One row for each shard, and a task for each row, which yields: Ray takes each block as soon as it is full, and
@@ -213,7 +213,7 @@ class _Readings:
             reading.close()
 
 
-class _Payload(Payload):
+class _PassPayload(FlowPayload):
     """A pass of a flow on its way to tasks."""
 
     otherwise = ""

@@ -16,7 +16,7 @@ from typing import Any
 from dataflow.descriptors import Descriptor
 from dataflow.distributed.actors import ActorWorker
 from dataflow.distributed.crates import CrateEncoder
-from dataflow.distributed.station import Inbox
+from dataflow.distributed.station import ActorInbox
 from dataflow.transport.parcels import NO_ROOM
 from dataflow.transport.trays import PlainEncoder
 
@@ -43,8 +43,8 @@ class DealtTray:
         self._next = 0  # a number above all that were put
         self._forgotten = 0  # what is below it, the workers know to be unwanted
 
-    def port(self, worker: int) -> _Port:
-        return _Port(self, worker)
+    def port(self, worker: int) -> _DealingPort:
+        return _DealingPort(self, worker)
 
     def introduce(self, worker: int, actor: ActorWorker) -> None:
         """This actor is that worker, from now on, and has no task."""
@@ -159,8 +159,8 @@ class _Slot:
         return self.number < other.number
 
 
-class _Port:
-    """A worker's end, as a description: it arrives as the worker's `Inbox`."""
+class _DealingPort:
+    """A worker's end, as a description: it arrives as the worker's `ActorInbox`."""
 
     def __init__(self, tray: DealtTray, worker: int) -> None:
         self._tray = tray
@@ -169,12 +169,12 @@ class _Port:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
-    def open(self) -> Inbox:
-        return Inbox()
+    def open(self) -> ActorInbox:
+        return ActorInbox()
 
     def introduce(self, actor: ActorWorker) -> None:
         """`actor` is the worker."""
         self._tray.introduce(self._worker, actor)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Inbox, ()
+        return ActorInbox, ()

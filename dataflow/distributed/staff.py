@@ -49,7 +49,6 @@ class Actors(Staffed):
         "address",
         "chunking",
         "copy",
-        "in_flight",
         "start_timeout",
     }
     _df_make_cluster: ClassVar[Callable[[str | None], Cluster]] = RayCluster

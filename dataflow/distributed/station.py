@@ -31,7 +31,7 @@ from dataflow.transport.messages import Kind, Message
 from dataflow.transport.trays import Task
 from dataflow.workers.place import entering
 
-__all__ = ["Chunking", "Inbox", "Shelf", "Station"]
+__all__ = ["Chunking", "ActorInbox", "Shelf", "Station"]
 
 _PATIENCE: Final = 10.0  # seconds after which a reply says that there is nothing
 
@@ -112,7 +112,7 @@ class Shelf:
         return self._is_whole or self._items >= self._chunking.items or self._bytes >= self._chunking.nbytes
 
 
-class Inbox:
+class ActorInbox:
     """Tasks that the consumer has given to this worker. Port and inbox in one."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Inbox:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
-    def open(self) -> Inbox:
+    def open(self) -> ActorInbox:
         return self
 
     def give(self, number: int, first: int, body: Sequence[Any]) -> None:

@@ -32,6 +32,6 @@ class WeighedSpans(Spans):
         self._bytes_per_worker = bytes_per_worker
 
     def ahead(self) -> int:
-        if not self._bytes_each:
+        if not self.bytes_each:
             return 1  # nothing has come that could be weighed
-        return max(1, min(super().ahead(), int(self._bytes_per_worker / self._bytes_each)))
+        return max(1, min(super().ahead(), int(self._bytes_per_worker / self.bytes_each)))

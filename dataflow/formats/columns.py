@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dataflow.errors import NotStorable
 from dataflow.formats.dtypes import dtype_name, dtype_of
 
-__all__ = ["ENDS", "Column", "Table"]
+__all__ = ["ENDS", "Column", "ColumnTable"]
 
 ENDS = ".ends"
 """Behind the name of a column of records: where each of them ends, uint64 (n,)."""
@@ -69,14 +69,14 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """What all datapoints of a file have in common."""
 
     container: str
     columns: tuple[Column, ...]
 
     @classmethod
-    def of(cls, dp: Any, names: Sequence[str] | None = None) -> Table:
+    def of(cls, dp: Any, names: Sequence[str] | None = None) -> ColumnTable:
         """The table that begins with `dp`.
 
         Args:
@@ -146,7 +146,7 @@ class Table:
         return {"container": self.container, "columns": [asdict(column) for column in self.columns]}
 
     @classmethod
-    def from_json(cls, said: Any) -> Table:
+    def from_json(cls, said: Any) -> ColumnTable:
         """The table of which `to_json` made that."""
         said = json.loads(said) if isinstance(said, str) else said
         columns = (Column(**{**column, "shape": tuple(column["shape"])}) for column in said["columns"])

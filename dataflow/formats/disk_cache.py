@@ -17,7 +17,7 @@ from dataflow.formats.checksums import masked_crc32, masked_crc32c
 from dataflow.formats.fingerprints import describe, digest
 from dataflow.formats.loading import PathLike
 from dataflow.formats.offsets import HEADER, Compute
-from dataflow.formats.records import Encoder, is_record
+from dataflow.formats.records import RecordEncoder, is_record
 from dataflow.formats.saving import alone, named
 from dataflow.formats.tfrecord import RecordReader, writing
 from dataflow.life import life_of, terminated
@@ -213,7 +213,7 @@ class DiskCacheData(ProxyDataFlow):
     def _fill(self, stream: Stream) -> None:
         from dataflow.diagnostics.progress import Bar
 
-        encoder = Encoder(pickled=self.pickle)
+        encoder = RecordEncoder(pickled=self.pickle)
         head = {"version": _VERSION, "fingerprint": self.fingerprint, "description": self._description}
         self._rewind_input()
         self._broke_off = True

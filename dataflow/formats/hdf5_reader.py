@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from dataflow.errors import DataFlowTerminated
 from dataflow.extras import optional
 from dataflow.formats.checksums import check_version
-from dataflow.formats.columns import ENDS, Column, Table
+from dataflow.formats.columns import ENDS, Column, ColumnTable
 from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.dtypes import dtype_name, dtype_of
 from dataflow.formats.hdf5_writer import ABOUT, VERSION
 from dataflow.formats.loading import Positions, runs
-from dataflow.formats.records import Decoder, row_key
+from dataflow.formats.records import RecordDecoder, row_key
 
 __all__ = ["HDF5Reader", "h5py_package"]
 
@@ -62,12 +62,12 @@ class HDF5Reader:
         row_bytes = sum(stored.row_bytes for stored in self._columns)
         self._most = min(256, max(1, _AT_ONCE // max(1, row_bytes)))
 
-    def _open(self, data_paths: Sequence[str] | None) -> tuple[Table, list[Any], int]:
+    def _open(self, data_paths: Sequence[str] | None) -> tuple[ColumnTable, list[Any], int]:
         about = self._about()
         known: dict[str, Column] = {}
-        table = Table("list", ())
+        table = ColumnTable("list", ())
         if about is not None:
-            table = Table.from_json(about["table"])
+            table = ColumnTable.from_json(about["table"])
             known = {column.name: column for column in table.columns}
         elif data_paths is None:
             raise ValueError(f"{self.path}: say which datasets to read, with data_paths=; there are {self._names()}")
@@ -83,10 +83,10 @@ class HDF5Reader:
             if column is not None and column.is_record:
                 ends = self._dataset(name + ENDS)
                 found = self.asked(lambda ends=ends: ends[:], name, 0, ends)
-                stored.append(_Records(self, dataset, column, found, old=about["version"] == 1))
+                stored.append(_H5Records(self, dataset, column, found, old=about["version"] == 1))
                 lengths[name] = len(ends)
             else:
-                stored.append(_Rows(self, dataset, column or self._foreign(name, dataset)))
+                stored.append(_H5Rows(self, dataset, column or self._foreign(name, dataset)))
                 lengths[name] = len(dataset)
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{self.path}: the datasets differ in length, so they are no rows: {lengths}")
@@ -95,7 +95,7 @@ class HDF5Reader:
             raise file_damaged(self.path, "", f"there are {lengths} rows, and {num} were written")
         if names == [column.name for column in table.columns]:
             return table, stored, num
-        return Table("list", tuple(one.column for one in stored)), stored, num
+        return ColumnTable("list", tuple(one.column for one in stored)), stored, num
 
     def _about(self) -> Any:
         try:
@@ -178,7 +178,7 @@ class HDF5Reader:
             yield from map(self._table.datapoint, rows)
 
 
-class _Rows:
+class _H5Rows:
     def __init__(self, reader: HDF5Reader, dataset: Any, column: Column) -> None:
         self.column = column
         self.row_bytes = column.row_bytes if column.dtype else 64
@@ -200,7 +200,7 @@ class _Rows:
         return self.column.values(rows)
 
 
-class _Records:
+class _H5Records:
     def __init__(
         self, reader: HDF5Reader, dataset: Any, column: Column, ends: NDArray[np.uint64], *, old: bool
     ) -> None:
@@ -215,7 +215,7 @@ class _Records:
         dataset, name = self._dataset, self.column.name
         ends = self._ends[first : end + 1].tolist()
         data = memoryview(self._reader.asked(lambda: dataset[ends[0] : ends[-1]], name, first, dataset))
-        decode = Decoder(self._reader.path, f"dataset {name!r}, row", foreign=False, old=self._old).decode
+        decode = RecordDecoder(self._reader.path, f"dataset {name!r}, row", foreign=False, old=self._old).decode
         return [
             decode(data[begin - ends[0] : after - ends[0]], k, key=row_key(k))[name]
             for k, (begin, after) in enumerate(pairwise(ends), start=first)

@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 import numpy as np
 
 from dataflow.formats.checksums import ALGORITHM
-from dataflow.formats.columns import ENDS, Column, Table
+from dataflow.formats.columns import ENDS, Column, ColumnTable
 from dataflow.formats.dtypes import dtype_of
-from dataflow.formats.records import Encoder, row_key
+from dataflow.formats.records import RecordEncoder, row_key
 
 __all__ = ["ABOUT", "VERSION", "HDF5Writer", "is_native"]
 
@@ -54,7 +54,7 @@ class HDF5Writer:
         self._path = path
         self._names = names
         self._compress = compress
-        self._table = Table("list", ())
+        self._table = ColumnTable("list", ())
         self._growing: list[_Growing] = []
         self._num = 0
 
@@ -75,7 +75,7 @@ class HDF5Writer:
             NotStorable: Names the component.
         """
         if not self._num:
-            self._table = Table.of(dp, self._names)
+            self._table = ColumnTable.of(dp, self._names)
             self._growing = [self._begin(column) for column in self._table.columns]
         for growing, value in zip(self._growing, self._table.row(dp), strict=True):
             growing.write(value)
@@ -258,7 +258,7 @@ class _Records(_Growing):
         super().__init__(writer.dataset(column.name, (), np.uint8))
         self._ends = writer.dataset(column.name + ENDS, (), np.uint64)
         self._name = column.name
-        self._encode = Encoder().encode
+        self._encode = RecordEncoder().encode
         self._new_ends: list[int] = []
         self._num = 0
         self._end = 0

@@ -17,7 +17,7 @@ from dataflow.formats.environments import lmdb_package
 from dataflow.formats.lmdb_reader import DatapointReader, KeyReader, numbered
 from dataflow.formats.lmdb_writer import LMDBWriter
 from dataflow.formats.loading import DiskData, PathLike, Reader
-from dataflow.formats.records import Encoder
+from dataflow.formats.records import RecordEncoder
 from dataflow.formats.saving import named, replacing, saved_pass
 from dataflow.transforms.mapping import MapData
 
@@ -146,7 +146,7 @@ class LMDBSerializer:
             >>> df.close(); folder.cleanup()
         """
         package = lmdb_package()
-        encoder = Encoder(compress=compress, pickled=pickle)
+        encoder = RecordEncoder(compress=compress, pickled=pickle)
         target = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
         with replacing(target, overwrite=overwrite) as part, LMDBWriter(package, part, write_frequency) as writer:
             for number, dp in saved_pass(df, "LMDBSerializer"):

@@ -16,7 +16,7 @@ from dataflow.formats.checksums import check_version
 from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.environments import Environment
 from dataflow.formats.loading import Positions, runs
-from dataflow.formats.records import Decoder, is_record
+from dataflow.formats.records import RecordDecoder, is_record
 
 __all__ = ["MARK", "VERSION", "DatapointReader", "KeyReader", "numbered"]
 
@@ -235,10 +235,10 @@ class KeyReader:
 
         return make
 
-    def decoder(self, *, pickled: bool = False) -> Decoder:
+    def decoder(self, *, pickled: bool = False) -> RecordDecoder:
         """What reads the records of this file."""
         name: Callable[[int], str] = lambda k: repr(self._keys[k])  # noqa: E731
-        return Decoder(
+        return RecordDecoder(
             self.file.path, "key", pickled=pickled, foreign=not self.is_ours, old=self.version <= 1, name=name
         )
 
@@ -260,7 +260,7 @@ class DatapointReader(KeyReader):
         super().__init__(path, None)
         self._pickled = pickled
         self._verified = bytearray(len(self))
-        self._decoders: list[Decoder] = []  # of readings that have ended
+        self._decoders: list[RecordDecoder] = []  # of readings that have ended
         if not self.is_ours and len(self):
             try:
                 self._check_foreign()
@@ -292,7 +292,7 @@ class DatapointReader(KeyReader):
         finally:
             self._decoders.append(decoder)
 
-    def _maker(self, decoder: Decoder) -> Make:
+    def _maker(self, decoder: RecordDecoder) -> Make:
         verified, again, decode, keys = self._verified, decoder.again, decoder.decode, self._keys
 
         def make(k: int, key: bytes, value: Any) -> Any:

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from dataflow.errors import PickleRefused
 from dataflow.formats.checksums import check_version, checksum_of
-from dataflow.formats.columns import ENDS, Column, Table
+from dataflow.formats.columns import ENDS, Column, ColumnTable
 from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.dtypes import dtype_name, dtype_of
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.npz_writer import ABOUT, MARK, VERSION, rows_per_block
 from dataflow.formats.positional import PositionalFile
-from dataflow.formats.records import Decoder, row_key
+from dataflow.formats.records import RecordDecoder, row_key
 
 __all__ = ["NpzReader", "arrays_of_objects"]
 
@@ -79,13 +79,13 @@ class NpzReader:
             rows = zip(*columns, strict=True) if columns else ((),) * (end - first)
             yield from map(self._table.datapoint, rows)
 
-    def _ours(self, archive: zipfile.ZipFile, about: Any) -> tuple[Table, int, list[Any]]:
+    def _ours(self, archive: zipfile.ZipFile, about: Any) -> tuple[ColumnTable, int, list[Any]]:
         version, algorithm = about["version"], about.get("checksum")
         try:
             check_version(version, VERSION, algorithm)
         except Damaged as error:
             raise file_damaged(self._path, ABOUT, error.reason) from None
-        table, num = Table.from_json(about["table"]), about["size"]
+        table, num = ColumnTable.from_json(about["table"]), about["size"]
         columns: list[Any] = []
         for column in table.columns:
             member = self._member(archive, f"{column.name}.npy")
@@ -100,7 +100,7 @@ class NpzReader:
                 columns.append(_StoredRows(self._file, column, begin, num, summed, checksum_of(algorithm)))
         return table, num, columns
 
-    def _foreign(self, archive: zipfile.ZipFile, files: ExitStack) -> tuple[Table, int, list[Any]]:
+    def _foreign(self, archive: zipfile.ZipFile, files: ExitStack) -> tuple[ColumnTable, int, list[Any]]:
         columns: list[Any] = []
         lengths: dict[str, int] = {}
         for member in archive.infolist():
@@ -121,7 +121,7 @@ class NpzReader:
             columns.append(self._foreign_column(archive, member, column, shape, fortran, files))
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{self._path}: the arrays differ in length, so they are no rows: {lengths}")
-        table = Table("dict", tuple(stored.column for stored in columns))
+        table = ColumnTable("dict", tuple(stored.column for stored in columns))
         return table, next(iter(lengths.values()), 0), columns
 
     def _foreign_column(
@@ -229,7 +229,7 @@ class _StoredRecords:
         name = self.column.name
         ends = self._ends[first : end + 1].tolist()
         data = memoryview(self._file.read(self._offset + ends[0], ends[-1] - ends[0], f"array {name!r}"))
-        decode = Decoder(self._file.path, f"array {name!r}, row", foreign=False, old=self._old).decode
+        decode = RecordDecoder(self._file.path, f"array {name!r}, row", foreign=False, old=self._old).decode
         return [
             decode(data[begin - ends[0] : after - ends[0]], k, self._offset + begin, key=row_key(k))[name]
             for k, (begin, after) in enumerate(pairwise(ends), start=first)

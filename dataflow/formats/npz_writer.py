@@ -14,9 +14,9 @@ from typing import IO, Any, Final, Self
 import numpy as np
 
 from dataflow.formats.checksums import ALGORITHM, checksum
-from dataflow.formats.columns import ENDS, Column, Table
+from dataflow.formats.columns import ENDS, Column, ColumnTable
 from dataflow.formats.dtypes import dtype_of
-from dataflow.formats.records import Encoder, row_key
+from dataflow.formats.records import RecordEncoder, row_key
 
 __all__ = ["ABOUT", "MARK", "VERSION", "NpzWriter", "rows_per_block"]
 
@@ -48,8 +48,8 @@ class NpzWriter:
         self._path = path
         self._folder = os.path.dirname(path)
         self._files = ExitStack()
-        self._table = Table("list", ())
-        self._growing: list[_Growing] = []
+        self._table = ColumnTable("list", ())
+        self._growing: list[_GrowingColumn] = []
         self._num = 0
 
     def __enter__(self) -> Self:
@@ -62,10 +62,10 @@ class NpzWriter:
             NotStorable: Names the component.
         """
         if not self._num:
-            self._table = Table.of(dp)
+            self._table = ColumnTable.of(dp)
             for column in self._table.columns:
                 file = self._files.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115 (the stack closes it)
-                self._growing.append(_Records(column, file) if column.is_record else _Rows(column, file))
+                self._growing.append(_RecordColumn(column, file) if column.is_record else _RowColumn(column, file))
         for growing, value in zip(self._growing, self._table.row(dp), strict=True):
             growing.write(value)
         self._num += 1
@@ -87,7 +87,7 @@ class NpzWriter:
                     _write_header(member, growing.dtype, growing.shape(self._num))
                     growing.file.seek(0)
                     shutil.copyfileobj(growing.file, member, 1 << 20)
-                if isinstance(growing, _Records):
+                if isinstance(growing, _RecordColumn):
                     ends = np.array(growing.ends, np.uint64)
                     with archive.open(f"{column.name}{ENDS}.npy", "w", force_zip64=True) as member:
                         _write_header(member, ends.dtype, ends.shape)
@@ -104,7 +104,7 @@ class NpzWriter:
             archive.writestr(description, json.dumps(about))
 
 
-class _Growing:
+class _GrowingColumn:
     """A column that grows, and the checksums of its blocks."""
 
     def __init__(self, column: Column, file: IO[bytes]) -> None:
@@ -124,7 +124,7 @@ class _Growing:
         raise NotImplementedError
 
 
-class _Rows(_Growing):
+class _RowColumn(_GrowingColumn):
     def __init__(self, column: Column, file: IO[bytes]) -> None:
         super().__init__(column, file)
         self.dtype = dtype_of(column.dtype)
@@ -150,13 +150,13 @@ class _Rows(_Growing):
         return (num, *self._column.shape)
 
 
-class _Records(_Growing):
+class _RecordColumn(_GrowingColumn):
     """Records carry checksums of their own."""
 
     def __init__(self, column: Column, file: IO[bytes]) -> None:
         super().__init__(column, file)
         self.ends: list[int] = []
-        self._encode = Encoder().encode
+        self._encode = RecordEncoder().encode
         self._end = 0
 
     def write(self, value: Any) -> None:

@@ -24,7 +24,7 @@ from dataflow.formats.foreign import unpack_foreign
 from dataflow.formats.packing import ALIGNMENT, pack
 from dataflow.formats.unpacking import Unpacker
 
-__all__ = ["Decoder", "Encoder", "check_compression", "is_last", "is_record", "marked_last", "row_key"]
+__all__ = ["RecordDecoder", "RecordEncoder", "check_compression", "is_last", "is_record", "marked_last", "row_key"]
 
 _MAGIC: Final = 0xC1
 _VERSION: Final = 2
@@ -79,7 +79,7 @@ def check_compression(compress: str | None) -> None:
         _zstandard()
 
 
-class Encoder:
+class RecordEncoder:
     """Makes records.
 
     Args:
@@ -117,7 +117,7 @@ class Encoder:
         return _with_header(body, *fields, key=key)
 
 
-class Decoder:
+class RecordDecoder:
     """Makes datapoints of records; one for each thread.
 
     Args:

@@ -20,7 +20,7 @@ from dataflow.formats.damage import file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
 from dataflow.formats.offsets import FOOTER, HEADER, Compute, load_offsets, verify_record, write_index
 from dataflow.formats.positional import PositionalFile
-from dataflow.formats.records import Decoder, Encoder, is_last, is_record, marked_last
+from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, marked_last
 from dataflow.formats.saving import named, replacing, saved_pass
 from dataflow.formats.unpacking import in_place
 from dataflow.transforms.repeating import FixedSizeData
@@ -110,12 +110,12 @@ class RecordReader:
         """The first record, counted or not; None if there is none."""
         if len(self._offsets) < 2:
             return None
-        return self._one(Decoder(self._file.path, pickled=self._pickled), -self._skip)
+        return self._one(RecordDecoder(self._file.path, pickled=self._pickled), -self._skip)
 
     def read(self, positions: Positions) -> Iterator[Any]:
         if not self._mean_size:
             return
-        decoder = Decoder(self._file.path, pickled=self._pickled)
+        decoder = RecordDecoder(self._file.path, pickled=self._pickled)
         most = max(1, _AT_ONCE // self._mean_size) if self._mean_size < _LARGE else 1
         for first, end in runs(positions, most):
             if end == first + 1:
@@ -123,13 +123,13 @@ class RecordReader:
             else:
                 yield from self._several(decoder, first, end)
 
-    def _one(self, decoder: Decoder, k: int) -> Any:
+    def _one(self, decoder: RecordDecoder, k: int) -> Any:
         begin, end = self._offsets[k + self._skip : k + self._skip + 2].tolist()
         inner = begin + HEADER.size
         data = self._file.read(inner, end - FOOTER.size - inner, f"record {k}")
         return self._decoded(decoder, k, data, inner, in_place)
 
-    def _several(self, decoder: Decoder, first: int, end: int) -> Iterator[Any]:
+    def _several(self, decoder: RecordDecoder, first: int, end: int) -> Iterator[Any]:
         offsets = self._offsets[first + self._skip : end + self._skip + 1].tolist()
         base = offsets[0]
         data = memoryview(self._file.read(base, offsets[-1] - base, f"record {first}"))
@@ -139,7 +139,7 @@ class RecordReader:
             yield self._decoded(decoder, k, record, begin, bytearray)
             begin = after + HEADER.size
 
-    def _decoded(self, decoder: Decoder, k: int, record: Any, offset: int, own: Callable[[Any], Any]) -> Any:
+    def _decoded(self, decoder: RecordDecoder, k: int, record: Any, offset: int, own: Callable[[Any], Any]) -> Any:
         verify = k < 0 or not self._verified[k]
         if verify and (self._raw or not is_record(record)):
             footer = self._file.read(offset + len(record), FOOTER.size, f"record {k}")
@@ -188,7 +188,7 @@ class TFRecordSerializer:
             >>> df.close(); folder.cleanup()
         """
         crc32c_function()
-        encoder = Encoder(compress=compress, pickled=pickle)
+        encoder = RecordEncoder(compress=compress, pickled=pickle)
         with writing(path, masked_crc32c, overwrite=overwrite) as write:
             for number, dp in saved_pass(df, "TFRecordSerializer"):
                 with named(number):

@@ -26,7 +26,7 @@ from dataflow.errors import PickleRefused
 from dataflow.formats.dtypes import MOST_NAME, dtype_of
 from dataflow.formats.packing import ALIGNMENT, MOST_LEVELS, MOST_SIZELESS, PLAIN, Code
 
-__all__ = ["CodeReader", "Layout", "Unpacker", "in_place"]
+__all__ = ["CodeReader", "ArrayLayout", "Unpacker", "in_place"]
 
 _ON_THE_STACK: Final = 6  # levels
 _WALKED_FROM: Final = 0 if msgpack.version < (1, 2, 4) else 2  # the level
@@ -41,7 +41,7 @@ _ndarray = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArrayLayout:
     """How an array lies in its bytes."""
 
     dtype: np.dtype[Any]
@@ -65,10 +65,10 @@ class CodeReader:
         pickled: Unpickle what was pickled.
     """
 
-    def __init__(self, array: Callable[[Layout], Any], *, pickled: bool = False) -> None:
+    def __init__(self, array: Callable[[ArrayLayout], Any], *, pickled: bool = False) -> None:
         self._array = array
         self._pickled = pickled
-        self._layouts: dict[bytes, Layout] = {}
+        self._layouts: dict[bytes, ArrayLayout] = {}
         self._layouts_bytes = 0  # of the keys
         self._level = 0
         options = {"ext_hook": self._extension, "strict_map_key": False, "unicode_errors": "surrogatepass"}
@@ -87,7 +87,7 @@ class CodeReader:
             _check_whole(skeleton)
         return self._unpackb(skeleton)
 
-    def layout(self, data: bytes) -> Layout:
+    def layout(self, data: bytes) -> ArrayLayout:
         """The layout that a code of an array describes."""
         return self._layouts.get(data) or self._new_layout(data)
 
@@ -138,7 +138,7 @@ class CodeReader:
             raise ValueError("a container with something behind it")
         return value
 
-    def _new_layout(self, data: bytes) -> Layout:
+    def _new_layout(self, data: bytes) -> ArrayLayout:
         name, shape, order = _plain(data)
         dtype = _dtype(name)
         # Exactly ints: a string times an int would be a long string.
@@ -151,7 +151,7 @@ class CodeReader:
             raise ValueError("many elements without a size")
         nbytes = size * dtype.itemsize
         stride = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        layout = Layout(dtype, tuple(shape), "F" if order == "F" else "C", nbytes, stride)
+        layout = ArrayLayout(dtype, tuple(shape), "F" if order == "F" else "C", nbytes, stride)
         if len(self._layouts) < _MOST_LAYOUTS and self._layouts_bytes + len(data) <= _MOST_LAYOUTS_BYTES:
             self._layouts[data] = layout
             self._layouts_bytes += len(data)
@@ -289,7 +289,7 @@ class Unpacker:
             offset += layout.stride
         self._forms[skeleton] = kept, places
 
-    def _array(self, layout: Layout) -> Any:
+    def _array(self, layout: ArrayLayout) -> Any:
         if not layout.nbytes:
             return layout.empty()
         begin = self._next

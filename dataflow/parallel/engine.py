@@ -58,13 +58,13 @@ class Engine:
     _inherited: ClassVar[list[Engine]] = []  # through a fork: kept, lest ZeroMQ's objects in them are finalised here
 
     def __init__(self, plan: Plan) -> None:
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._plan = plan
-        self._lock = threading.RLock()
-        self._closing = False  # close() was called; set before the lock is taken, so that a waiting consumer yields
+        self.lock = threading.RLock()
+        self.closing = False  # close() was called; set before the lock is taken, so that a waiting consumer yields
         self._failure: BaseException | None = None  # what the consumer was told; the engine is closed then
-        self._ticket: object = None  # of the iteration that may step
-        self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
+        self.ticket: object = None  # of the iteration that may step
+        self.take_chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
         self._undone: list[tuple[int, int]] = []  # what was heard, and may be in hand: of whom, how many datapoints
         self._ledger = Ledger(len(plan.services))
         self._restarts = Restarts(plan, plan.max_restarts)
@@ -96,13 +96,13 @@ class Engine:
 
     def claim(self) -> object:
         """Take over: the ticket for `chunk`. The iteration that had the last one raises at its next step."""
-        self._check_process()
-        ticket = self._ticket = object()
-        with self._lock:
-            self._check(ticket)
+        self.check_process()
+        ticket = self.ticket = object()
+        with self.lock:
+            self.check(ticket)
             self._patience.satisfied()
             # The earlier iteration may stand in the middle of a chunk: take the rest away from it.
-            self._chunk = iter(list(self._chunk))
+            self.take_chunk = iter(list(self.take_chunk))
         return ticket
 
     def chunk(self, ticket: object, timeout: float | None, *, wait: bool = True) -> Iterator[Any] | None:
@@ -117,16 +117,16 @@ class Engine:
             NotReentrant: A later iteration took over.
             Exception: Whatever a worker raised.
         """
-        self._check_process()
+        self.check_process()
         silent = False
         while True:
             now = time.monotonic()
-            with self._lock:
-                self._check(ticket)
+            with self.lock:
+                self.check(ticket)
                 self._patience.asked(now)
-                if operator.length_hint(self._chunk):
+                if operator.length_hint(self.take_chunk):
                     return self._in_hand(now)
-                self._hand_out_ended()
+                self.hand_out_ended()
                 ready = self._ready()
                 over = ready is None and (self._ledger.exhausted or self._plan.desk.exhausted)
                 if over and not self._num_unreported_ends():
@@ -140,7 +140,7 @@ class Engine:
                 if self._patience.is_over(timeout, silent=silent) and not self._untimely:
                     raise late(self._plan.owner, timeout, [worker.state() for worker in self._crew.workers])
                 if ready is not None or not (news or wait):  # all was dropped: there is room for more
-                    return self._chunk
+                    return self.take_chunk
                 if not news:
                     self._plan.credit.idle()
                     silent = not self._receiver.wait(min(_POLL, timeout or _POLL), self._watched or self._sentinels())
@@ -153,14 +153,14 @@ class Engine:
         Raises:
             WorkerDied: A worker ended without an exception.
         """
-        while os.getpid() == self._pid:
-            with self._lock:
-                if self._ticket is not ticket or self._closing:
+        while os.getpid() == self.pid:
+            with self.lock:
+                if self.ticket is not ticket or self.closing:
                     return
                 if self._num_unreported_ends() <= self._restarts.num_left:
                     return  # what follows is for the next pass, exceptions too
                 # What is left of the chunk belongs to the next pass: it must not make the dead worker wait its turn.
-                rest, self._chunk = self._chunk, iter(())
+                rest, self.take_chunk = self.take_chunk, iter(())
                 try:
                     news = self._step(time.monotonic(), silent=True)
                     if isinstance(self._verdict, WorkerDied):
@@ -168,40 +168,40 @@ class Engine:
                     if not news:
                         self._receiver.wait(_POLL, self._sentinels())
                 finally:
-                    self._chunk = rest
+                    self.take_chunk = rest
 
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             self._inherited.append(self)
             return
-        self._closing = True
-        with signals_deferred(), self._lock, ExitStack() as last:  # all of it, whatever one of them raises
+        self.closing = True
+        with signals_deferred(), self.lock, ExitStack() as last:  # all of it, whatever one of them raises
             last.callback(self._plan.close)
             last.callback(self._receiver.close)
             last.callback(self._crew.stop)
-            list(self._chunk)  # an iteration in the middle of it finds it empty, and asks for the next
+            list(self.take_chunk)  # an iteration in the middle of it finds it empty, and asks for the next
             self._plan.stop()
             self._receiver.stop()
 
     def leave(self) -> None:
         """In a child forked from this process: what was not handed out yet is for its parent alone."""
-        list(self._chunk)
+        list(self.take_chunk)
 
-    def _check_process(self) -> None:
+    def check_process(self) -> None:
         """Before the lock is taken, which a thread of the parent may have held at the fork."""
-        if os.getpid() != self._pid:
-            raise forked(self._plan.owner, self._pid)
+        if os.getpid() != self.pid:
+            raise forked(self._plan.owner, self.pid)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
-    def _check(self, ticket: object) -> None:
+    def check(self, ticket: object) -> None:
         owner = self._plan.owner
         if self._failure is not None:
             raise failed_before(owner, self._failure) from self._failure
-        if self._closing:
+        if self.closing:
             raise terminated(owner)
-        if self._ticket is not ticket:
+        if self.ticket is not ticket:
             raise superseded(owner)
 
     def _ready(self) -> list[Any] | None:
@@ -213,7 +213,7 @@ class Engine:
         ready = self._verdict if ready is None else ready
         if isinstance(ready, BaseException):
             self._fail(ready)
-        self._chunk = iter(ready or ())
+        self.take_chunk = iter(ready or ())
         return ready
 
     def _step(self, now: float, silent: bool) -> bool:
@@ -262,12 +262,12 @@ class Engine:
         self._undone.append((worker, message.count))
         return self._plan.desk.heard(worker, datapoints, error, message.nbytes)
 
-    def _hand_out_ended(self) -> None:
+    def hand_out_ended(self) -> None:
         """The last chunk is used up: its worker may know that the consumer keeps what it still has of it.
 
         So does what has come and cannot be handed out yet: whoever waits for its turn may need the memory.
         """
-        next(self._chunk, None)  # a list iterator that has ended lets go of its list, and so of the arrays in it
+        next(self.take_chunk, None)  # a list iterator that has ended lets go of its list, and so of the arrays in it
         while self._undone:
             self._plan.credit.done(*self._undone.pop())
         self._plan.desk.handed_out()
@@ -321,7 +321,7 @@ class Engine:
                 self._fail(error)
             if self._verdict is not None:
                 self._fail(self._verdict)
-        return self._chunk
+        return self.take_chunk
 
     def _is_under_way(self, worker: int) -> bool:
         """Whether there is a message of `worker` that was not heard yet.
@@ -331,7 +331,7 @@ class Engine:
         while (message := self._receiver.take()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._backlog.append(message)
-        in_hand = operator.length_hint(self._chunk) and any(whose == worker for whose, _ in self._undone)
+        in_hand = operator.length_hint(self.take_chunk) and any(whose == worker for whose, _ in self._undone)
         return bool(in_hand) or any(message.worker == worker for message in self._backlog)
 
     def _death(self, worker: int, exitcode: int | None) -> WorkerDied:

@@ -36,8 +36,8 @@ class Feeding(Passing):
     def go_on(self) -> object:
         """Take over, and go on with what is under way: the ticket for this iteration."""
         ticket = self.claim()
-        with self._lock:
-            self._check(ticket)
+        with self.lock:
+            self.check(ticket)
             self.orders.resume()
         return ticket
 
@@ -54,11 +54,11 @@ class Feeding(Passing):
         while True:
             more = False
             if reading:
-                self._check_process()
+                self.check_process()
                 try:
                     reading, more = self._read(ticket, source)
                 except Exception as error:
-                    if os.getpid() != self._pid:  # in a child that the source has forked
+                    if os.getpid() != self.pid:  # in a child that the source has forked
                         raise
                     self._no_more(ticket)  # who was superseded, or finds the flow closed, hears of that instead
                     failure, reading = error, False
@@ -71,11 +71,11 @@ class Feeding(Passing):
 
     def _read(self, ticket: object, source: Iterator[Reading]) -> tuple[bool, bool]:
         """Read for a while. Whether the source goes on, and whether more could be read at once."""
-        dispatch, lock, check = self.orders, self._lock, self._check
+        dispatch, lock, check = self.orders, self.lock, self.check
         with lock:
             check(ticket)
-            if not operator.length_hint(self._chunk):
-                self._hand_out_ended()
+            if not operator.length_hint(self.take_chunk):
+                self.hand_out_ended()
         now = time.perf_counter()
         until = now + _BURST
         while True:
@@ -98,15 +98,15 @@ class Feeding(Passing):
                 next(source, None)  # whoever keeps it for the next loop lets go of it
                 raise
             finally:
-                if os.getpid() == self._pid:  # not in a child that the source has forked
+                if os.getpid() == self.pid:  # not in a child that the source has forked
                     with lock:
                         # Where passes go on with one another, what was read is for whoever took over.
-                        check(self._ticket if dispatch.continues else ticket)
+                        check(self.ticket if dispatch.continues else ticket)
                         dispatch.give_encoded(plain)
                         if other is not NO_ROOM:
                             dispatch.give(other)
                             del other
-            self._check_process()
+            self.check_process()
             now = time.perf_counter()
             took = now - began
             if took > _SHORT:
@@ -115,12 +115,12 @@ class Feeding(Passing):
                 self._at_once = min(2 * few, _MOST_AT_ONCE)
             if now > until:
                 with lock:
-                    check(self._ticket if dispatch.continues else ticket)
+                    check(self.ticket if dispatch.continues else ticket)
                     dispatch.pause()
                 return True, True
 
     def _no_more(self, ticket: object) -> None:
-        with self._lock:
-            self._check(ticket)
+        with self.lock:
+            self.check(ticket)
             self.orders.send()
             self.orders.end()

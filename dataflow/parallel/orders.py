@@ -63,36 +63,36 @@ class Orders:
         self.under_way = 0  # datapoints asked for, or about to be, and not handed out
         self.keeps_holes = False  # whether they are handed out
         self._ordered = ordered
-        self._bytes_each = 0.0  # of results, at present
+        self.bytes_each = 0.0  # of results, at present
         self._num_alive = num_workers
         self._enough = 2 * num_workers  # tasks that keep all of them busy
         self._most_per_task = most_per_task
-        self._asked: dict[int, _Asked] = {}  # by number, in the order of the numbers
+        self.asked: dict[int, _Asked] = {}  # by number, in the order of the numbers
         self._done: dict[int, _Done] = {}  # by number, in the order in which they were done
         self._next = 0  # number of the next task
         self._due = 0  # number of the task that is handed out next, if ordered
         self._in_hand = 0  # of what is under way: what `ready` gave last
-        self._current: dict[int, int] = {}  # by worker: of which task it has sent results
+        self.current: dict[int, int] = {}  # by worker: of which task it has sent results
         self._partial: dict[int, list[Any]] = {}  # by worker: these results
 
     # -- what is asked for ---------------------------------------------------------------------------------------------
 
     def begin(self, index: int = 0) -> None:
         """A pass begins, with this index: what is under way belongs to one that was broken off."""
-        for asked in self._asked.values():
+        for asked in self.asked.values():
             asked.slot.discard()
         self.tray.drop()
-        self._asked, self._done = {}, {}
+        self.asked, self._done = {}, {}
         self._due = self._next
         self.under_way = self._in_hand = 0
         self.index = index
 
     def ask(self, encoded: Sequence[Any], count: int) -> bool:
         """Put the next task into the tray: `count` datapoints. False where there is no room for it at present."""
-        slot = self.tray.put(self._next, self.index, encoded, alone=not self._asked)
+        slot = self.tray.put(self._next, self.index, encoded, alone=not self.asked)
         if slot is None:
             return False
-        self._asked[self._next] = _Asked(slot, self.index, count)
+        self.asked[self._next] = _Asked(slot, self.index, count)
         self._next += 1
         self.index += count
         return True
@@ -100,12 +100,12 @@ class Orders:
     @property
     def is_idle(self) -> bool:
         """Whether no task is left to be done."""
-        return not self._asked
+        return not self.asked
 
     @property
     def has_enough(self) -> bool:
         """Whether there are tasks for everybody."""
-        return len(self._asked) >= self._enough
+        return len(self.asked) >= self._enough
 
     def refill(self) -> None:
         """Ask for more, as far as there is room."""
@@ -124,12 +124,12 @@ class Orders:
     def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         mark = datapoints.pop(0) if datapoints and type(datapoints[0]) is Mark else None
         if datapoints:  # one large datapoint among small ones is not forgotten at once
-            self._bytes_each = max(nbytes / len(datapoints), _FADING * self._bytes_each)
+            self.bytes_each = max(nbytes / len(datapoints), _FADING * self.bytes_each)
         if mark is not None:
-            self._current[worker], self._partial[worker] = mark.number, []
-            self._adapt(mark.pace)
-        number = self._current.get(worker, -1)
-        asked = self._asked.get(number)
+            self.current[worker], self._partial[worker] = mark.number, []
+            self.adapt(mark.pace)
+        number = self.current.get(worker, -1)
+        asked = self.asked.get(number)
         if asked is None:
             return len(datapoints)  # done before, or of a pass broken off
         partial = self._partial[worker]
@@ -168,16 +168,16 @@ class Orders:
 
     @property
     def exhausted(self) -> bool:
-        return self.read_all and not self._asked and not self._done
+        return self.read_all and not self.asked and not self._done
 
     def _finish(self, number: int, results: Sequence[Any], error: BaseException | None) -> None:
-        asked = self._asked.pop(number)
+        asked = self.asked.pop(number)
         asked.slot.discard()
         self._done[number] = _Done(list(results if self.keeps_holes else present(results)), error, asked.count)
 
-    def _adapt(self, pace: float) -> None:
+    def adapt(self, pace: float) -> None:
         took = pace * self.per_task
-        most = min(self._most_per_task, int(self.most_bytes_per_task / (self._bytes_each or 1)))
+        most = min(self._most_per_task, int(self.most_bytes_per_task / (self.bytes_each or 1)))
         most = max(self.least_per_task, most)
         if self.per_task > most:
             self.per_task = most
@@ -190,23 +190,23 @@ class Orders:
 
     def lost(self, worker: int, error: BaseException) -> bool:
         self._num_alive -= 1
-        taken = [number for number, asked in self._asked.items() if asked.slot.taken_by == worker]
+        taken = [number for number, asked in self.asked.items() if asked.slot.taken_by == worker]
         if not taken:
             return False
         # It took them in their order, and died of the last. What it had sent of the others may not have left it: they
         # are done again, if anybody is left to do them.
         number = taken[-1 if self._num_alive else 0]
-        partial = self._partial.pop(worker, []) if self._current.get(worker) == number else []
+        partial = self._partial.pop(worker, []) if self.current.get(worker) == number else []
         self._finish(number, partial, error)
         self.replaced(worker)
         # If it is ordered, and nobody is left to do what comes before, it would be waited for in vain.
         return not self._ordered or self._num_alive > 0 or all(k in self._done for k in range(self._due, number))
 
     def replaced(self, worker: int) -> None:
-        self._current.pop(worker, None)
+        self.current.pop(worker, None)
         self._partial.pop(worker, None)
         # What nobody has taken, too: the token may have gone with the worker. Whoever finds two drops one.
-        for asked in self._asked.values():
+        for asked in self.asked.values():
             if asked.slot.taken_by in {worker, None}:
                 asked.slot.put_back()
 
@@ -214,5 +214,5 @@ class Orders:
         self.tray.stop()
 
     def close(self) -> None:
-        self._asked, self._done, self._partial = {}, {}, {}
+        self.asked, self._done, self._partial = {}, {}, {}
         self.tray.close()

@@ -35,8 +35,8 @@ class Passing(Placed):
             holes: Whether `HOLE` is given for what was dropped.
         """
         ticket = self.claim()
-        with self._lock:
-            self._check(ticket)
+        with self.lock:
+            self.check(ticket)
             self._forget()
             self.orders.begin_pass(*what)
             self.orders.keeps_holes = holes
@@ -45,14 +45,14 @@ class Passing(Placed):
 
     def abandon(self, ticket: object) -> None:
         """The iteration with this ticket is over, and what is under way for it is wanted no more."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             return
-        with self._lock:
-            if self._ticket is ticket and not self._closing:
+        with self.lock:
+            if self.ticket is ticket and not self.closing:
                 self._forget()
                 self._served = None
 
     def _forget(self) -> None:
-        list(self._chunk)
-        self._hand_out_ended()
+        list(self.take_chunk)
+        self.hand_out_ended()
         self.orders.begin()

@@ -10,10 +10,10 @@ from dataflow.parallel.terms import Prepared
 from dataflow.pickling import dumps, imported_main
 from dataflow.workers.payload import Payload as AnyPayload
 
-__all__ = ["Payload"]
+__all__ = ["FlowPayload"]
 
 
-class Payload(AnyPayload):
+class FlowPayload(AnyPayload):
     """A job with a flow in it, or anything else that holds flows; a complaint names the node that cannot be sent."""
 
     otherwise: ClassVar[str] = ', or start workers by fork (context=multiprocessing.get_context("fork"))'

@@ -113,10 +113,10 @@ class OnePass(Orders):
 
     def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         if datapoints and type(datapoints[0]) is Mark:
-            self._current[worker] = datapoints[0].number
+            self.current[worker] = datapoints[0].number
             del datapoints[0]
-        number = self._current.get(worker, -1)
-        if number not in self._asked:
+        number = self.current.get(worker, -1)
+        if number not in self.asked:
             return len(datapoints)
         over = False
         if datapoints and datapoints[-1] is END:
@@ -133,7 +133,7 @@ class OnePass(Orders):
         if error is not None:
             self._parts.append(error)
         if over:
-            self._asked.pop(number).slot.discard()
+            self.asked.pop(number).slot.discard()
         return count
 
     def ready(self) -> list[Any] | BaseException | None:
@@ -142,7 +142,7 @@ class OnePass(Orders):
 
     @property
     def exhausted(self) -> bool:
-        return not self._asked and not self._parts
+        return not self.asked and not self._parts
 
     def lost(self, worker: int, error: BaseException) -> bool:
         return False

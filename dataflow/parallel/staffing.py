@@ -17,7 +17,7 @@ from dataflow.life import life_of
 from dataflow.parallel.desk import Desk, Mixture
 from dataflow.parallel.engine import Engine
 from dataflow.parallel.memory import default_max_bytes
-from dataflow.parallel.payload import Payload
+from dataflow.parallel.payload import FlowPayload
 from dataflow.parallel.plan import Plan
 from dataflow.parallel.serving import Service
 from dataflow.parallel.terms import Terms, prepared
@@ -179,7 +179,7 @@ class Staffed(Terms, ProxyDataFlow):
         services = [
             Service(
                 worker=k,
-                payload=Payload(prepared(job, self.worker_init)),
+                payload=FlowPayload(prepared(job, self.worker_init)),
                 port=channel.port(k),
                 encoder=codec.port(k),
                 credit=credit.line(k),

@@ -16,14 +16,14 @@ class Mark(NamedTuple):
     pace: float  # seconds that one datapoint of this worker's last task took; 0 before the first
 
 
-class _End:
+class _PassEnd:
     """Sent after a pass of which nobody knew how long it would be."""
 
     def __reduce__(self) -> str:
         return "END"
 
 
-END: Final = _End()
+END: Final = _PassEnd()
 
 
 class _Batch:

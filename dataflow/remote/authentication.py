@@ -24,7 +24,7 @@ _inherited: Final[list[object]] = []  # through a fork: kept, so that ZeroMQ's o
 def start_authenticator(context: zmq.Context[Any], allowed: Sequence[bytes]) -> ThreadAuthenticator:
     """Let in the owners of these public keys, in Z85, to the sockets of `context` with the domain `DOMAIN`."""
     authenticator = ThreadAuthenticator(context)
-    authenticator.configure_curve_callback(DOMAIN, _Listed(allowed))
+    authenticator.configure_curve_callback(DOMAIN, _ListedKeys(allowed))
     _started.add(authenticator)
     try:
         authenticator.start()
@@ -34,7 +34,7 @@ def start_authenticator(context: zmq.Context[Any], allowed: Sequence[bytes]) -> 
     return authenticator
 
 
-class _Listed:
+class _ListedKeys:
     def __init__(self, allowed: Sequence[bytes]) -> None:
         self._allowed = frozenset(allowed)
 

@@ -30,14 +30,14 @@ from dataflow.errors import DataFlowTerminated, SenderLost
 from dataflow.interrupts import signals_deferred
 from dataflow.life import terminated
 from dataflow.remote.keys import Keys
-from dataflow.remote.letters import ID_BYTES, ORDERLY, Hello, Kind, Letter, Terms, parse
+from dataflow.remote.letters import ID_BYTES, ORDERLY, Hello, Letter, LetterKind, SendLimits, parse
 from dataflow.remote.reading import FrameReader, Unreadable
 from dataflow.remote.roll import Entry, Roll
 from dataflow.remote.routing import Router
 from dataflow.remote.terms import longest_frame
 from dataflow.workers.cleanup import close_at_exit
 
-__all__ = ["Inbox"]
+__all__ = ["RemoteInbox"]
 
 _LOG = logging.getLogger(__name__)
 _POLL: Final = 0.1  # seconds that one wait may last
@@ -45,11 +45,11 @@ _FLUSH: Final = 0.2  # seconds for the last words
 _MOST_UNSENT: Final = 1000
 _ALONE: Final = 10.0  # seconds of waiting after which it is logged that no sender has introduced itself
 
-_from_parent: list[Inbox] = []
+_from_parent: list[RemoteInbox] = []
 """Inboxes that came through a fork: kept, so that nothing in them is finalised in the child."""
 
 
-class Inbox:
+class RemoteInbox:
     """Where the datapoints of all senders arrive.
 
     Args:
@@ -69,7 +69,7 @@ class Inbox:
         *,
         bind: bool,
         num_senders: int | None,
-        terms: Terms,
+        terms: SendLimits,
         heartbeat: float,
         keys: Keys | None,
     ) -> None:
@@ -203,16 +203,16 @@ class Inbox:
         """Where we are the one who connects, the other side waits for a word."""
         self._called = self._now
         for peer in self._router.peers:
-            self._router.send(peer, Letter(Kind.CALL, self._run))
+            self._router.send(peer, Letter(LetterKind.CALL, self._run))
 
     def _welcome(self, sender: bytes, peer: bytes) -> None:
-        self._router.send(peer, Letter(Kind.WELCOME, self._run, sender, body=[self._terms.pack()]))
+        self._router.send(peer, Letter(LetterKind.WELCOME, self._run, sender, body=[self._terms.pack()]))
 
     def _hear(self, peer: bytes, frames: Sequence[Any]) -> None:
         letter = parse(frames)
         if letter is None:
             self._refuse("it is no letter of dataflow")
-        elif letter.kind is Kind.HELLO:
+        elif letter.kind is LetterKind.HELLO:
             hello = Hello.parse(letter.body)
             if hello is None:
                 self._refuse("it is a hello that says nothing")
@@ -221,7 +221,7 @@ class Inbox:
             if self._roll.hello(letter.sender, peer, hello, self._now):
                 self._welcome(letter.sender, peer)
             else:
-                self._router.send(peer, Letter(Kind.WAIT, self._run, letter.sender))
+                self._router.send(peer, Letter(LetterKind.WAIT, self._run, letter.sender))
         elif letter.run != self._run:
             self._refuse("it belongs to an earlier run, or to another receiver")
             self._bye(peer, letter.sender, "this receiver has started anew, and knows nothing of this sender")
@@ -235,15 +235,15 @@ class Inbox:
     def _hear_sender(self, entry: Entry, letter: Letter) -> None:
         self._roll.heard(entry, self._now)
         match letter.kind:
-            case Kind.DATA:
+            case LetterKind.DATA:
                 self._hear_datapoints(entry, letter)
-            case Kind.BEAT:
+            case LetterKind.BEAT:
                 self._compare(entry, letter.number)
-            case Kind.END:
+            case LetterKind.END:
                 self._compare(entry, letter.number)
-                self._router.send(entry.peer, Letter(Kind.DONE, self._run, entry.sender, entry.received))
+                self._router.send(entry.peer, Letter(LetterKind.DONE, self._run, entry.sender, entry.received))
                 self._roll.ended(entry)
-            case Kind.FAILED:
+            case LetterKind.FAILED:
                 self._fail(self._lost(entry, f"its flow raised {letter.text}"))
             case _:
                 self._refuse("it is a letter that only a receiver writes")
@@ -263,7 +263,7 @@ class Inbox:
             return
         entry.received += letter.count
         # The sender may go on while the consumer takes these.
-        self._router.send(entry.peer, Letter(Kind.ACK, self._run, entry.sender, entry.received))
+        self._router.send(entry.peer, Letter(LetterKind.ACK, self._run, entry.sender, entry.received))
         self._chunk = iter(datapoints)
 
     def _compare(self, entry: Entry, sent: int) -> None:
@@ -289,7 +289,9 @@ class Inbox:
             _LOG.warning("%s refused a message: %s; others are not reported", self._owner, why)
 
     def _bye(self, peer: bytes, sender: bytes, why: str, number: int = 0) -> None:
-        self._router.send(peer, Letter(Kind.BYE, self._run, sender, number, body=[why.encode("utf-8", "replace")]))
+        self._router.send(
+            peer, Letter(LetterKind.BYE, self._run, sender, number, body=[why.encode("utf-8", "replace")])
+        )
 
     def _lost(self, entry: Entry, why: str) -> SenderLost:
         announced, name = entry.hello.announced, entry.hello.name
@@ -323,7 +325,7 @@ class Inbox:
                 self._router.close(_FLUSH)
 
 
-_inboxes: Final[weakref.WeakSet[Inbox]] = weakref.WeakSet()
+_inboxes: Final[weakref.WeakSet[RemoteInbox]] = weakref.WeakSet()
 
 
 def _leave_all() -> None:

@@ -30,9 +30,9 @@ __all__ = [
     "MOST_BEAT",
     "ORDERLY",
     "Hello",
-    "Kind",
+    "LetterKind",
     "Letter",
-    "Terms",
+    "SendLimits",
     "pack",
     "parse",
     "readable",
@@ -53,7 +53,7 @@ _MOST_INFO: Final = 4096  # bytes of what stands in a HELLO, WELCOME or BYE
 _MOST_TEXT: Final = 1000
 
 
-class Kind(enum.IntEnum):
+class LetterKind(enum.IntEnum):
     """What a letter means."""
 
     CALL = 1
@@ -82,7 +82,7 @@ class Letter:
         body: Frames.
     """
 
-    kind: Kind
+    kind: LetterKind
     run: bytes = NOBODY
     sender: bytes = NOBODY
     number: int = 0
@@ -106,9 +106,9 @@ def parse(frames: Sequence[Any]) -> Letter | None:
     if not frames or len(frames[0]) != _HEADER.size:
         return None
     magic, kind, run, sender, number, count = _HEADER.unpack(frames[0])
-    if magic != _MAGIC or not Kind.CALL <= kind <= Kind.BYE:
+    if magic != _MAGIC or not LetterKind.CALL <= kind <= LetterKind.BYE:
         return None
-    return Letter(Kind(kind), run, sender, number, count, frames[1:])
+    return Letter(LetterKind(kind), run, sender, number, count, frames[1:])
 
 
 class Hello(NamedTuple):
@@ -134,7 +134,7 @@ class Hello(NamedTuple):
         return None
 
 
-class Terms(NamedTuple):
+class SendLimits(NamedTuple):
     """How far a sender may run ahead, as one side wants it."""
 
     hwm: int  # datapoints; 0 if the user has not said
@@ -145,7 +145,7 @@ class Terms(NamedTuple):
         return _packed(list(self))
 
     @classmethod
-    def parse(cls, body: Sequence[Any]) -> Terms | None:
+    def parse(cls, body: Sequence[Any]) -> SendLimits | None:
         """What the body of a WELCOME says."""
         match _unpacked(body):
             case [int(hwm), int(hwm_bytes)]:

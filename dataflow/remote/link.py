@@ -24,7 +24,7 @@ import zmq
 from dataflow.errors import DataFlowError
 from dataflow.interrupts import signals_deferred
 from dataflow.remote.keys import Keys
-from dataflow.remote.letters import ID_BYTES, ORDERLY, Hello, Kind, Letter, Terms, parse
+from dataflow.remote.letters import ID_BYTES, ORDERLY, Hello, Letter, LetterKind, SendLimits, parse
 from dataflow.remote.obituary import gone, no_room, nothing_taken
 from dataflow.remote.routing import Router
 from dataflow.remote.terms import agreed
@@ -67,7 +67,7 @@ class Link:
         address: str,
         *,
         bind: bool,
-        terms: Terms,
+        terms: SendLimits,
         hello: Hello,
         timeout: float | None,
         keys: Keys | None,
@@ -81,7 +81,7 @@ class Link:
         self._sender = secrets.token_bytes(ID_BYTES)
         self._run = b""  # of the receiver, once it has welcomed us
         self._peer: bytes | None = None  # whom we talk to; None while nobody has called
-        self._theirs: Terms | None = None
+        self._theirs: SendLimits | None = None
         self._lost: DataFlowError | None = None  # why it is over
         self._said = "nobody has answered"  # for the message of a timeout
         self._ending = False  # all was sent, and that it was all
@@ -159,14 +159,14 @@ class Link:
             if self._lost is not None:
                 raise ConsumerGone
             if message.kind is Told.ERROR:
-                self._write(Kind.FAILED, self._sent, body=message.body)
+                self._write(LetterKind.FAILED, self._sent, body=message.body)
             if message.kind is not Told.DATA:
                 return  # who we are was said already
             if not self._under_way:
                 self._heard = time.monotonic()  # from now on the receiver owes a word
             first, self._sent = self._sent, self._sent + message.count
             self._under_way.append((self._sent, message.count, message.nbytes, message.queued))
-            self._write(Kind.DATA, first, message.count, message.body)
+            self._write(LetterKind.DATA, first, message.count, message.body)
             self._attend()
 
     def wait_done(self) -> None:
@@ -180,7 +180,7 @@ class Link:
             self._check()
             self._ending = True
             self._heard = time.monotonic()
-            self._write(Kind.END, self._sent)
+            self._write(LetterKind.END, self._sent)
             self._attend()
         while not self._done:
             self._check()
@@ -210,7 +210,7 @@ class Link:
             with self._lock:
                 self._attend()
                 if not self._ending and self._lost is None and time.monotonic() - self._beaten >= self._heartbeat:
-                    self._write(Kind.BEAT, self._sent)
+                    self._write(LetterKind.BEAT, self._sent)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Link:
         if self._lost is not None:
             raise self._lost
 
-    def _write(self, kind: Kind, number: int = 0, count: int = 0, body: Any = ()) -> None:
+    def _write(self, kind: LetterKind, number: int = 0, count: int = 0, body: Any = ()) -> None:
         assert self._peer is not None
         self._beaten = time.monotonic()
         if not self._router.send(
@@ -231,7 +231,7 @@ class Link:
         now = time.monotonic()
         if self._peer is not None and now - self._greeted >= self._heartbeat:
             self._greeted = now
-            if not self._router.send(self._peer, Letter(Kind.HELLO, sender=self._sender, body=[self._hello])):
+            if not self._router.send(self._peer, Letter(LetterKind.HELLO, sender=self._sender, body=[self._hello])):
                 self._peer = None  # who called us has gone; somebody else may
 
     def _attend(self) -> None:
@@ -272,7 +272,7 @@ class Link:
                 self._lose(self._said)
 
     def _hear(self, peer: bytes, letter: Letter) -> None:
-        if letter.kind is Kind.CALL and self._theirs is None and not self._connects:
+        if letter.kind is LetterKind.CALL and self._theirs is None and not self._connects:
             now = time.monotonic()
             if self._peer is None or now - self._called > _MISSED * self._heartbeat:
                 self._peer, self._greeted = peer, 0.0
@@ -281,32 +281,32 @@ class Link:
         elif peer != self._peer or letter.sender != self._sender:
             return  # a stranger, or it means somebody else
         elif self._theirs is None:
-            if letter.kind is Kind.WELCOME:
-                self._theirs = Terms.parse(letter.body)
+            if letter.kind is LetterKind.WELCOME:
+                self._theirs = SendLimits.parse(letter.body)
                 if self._theirs is not None:
                     self._run = letter.run
                     self._heard = time.monotonic()
-                    self._write(Kind.BEAT, 0)
-            elif letter.kind is Kind.WAIT:
+                    self._write(LetterKind.BEAT, 0)
+            elif letter.kind is LetterKind.WAIT:
                 self._called = time.monotonic()
                 self._said = "it has as many senders as make a pass, and lets this one wait for the next"
-            elif letter.kind is Kind.BYE:
+            elif letter.kind is LetterKind.BYE:
                 self._peer = None  # it has closed; perhaps it comes back
         elif letter.run == self._run:
             self._hear_receiver(letter)
 
     def _hear_receiver(self, letter: Letter) -> None:
-        if letter.kind is Kind.ACK:
+        if letter.kind is LetterKind.ACK:
             while self._under_way and self._under_way[0][0] <= letter.number:
                 _, count, nbytes, queued = self._under_way.popleft()
                 self._taken += count
                 self.credit.grant(0, count, nbytes, queued)
                 self.credit.done(0, count)
             self._heard = time.monotonic()
-        elif letter.kind is Kind.DONE:
+        elif letter.kind is LetterKind.DONE:
             self._done = True
             self._news.set()
-        elif letter.kind is Kind.BYE:
+        elif letter.kind is LetterKind.BYE:
             self._lose(letter.text, closed=letter.number == ORDERLY)
 
     def _lose(self, why: str, *, closed: bool = False) -> None:

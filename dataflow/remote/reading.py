@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.formats.unpacking import CodeReader, Layout
+from dataflow.formats.unpacking import ArrayLayout, CodeReader
 from dataflow.remote.writing import LARGE
 
 __all__ = ["FrameReader", "Unreadable"]
@@ -57,7 +57,7 @@ class FrameReader:
         finally:
             self._small, self._large = b"", []
 
-    def _array(self, layout: Layout) -> NDArray[Any]:
+    def _array(self, layout: ArrayLayout) -> NDArray[Any]:
         if layout.nbytes >= LARGE:
             data = self._whole(layout.nbytes)
             array: NDArray[Any] = np.ndarray(layout.shape, layout.dtype, data, 0, None, layout.order)

@@ -14,7 +14,7 @@ from dataflow.interrupts import signals_deferred
 from dataflow.life import life_of
 from dataflow.parameters import flag
 from dataflow.remote.addresses import check_address, check_open
-from dataflow.remote.inbox import Inbox
+from dataflow.remote.inbox import RemoteInbox
 from dataflow.remote.keys import RECEIVER, load_keys
 from dataflow.remote.terms import HEARTBEAT, HWM_BYTES, check_heartbeat, check_seconds, make_terms
 from dataflow.seeding import Stream
@@ -119,7 +119,7 @@ class RemoteDataZMQ(Source):
     def addresses(self) -> tuple[str, ...]:
         """Where the flow is bound, with the ports that the system has chosen; empty before it is reset or iterated."""
         inbox = life_of(self).resource
-        return inbox.addresses if isinstance(inbox, Inbox) else ()
+        return inbox.addresses if isinstance(inbox, RemoteInbox) else ()
 
     @property
     def _df_endless(self) -> bool:
@@ -138,15 +138,15 @@ class RemoteDataZMQ(Source):
         DataFlow.reset_state(self)
         self._open()
 
-    def _open(self) -> Inbox:
+    def _open(self) -> RemoteInbox:
         life = life_of(self)
         with signals_deferred(), life.lock:
             inbox = life.resource
-            if isinstance(inbox, Inbox) and inbox.usable:
+            if isinstance(inbox, RemoteInbox) and inbox.usable:
                 return inbox
             keys = None if self.curve is None else load_keys(self.curve, RECEIVER)
             life.own(self, None)  # the old one is closed before the new one takes its address
-            inbox = Inbox(
+            inbox = RemoteInbox(
                 type(self).__name__,
                 [addr for addr in (self.addr1, self.addr2) if addr is not None],
                 bind=self.bind,
@@ -161,7 +161,7 @@ class RemoteDataZMQ(Source):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         life = life_of(self)
         inbox = life.resource
-        if not isinstance(inbox, Inbox):
+        if not isinstance(inbox, RemoteInbox):
             inbox = self._open()
         begin = partial(_received, inbox, self.timeout)
         return self._kept(life.continued.take(stream, begin, type(self).__name__))
@@ -171,7 +171,7 @@ class RemoteDataZMQ(Source):
         yield from steps
 
 
-def _received(inbox: Inbox, timeout: float | None) -> Iterator[Any]:
+def _received(inbox: RemoteInbox, timeout: float | None) -> Iterator[Any]:
     inbox.begin()
     since = time.monotonic()
     while True:

@@ -112,11 +112,11 @@ def send_dataflow_zmq(
         link.close(_FLUSH)
 
 
-class _Here(threading.local):
+class _ThisThread(threading.local):
     token = ""  # tells the threads of a process apart; an ident of Python's may return
 
 
-_here = _Here()
+_here = _ThisThread()
 
 
 def _source(where: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from dataflow.remote.letters import LEAST_BEAT, MOST_BEAT, Terms
+from dataflow.remote.letters import LEAST_BEAT, MOST_BEAT, SendLimits
 from dataflow.transport.credit import Window
 
 __all__ = ["check_heartbeat", "HEARTBEAT", "HWM_BYTES", "agreed", "check_seconds", "longest_frame", "make_terms"]
@@ -22,7 +22,7 @@ _LEAST_BYTES: Final = 1 << 16
 _SLACK: Final = 1 << 20
 
 
-def make_terms(owner: str, hwm: int | None, hwm_bytes: int) -> Terms:
+def make_terms(owner: str, hwm: int | None, hwm_bytes: int) -> SendLimits:
     """What one side wants.
 
     Raises:
@@ -32,17 +32,17 @@ def make_terms(owner: str, hwm: int | None, hwm_bytes: int) -> Terms:
         raise ValueError(f"{owner}: hwm is a number of datapoints from 1, or None, got {hwm!r}")
     if type(hwm_bytes) is not int or hwm_bytes < _LEAST_BYTES:
         raise ValueError(f"{owner}: hwm_bytes is at least {_LEAST_BYTES} (64 KiB), got {hwm_bytes!r}")
-    return Terms(hwm or 0, hwm_bytes)
+    return SendLimits(hwm or 0, hwm_bytes)
 
 
-def agreed(mine: Terms, theirs: Terms) -> Window:
+def agreed(mine: SendLimits, theirs: SendLimits) -> Window:
     """The stricter of both; a side that has not said how many datapoints does not count there."""
     said = [terms.hwm for terms in (mine, theirs) if terms.hwm > 0]
     hwm_bytes = min(mine.hwm_bytes, theirs.hwm_bytes)
     return Window(min(said, default=_HWM), 0 if said else min(_FEW_BYTES, hwm_bytes), hwm_bytes)
 
 
-def longest_frame(terms: Terms) -> int:
+def longest_frame(terms: SendLimits) -> int:
     """What a receiver has to read: many small datapoints travel in one frame, and one may come on top of a full one."""
     return 2 * terms.hwm_bytes + _SLACK
 

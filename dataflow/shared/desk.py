@@ -39,7 +39,7 @@ from dataflow.shared.timing import Profile
 from dataflow.workers.payload import Payload
 from dataflow.workers.process import seed_globals
 
-__all__ = ["Desk", "Task"]
+__all__ = ["CallSchedule", "FunctionCall"]
 
 _LOG = logging.getLogger(__name__)
 _POLL: Final = 0.1  # seconds that one wait may last, with the lock held
@@ -49,7 +49,7 @@ _MOST_MAPPED: Final = 64  # and also where the user keeps more than so many
 
 
 @dataclass(frozen=True)
-class Task:
+class FunctionCall:
     """What a worker is to do: call a function with the handles of the arrays that it fills.
 
     Attributes:
@@ -89,7 +89,7 @@ class Working:
         # By the number of the job, not of the process: which process does it is a matter of time.
         seed_globals(words)
         seed(derived(words) if reseed else None)
-        task: Task = self.payload.load() if sent is None else loads(sent)
+        task: FunctionCall = self.payload.load() if sent is None else loads(sent)
         self.payload = Payload(None)  # not needed again, and perhaps large
         assert order.memory is not None, "every job has memory"
         try:
@@ -99,7 +99,7 @@ class Working:
 
 
 @dataclass
-class Job:
+class IssuedCall:
     """A task that was given to a worker.
 
     Attributes:
@@ -120,7 +120,7 @@ class Job:
         return self.made is not None or self.error is not None
 
 
-class Desk:
+class CallSchedule:
     """All jobs of one `SharedQ`.
 
     Args:
@@ -136,7 +136,7 @@ class Desk:
         self._reuse = reuse
         self._lock = threading.RLock()
         self._closing = False  # set before the lock is taken, so that whoever waits yields
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[IssuedCall] = deque()
         self._idle: list[Team] = []  # of workers that have done their job, those that are longest idle first
         # What jobs have filled or will, as long as anyone has an array on it: each costs a descriptor.
         self._mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
@@ -146,7 +146,7 @@ class Desk:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def start(self, task: Task, context: BaseContext, words: tuple[int, ...], *, reseed: bool) -> None:
+    def start(self, task: FunctionCall, context: BaseContext, words: tuple[int, ...], *, reseed: bool) -> None:
         """Begin a job, at once.
 
         Args:
@@ -176,7 +176,7 @@ class Desk:
                 except BaseException:
                     team.close()
                     raise
-                self._jobs.append(Job(arrays, team))
+                self._jobs.append(IssuedCall(arrays, team))
                 self._mapped.add(memory)
             finally:
                 file.close()
@@ -232,7 +232,7 @@ class Desk:
         if self._closing:
             raise DataFlowTerminated(f"{self._profile.owner} was shut down, and its jobs with it")
 
-    def _sent(self, task: Task, team: Team) -> bytes | None:
+    def _sent(self, task: FunctionCall, team: Team) -> bytes | None:
         """The task as something that can be sent to a worker that runs already; None if a new one is better."""
         try:
             with refusing_handles():
@@ -255,7 +255,7 @@ class Desk:
         while len(self._idle) > max(1, self._num_expected):
             self._idle.pop(0).close()
 
-    def _look(self, job: Job) -> None:
+    def _look(self, job: IssuedCall) -> None:
         try:
             job.team.hear()
             if job.team.answers[0]:

@@ -17,7 +17,7 @@ from dataflow.seeding import current_root, fresh_root, root_seed
 from dataflow.shared.arrays import SharedMem
 from dataflow.shared.background import time_limit
 from dataflow.shared.bench import Call
-from dataflow.shared.desk import Desk, Task
+from dataflow.shared.desk import CallSchedule, FunctionCall
 from dataflow.shared.layout import Layout
 from dataflow.shared.team import context_of
 from dataflow.shared.timing import Profile, Statistics
@@ -122,7 +122,7 @@ class SharedQ(SharedMem):
         name = "SharedQ.startproc"
         kwargs = keyword_arguments(name, "target_kwargs", target_kwargs) or dict(self.default_kwargs)
         call = Call(target, positional_arguments(name, "target_args", target_args) or self.default_args, kwargs)
-        task = Task(call, Layout.of("SharedQ.startproc", dtypes, shapes), shapes)
+        task = FunctionCall(call, Layout.of("SharedQ.startproc", dtypes, shapes), shapes)
         root = current_root() if self._fixed_root is None else self._fixed_root
         self._num_jobs += 1
         self._desk.start(
@@ -178,11 +178,11 @@ class SharedQ(SharedMem):
     ) -> None:
         self.shutdown()
 
-    def _open(self) -> tuple[Desk, weakref.finalize[Any, Any]]:
-        desk = Desk(self._profile, self.n_proc, self._reuse)
+    def _open(self) -> tuple[CallSchedule, weakref.finalize[Any, Any]]:
+        desk = CallSchedule(self._profile, self.n_proc, self._reuse)
         return desk, weakref.finalize(self, _close_dropped, desk)
 
 
-def _close_dropped(desk: Desk) -> None:
+def _close_dropped(desk: CallSchedule) -> None:
     with signals_deferred(later=True):
         desk.close()

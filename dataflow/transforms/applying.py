@@ -99,9 +99,9 @@ class Applied:
         except Exception as error:
             self.explain(error)
             raise
-        return self._dropped() if out is None else out
+        return self.drop() if out is None else out
 
-    def _dropped(self) -> Any:
+    def drop(self) -> Any:
         if self.on_drop is not None:
             self.on_drop()
         return HOLE
@@ -122,7 +122,7 @@ class Applied:
             p, position = self._place(self.begun - 1)
             failure = failure_of(f"{self.owner}({name_of(self.func)})", position, p, error)
             tolerance.skip(failure, error, in_pass=(self._scope, p))
-            out = self._dropped()
+            out = self.drop()
         if tolerance.seen >= tolerance.due:
             tolerance.look()
         return out
@@ -158,7 +158,7 @@ class AppliedToComponent(Applied):
             self.explain(error)
             raise
         if new is None:
-            return self._dropped()
+            return self.drop()
         if not is_list:
             return replaced(dp, self._index, new)
         out = dp[:]

@@ -60,7 +60,7 @@ class AppliedWithRng(Applied):
         except Exception as error:
             self.explain(error)
             raise
-        return self._dropped() if out is None else out
+        return self.drop() if out is None else out
 
 
 class RandomMapData(MapData):
@@ -125,5 +125,5 @@ class RandomMapData(MapData):
     ) -> Applied:
         owner = type(self).__name__
         applied = AppliedWithRng(owner, self.func, place, self._df_tolerance(), stream, rng_at=rng_at, indexes=indexes)
-        applied.on_drop = self._note_drop
+        applied.on_drop = self._df_note_drop
         return applied

@@ -142,7 +142,7 @@ class BatchDataByShape(ProxyDataFlow):
         >>> images = [[np.zeros(shape)] for shape in [(2, 2), (3, 3), (2, 2), (3, 3), (2, 2)]]
         >>> df = BatchDataByShape(DataFromList(images, shuffle=False), 2, 0)
         >>> [batch[0].shape for batch in df], [batch[0].shape for batch in df]
-        ([(2, 2, 2), (2, 3, 3)], [(2, 2, 2), (2, 2, 2)])
+        ([(2, 2, 2), (2, 3, 3)], [(2, 2, 2), (2, 3, 3)])
     """
 
     def __init__(self, ds: DataFlow, batch_size: int, idx: Any, *, remainder: bool = False) -> None:

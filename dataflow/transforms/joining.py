@@ -132,8 +132,8 @@ class ConcatData(SeveralInputs):
         ([[1], [2], [3]], [3], [3])
     """
 
-    def __init__(self, df_lists: Iterable[DataFlow]) -> None:
-        super().__init__(df_lists)
+    def __init__(self, df_lists: Iterable[DataFlow], *others: DataFlow) -> None:
+        super().__init__(df_lists, *others)
         for ds in self._df_flows[:-1]:
             require_end(ds, "ConcatData", "reads one input after the other")
 

@@ -69,17 +69,17 @@ class MapData(ProxyDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         applied = self._df_kernel(stream, lambda k: (p, k))
-        applied.on_drop = self._note_drop
+        applied.on_drop = self._df_note_drop
         return present(applied.over(self.ds._df_run_pass(p, stream)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         asked = Asked(blocks, partial(known_length, self.ds))
         # A budget of its own: where a map below drops, a pass knows the same datapoint under another position.
         applied = self._df_kernel((stream, Asked), asked.place)
-        applied.on_drop = self._note_drop
+        applied.on_drop = self._df_note_drop
         return applied.over(self.ds._df_at(asked.noted(applied), stream))
 
-    def _note_drop(self) -> None:
+    def _df_note_drop(self) -> None:
         life_of(self).has_dropped = True
 
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:

@@ -29,7 +29,7 @@ from dataflow.transport.blocks import LARGE_BYTES, Block, BlockWriter
 from dataflow.transport.columns import Layout, Piece, name_of
 from dataflow.transport.drafts import DraftCounts
 from dataflow.transport.failures import pack_failure, pack_report
-from dataflow.transport.kinds import NUMBERS, ROWS, TEXTS, Kind, Kinds
+from dataflow.transport.kinds import NUMBERS, ROWS, TEXTS, DatapointKind, Kinds
 from dataflow.transport.leases import Base
 from dataflow.transport.nesting import Direction, ToConsumer
 from dataflow.transport.parcels import NESTED, NO_ROOM, PLAIN_BYTES, join
@@ -158,7 +158,7 @@ class ArrayEncoder:
         row = arrays = array = data = None  # type: ignore[assignment]
         return self._encode_mixed(dp, kind)
 
-    def _encode_like(self, dp: Any, kind: Kind) -> Any:
+    def _encode_like(self, dp: Any, kind: DatapointKind) -> Any:
         """A parcel, if the datapoint is like the last one, with a single array: the case of millions. None if not."""
         if kind.names is not None and not kind.has_names_of(dp):
             return None
@@ -245,7 +245,7 @@ class ArrayEncoder:
             if type(piece) is Block:
                 self._arena.give_back(piece)
 
-    def _encode_mixed(self, dp: Any, kind: Kind) -> Any:
+    def _encode_mixed(self, dp: Any, kind: DatapointKind) -> Any:
         """Components of which at least one is a draft, or not contiguous."""
         row = list(dp if kind.names is None else dp.values())
         arrays = [row[place] for place in kind.places]

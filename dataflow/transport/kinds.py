@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dataflow.transport.columns import name_of
 
-__all__ = ["NUMBERS", "ROWS", "TEXTS", "Kind", "Kinds"]
+__all__ = ["NUMBERS", "ROWS", "TEXTS", "DatapointKind", "Kinds"]
 
 ROWS: Final = frozenset({list, tuple})
 NUMBERS: Final = frozenset({int, float, bool, type(None)})
@@ -30,7 +30,7 @@ _SIMPLE: Final = TEXTS | {complex}
 _UNKNOWN: Final[tuple[Any, Any, Any, int]] = (None, None, None, 0)
 
 
-class Kind:
+class DatapointKind:
     """The datapoints of one type whose components have these types; those of a dict, under the same keys.
 
     Args:
@@ -92,11 +92,11 @@ class Kinds:
     """The kind of the last datapoint."""
 
     def __init__(self) -> None:
-        self.last = Kind([], [])
+        self.last = DatapointKind([], [])
 
-    def find(self, dp: Any, types: list[type]) -> Kind:
+    def find(self, dp: Any, types: list[type]) -> DatapointKind:
         """The kind of a datapoint that is not like the last one."""
-        kind = Kind(dp, types)
+        kind = DatapointKind(dp, types)
         if kind.has_plain_keys:  # else nobody's objects are kept
             self.last = kind
         return kind

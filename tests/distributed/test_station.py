@@ -7,7 +7,7 @@ import pytest
 
 from dataflow.distributed.crates import CrateDecoder, CrateEncoder
 from dataflow.distributed.dealing import DealtTray
-from dataflow.distributed.station import Chunking, Inbox, Shelf
+from dataflow.distributed.station import ActorInbox, Chunking, Shelf
 from dataflow.transport.messages import Kind, Message
 from dataflow.transport.parcels import NO_ROOM
 from tests.distributed.drafts import Drafts
@@ -77,7 +77,7 @@ def task(inbox, number, values):
 
 
 def test_tasks_are_taken_in_order_and_those_forgotten_are_not():
-    inbox = Inbox()
+    inbox = ActorInbox()
     for number in range(4):
         task(inbox, number, [number])
     assert inbox.take().datapoints == [0]
@@ -91,7 +91,7 @@ def test_tasks_are_taken_in_order_and_those_forgotten_are_not():
 
 
 def test_who_waits_for_a_task_is_told_to_stop():
-    inbox = Inbox()
+    inbox = ActorInbox()
     found = []
     waiting = threading.Thread(target=lambda: found.append(inbox.take()))
     waiting.start()

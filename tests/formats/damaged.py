@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from dataflow import FileDamaged, LMDBData
-from dataflow.formats.records import Decoder
+from dataflow.formats.records import RecordDecoder
 from tests.formats.files import FORMATS, HDF5, LMDB, exact
 
 MAY_CRASH = (LMDB, HDF5)  # libraries in C
@@ -30,7 +30,7 @@ def read(form, path):
         again.append(("list", [exact(df[k]) for k in range(len(df))]))
     with LMDBData(path, shuffle=False) as df:
         pairs = list(df)
-    values = ("list", [exact(Decoder(path).decode(value, 0, key=key)) for key, value in pairs])
+    values = ("list", [exact(RecordDecoder(path).decode(value, 0, key=key)) for key, value in pairs])
     return found if [*again, values] == [found] * 4 else None
 
 

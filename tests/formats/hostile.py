@@ -18,7 +18,7 @@ import msgpack
 
 from dataflow.formats.checksums import checksum
 from dataflow.formats.packing import Code
-from dataflow.formats.records import Decoder
+from dataflow.formats.records import RecordDecoder
 from dataflow.remote.reading import FrameReader
 
 TIMEOUT = 300.0
@@ -164,7 +164,7 @@ def msgpack_attacks(pickled):
 
 
 def read_record(skeleton, content):
-    Decoder("file").decode(record(skeleton, content), 3, 1000)
+    RecordDecoder("file").decode(record(skeleton, content), 3, 1000)
 
 
 def read_frames(skeleton, content):

@@ -28,7 +28,7 @@ from dataflow import (
 )
 from dataflow.formats import checksums
 from dataflow.formats.checksums import old_checksum
-from dataflow.formats.records import Decoder, Encoder
+from dataflow.formats.records import RecordDecoder, RecordEncoder
 from tests.formats.files import FORMATS, HDF5, LMDB, NPZ, assert_same, by_name, flow
 from tests.formats.test_damage import assert_none, verdicts_of
 
@@ -107,10 +107,10 @@ def test_a_datapoint_under_the_key_of_another_is_reported(num, compress, tmp_pat
 
 def test_an_older_record_is_refused_in_a_newer_file(tmp_path):
     path = LMDB.saved(tmp_path, [[1], [2]])
-    body = Encoder().encode([7])
+    body = RecordEncoder().encode([7])
     header = b"\xc1\x01" + body[2:20]
     old = header + old_checksum(body[24:], old_checksum(header)).to_bytes(4, "little") + body[24:]
-    assert Decoder("file").decode(old, 0) == [7]
+    assert RecordDecoder("file").decode(old, 0) == [7]
     with lmdb.open(path, subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
         transaction.put(b"00000001", old)
     with LMDB.load(path, shuffle=False) as df, pytest.raises(FileDamaged, match="a record of version 1"):
@@ -161,10 +161,10 @@ def test_the_old_checksum_misses_them():
 
 @pytest.mark.parametrize("form", [NPZ, HDF5], ids=by_name)
 def test_a_record_in_the_row_of_another_is_reported(form):
-    record = Encoder().encode({"0": "text"}, b"3")
-    assert Decoder("file").decode(record, 3, key=b"3") == {"0": "text"}
+    record = RecordEncoder().encode({"0": "text"}, b"3")
+    assert RecordDecoder("file").decode(record, 3, key=b"3") == {"0": "text"}
     with pytest.raises(FileDamaged):
-        Decoder("file").decode(record, 4, key=b"4")
+        RecordDecoder("file").decode(record, 4, key=b"4")
 
 
 # -- what a file says about itself -------------------------------------------------------------------------------------

@@ -101,8 +101,13 @@ OWN = {
     "thread map": {"buffer_size": (10, 100)},
     "map and batch": {"buffer_size": (10, 100), **FORKED},
     "map of a component": FORKED,
-    "ray": {"in_flight": (1, 3), "actor_options": ({"num_cpus": 2},), "address": ("auto",), "start_timeout": (4, 8)},
-    "ray map": {"in_flight": (1, 3), "actor_options": ({"num_cpus": 2},), "address": ("auto",)},
+    "ray": {
+        "max_bytes": (1 << 24, 1 << 25),
+        "actor_options": ({"num_cpus": 2},),
+        "address": ("auto",),
+        "start_timeout": (4, 8),
+    },
+    "ray map": {"max_bytes": (1 << 24, 1 << 25), "actor_options": ({"num_cpus": 2},), "address": ("auto",)},
 }
 
 

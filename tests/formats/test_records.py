@@ -13,7 +13,7 @@ import pytest
 from dataflow import FileDamaged, MissingExtra, NotStorable, PickleRefused
 from dataflow.formats import checksums, tfrecord
 from dataflow.formats.checksums import checksum, crc32c, masked_crc32c, old_checksum
-from dataflow.formats.records import Decoder, Encoder, is_last, is_record, marked_last
+from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, marked_last
 from tests.formats.files import FORMATS, FREE, TFRECORD, assert_same, by_name
 from tests.formats.hostile import msgpack_attacks
 
@@ -95,19 +95,19 @@ def test_a_checksum_notices_every_kind_of_small_change(size, checksum):
 
 
 def test_a_record_is_known_by_its_first_byte():
-    record = Encoder().encode([1])
+    record = RecordEncoder().encode([1])
     assert is_record(record) and not is_last(record)
     last = marked_last(record)
     assert is_last(last)
-    assert Decoder("x").decode(last, 0) == Decoder("x").decode(record, 0) == [1]
+    assert RecordDecoder("x").decode(last, 0) == RecordDecoder("x").decode(record, 0) == [1]
     assert not is_record(b"") and not is_record(pickle.dumps([1])) and not is_record(msgpack.packb([1]))
 
 
 @pytest.mark.parametrize("compress", [None, "zstd"])
 @pytest.mark.parametrize("dp", [[1, np.arange(5)], {"text": "abc"}, [np.zeros(3000)]], ids=["array", "text", "large"])
 def test_a_record_that_was_cut_or_changed_is_damaged(dp, compress):
-    record = Encoder(compress=compress).encode(dp)
-    decoder = Decoder("file", foreign=False)
+    record = RecordEncoder(compress=compress).encode(dp)
+    decoder = RecordDecoder("file", foreign=False)
     for size in {*range(min(len(record), 60)), len(record) - 1}:
         with pytest.raises(FileDamaged, match="record 3"):
             decoder.decode(record[:size], 3)
@@ -122,31 +122,31 @@ def test_a_record_that_was_cut_or_changed_is_damaged(dp, compress):
 
 
 def test_a_record_of_a_later_version_says_so():
-    record = bytearray(Encoder().encode([1]))
+    record = bytearray(RecordEncoder().encode([1]))
     record[1] = 9
     with pytest.raises(FileDamaged, match="version 9; this file has records of version 1 to 2"):
-        Decoder("file").decode(bytes(record), 0)
+        RecordDecoder("file").decode(bytes(record), 0)
 
 
 def test_many_skeletons_are_not_all_remembered():
-    decoder, encode = Decoder("file"), Encoder().encode
+    decoder, encode = RecordDecoder("file"), RecordEncoder().encode
     for k in range(3000):
         assert_same(decoder.decode(encode([np.arange(2), k]), k), [np.arange(2), k])
 
 
 def test_a_skeleton_that_returns_gives_fresh_containers():
-    decoder, record = Decoder("file"), Encoder().encode([[1], {"a": 2}, np.arange(2)])
+    decoder, record = RecordDecoder("file"), RecordEncoder().encode([[1], {"a": 2}, np.arange(2)])
     first, second = decoder.decode(record, 0), decoder.decode(record, 0)
     assert first[0] is not second[0] and first[1] is not second[1]
-    record = Encoder().encode([1, np.arange(2)])
+    record = RecordEncoder().encode([1, np.arange(2)])
     first = decoder.decode(record, 0)
     first[0] = "changed"
     assert_same(decoder.decode(record, 0), [1, np.arange(2)])
 
 
 def test_a_record_that_has_changed_since_it_was_verified_is_damaged_if_it_cannot_be_read():
-    record = Encoder().encode([np.arange(5), "text"])
-    decoder = Decoder("file")
+    record = RecordEncoder().encode([np.arange(5), "text"])
+    decoder = RecordDecoder("file")
     assert_same(decoder.decode(record, 0), [np.arange(5), "text"])
     changed = bytearray(record)
     changed[24] = 0xC1  # which no msgpack begins with
@@ -156,7 +156,7 @@ def test_a_record_that_has_changed_since_it_was_verified_is_damaged_if_it_cannot
 
 
 def test_what_is_made_again_is_what_was_written():
-    decoder, encode = Decoder("file"), Encoder().encode
+    decoder, encode = RecordDecoder("file"), RecordEncoder().encode
     for dp in ([np.arange(3), 5], [np.arange(3), 500], ["text", 1], [np.zeros(0), 5], {"a": 1}, "x" * 300):
         record = encode(dp)
         decoder.decode(record, 0)
@@ -192,9 +192,9 @@ class Odd:
 
 
 def test_a_hostile_record_is_refused():
-    record = Encoder(pickled=True).encode([1, {"a": (Hostile(),)}])
+    record = RecordEncoder(pickled=True).encode([1, {"a": (Hostile(),)}])
     with pytest.raises(PickleRefused, match="file, record 5"):
-        Decoder("file").decode(record, 5)
+        RecordDecoder("file").decode(record, 5)
 
 
 # -- what others have written ------------------------------------------------------------------------------------------
@@ -204,12 +204,12 @@ def test_a_hostile_record_is_refused():
 def test_a_pickle_is_read_on_request_only(protocol):
     data = pickle.dumps([1, np.arange(3)], protocol)
     with pytest.raises(PickleRefused, match="this datapoint was pickled"):
-        Decoder("file").decode(data, 0)
-    assert_same(Decoder("file", pickled=True).decode(data, 0), [1, np.arange(3)])
+        RecordDecoder("file").decode(data, 0)
+    assert_same(RecordDecoder("file", pickled=True).decode(data, 0), [1, np.arange(3)])
     with pytest.raises(PickleRefused):
-        Decoder("file").decode(pickle.dumps(Hostile(), protocol), 0)
+        RecordDecoder("file").decode(pickle.dumps(Hostile(), protocol), 0)
     with pytest.raises(FileDamaged, match="a pickle that cannot be read"):
-        Decoder("file", pickled=True).decode(data[:-5], 0)
+        RecordDecoder("file", pickled=True).decode(data[:-5], 0)
 
 
 def dumps_as_tensorpack(value):
@@ -218,26 +218,26 @@ def dumps_as_tensorpack(value):
 
 def test_msgpack_numpy_is_read_and_its_arrays_are_writable():
     value = {"image": np.arange(6, dtype=">i2").reshape(2, 3), "k": [np.float32(1.5), 3, "ü"], 5: 1 + 2j}
-    found = Decoder("file").decode(dumps_as_tensorpack(value), 0)
+    found = RecordDecoder("file").decode(dumps_as_tensorpack(value), 0)
     assert_same(found, value)
     found["image"][0, 0] = 9
     rows = np.zeros(2, [("a", "<i4"), ("b", "<f8")])
-    assert_same(Decoder("file").decode(dumps_as_tensorpack([rows]), 0), [rows])
+    assert_same(RecordDecoder("file").decode(dumps_as_tensorpack([rows]), 0), [rows])
 
 
 def test_msgpack_numpys_pickles_are_refused():
     data = dumps_as_tensorpack([np.array([1, Hostile()], object)])
     with pytest.raises(PickleRefused, match="an array of Python objects was pickled"):
-        Decoder("file").decode(data, 0)
+        RecordDecoder("file").decode(data, 0)
     hidden = msgpack.packb({b"nd": True, b"kind": b"O", b"data": pickle.dumps(Hostile()), b"type": "|O", b"shape": [1]})
     with pytest.raises(PickleRefused):
-        Decoder("file").decode(hidden, 0)
+        RecordDecoder("file").decode(hidden, 0)
     for kind in (b"V", b"", "O", None):
         forged = msgpack.packb(
             {b"nd": True, b"kind": kind, b"type": [["a", "|O"]], b"data": bytes(8), b"shape": [1]}, use_bin_type=True
         )
         with pytest.raises((FileDamaged, PickleRefused)):
-            Decoder("file").decode(forged, 0)
+            RecordDecoder("file").decode(forged, 0)
 
 
 def test_no_attack_in_the_manner_of_msgpack_numpy_is_unpickled_or_takes_memory():
@@ -246,7 +246,7 @@ def test_no_attack_in_the_manner_of_msgpack_numpy_is_unpickled_or_takes_memory()
     for attack in msgpack_attacks(pickle.dumps(Hostile())):
         for inside in (attack, [attack], {"a": [1, attack]}):
             with pytest.raises((FileDamaged, PickleRefused)):
-                Decoder("file").decode(msgpack.packb(inside, use_bin_type=True), 0)
+                RecordDecoder("file").decode(msgpack.packb(inside, use_bin_type=True), 0)
             tried += 1
     assert tried > 300 and Hostile.harmed == []
     assert (msgpack.packb, msgpack.unpackb) == (pack, unpack)  # it was not patched
@@ -254,7 +254,7 @@ def test_no_attack_in_the_manner_of_msgpack_numpy_is_unpickled_or_takes_memory()
 
 def test_msgpack_numpys_pickles_are_read_where_that_is_asked_for():
     dp = [np.array([1, None, "a"], object), 5]
-    found = Decoder("file", pickled=True).decode(dumps_as_tensorpack(dp), 0)
+    found = RecordDecoder("file", pickled=True).decode(dumps_as_tensorpack(dp), 0)
     assert found[0].tolist() == [1, None, "a"] and found[1] == 5
 
 
@@ -278,13 +278,13 @@ def test_msgpack_numpys_pickles_are_read_where_that_is_asked_for():
 def test_what_msgpack_numpy_writes_comes_back(value):
     data = dumps_as_tensorpack([value])
     expected = msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
-    assert_same(Decoder("file").decode(data, 0), expected)
+    assert_same(RecordDecoder("file").decode(data, 0), expected)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc0\xc0", b"ab", b"\xd9\xff", b"\x93\x01"])
 def test_what_is_nothing_of_all_this_is_damaged(data):
     with pytest.raises(FileDamaged, match="neither a record of dataflow, nor msgpack, nor a pickle"):
-        Decoder("file").decode(data, 0)
+        RecordDecoder("file").decode(data, 0)
 
 
 @pytest.mark.parametrize("missing", ["lmdb", "h5py", "zstandard"])

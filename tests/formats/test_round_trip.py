@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as st_np
 
 from dataflow import NotStorable
 from dataflow.formats.dtypes import dtype_name, dtype_of
-from dataflow.formats.records import Decoder, Encoder
+from dataflow.formats.records import RecordDecoder, RecordEncoder
 from tests.formats.files import COLUMNS, FORMATS, arrays_in, assert_same, by_name, exact
 
 DTYPES = [
@@ -104,8 +104,8 @@ VALUES = st.recursive(
 @given(VALUES)
 @example([np.arange(6).reshape(2, 3).T, np.asfortranarray(np.ones((2, 3)))])
 def test_a_record_gives_back_what_went_in(value):
-    decoder = Decoder("x")
-    record = Encoder().encode(value)
+    decoder = RecordDecoder("x")
+    record = RecordEncoder().encode(value)
     for verify in (True, False, True):  # a skeleton that returns is read another way
         found = decoder.decode(record, 0, verify=verify)
         assert_same(found, value)
@@ -115,12 +115,12 @@ def test_a_record_gives_back_what_went_in(value):
 @given(VALUES)
 @settings(max_examples=30)
 def test_a_compressed_record_gives_back_what_went_in(value):
-    assert_same(Decoder("x").decode(Encoder(compress="zstd").encode(value), 0), value)
+    assert_same(RecordDecoder("x").decode(RecordEncoder(compress="zstd").encode(value), 0), value)
 
 
 def test_the_order_of_memory_survives_in_a_record():
     dp = [np.asfortranarray(np.ones((2, 3))), np.ones((2, 3)), np.ones((4, 6))[::2, ::2]]
-    first, second, third = Decoder("x").decode(Encoder().encode(dp), 0)
+    first, second, third = RecordDecoder("x").decode(RecordEncoder().encode(dp), 0)
     assert first.flags.f_contiguous and second.flags.c_contiguous and third.flags.c_contiguous
 
 
@@ -237,4 +237,4 @@ def test_too_many_levels_are_refused():
     for _ in range(200):
         deep = [deep]
     with pytest.raises(NotStorable, match="more than 100 levels"):
-        Encoder().encode([deep])
+        RecordEncoder().encode([deep])

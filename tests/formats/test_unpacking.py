@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from dataflow import FileDamaged, NotStorable, PickleRefused
 from dataflow.formats import packing, unpacking
 from dataflow.formats.packing import ALIGNMENT, MOST_LEVELS, MOST_SIZELESS, Code, pack
-from dataflow.formats.records import Decoder, Encoder
+from dataflow.formats.records import RecordDecoder, RecordEncoder
 from dataflow.formats.unpacking import Unpacker
 from tests.formats.files import assert_same
 from tests.formats.hostile import SKELETONS, extension, record, verdicts_of
 
 
 def through(dp, **options):
-    return Decoder("file", **options).decode(Encoder(**options).encode(dp), 0)
+    return RecordDecoder("file", **options).decode(RecordEncoder(**options).encode(dp), 0)
 
 
 # -- what a writer has written -----------------------------------------------------------------------------------------
@@ -82,8 +82,8 @@ def test_dtypes_of_many_fields_come_back_and_too_many_are_refused_by_the_writer(
 
 
 def test_an_array_of_objects_beside_plain_values_comes_back_again_and_again():
-    decoder, dp = Decoder("file", pickled=True), [1, np.array([1, None], object)]
-    data = Encoder(pickled=True).encode(dp)
+    decoder, dp = RecordDecoder("file", pickled=True), [1, np.array([1, None], object)]
+    data = RecordEncoder(pickled=True).encode(dp)
     for _ in range(3):
         found = decoder.decode(data, 0)
         assert found[0] == 1 and found[1].tolist() == [1, None]
@@ -110,7 +110,7 @@ def test_no_record_crashes_the_interpreter_or_takes_much_memory():
 def test_a_record_that_no_writer_makes_is_damaged_and_the_error_says_where_and_what_to_do(name):
     if verdicts_of("records")[name] != "FileDamaged":
         pytest.fail("it is not safe to read it here")
-    decoder, good = Decoder("file"), Encoder().encode([1, np.arange(3)])
+    decoder, good = RecordDecoder("file"), RecordEncoder().encode([1, np.arange(3)])
     with pytest.raises(FileDamaged, match="copy it again from where it came, or save it anew") as caught:
         decoder.decode(record(*SKELETONS[name]), 3, 1000)
     assert "file, record 3" in str(caught.value) and "at byte 1024 of the file" in str(caught.value)
@@ -127,14 +127,14 @@ def test_a_size_that_a_compressed_record_claims_is_not_believed(size):
         body = b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + b"\x01\x00\x00"
         assert zstandard.frame_content_size(body) == size
     with pytest.raises(FileDamaged, match="decompressed") as caught:
-        Decoder("file").decode(record(b"\x90", body=body, flags=1, size=size), 0, 1000)
+        RecordDecoder("file").decode(record(b"\x90", body=body, flags=1, size=size), 0, 1000)
     assert caught.value.offset == 1024 and "MemoryError" not in str(caught.value)
 
 
 def refused_or_read(skeleton, content):
     offset = 24
     try:
-        Decoder("file", foreign=False).decode(record(skeleton, content), 0, 0)
+        RecordDecoder("file", foreign=False).decode(record(skeleton, content), 0, 0)
     except FileDamaged as error:
         offset = error.offset
     except PickleRefused:
@@ -189,9 +189,9 @@ def test_a_pickle_in_a_record_is_refused_at_any_level():
         for _ in range(levels):
             data = b"\x91" + msgpack.packb(msgpack.ExtType(Code.TUPLE, data))
         with pytest.raises(PickleRefused, match="file, record 0: a component was pickled"):
-            Decoder("file").decode(record(data), 0)
+            RecordDecoder("file").decode(record(data), 0)
 
 
 def test_an_order_that_is_none_is_that_of_c():
-    found = Decoder("file").decode(record(extension(Code.ARRAY, "|u1", [2], 7), b"ab"), 0)
+    found = RecordDecoder("file").decode(record(extension(Code.ARRAY, "|u1", [2], 7), b"ab"), 0)
     assert_same(found, [np.frombuffer(b"ab", "u1")])

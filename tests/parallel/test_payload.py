@@ -8,13 +8,13 @@ import pytest
 
 from dataflow import NotPicklable, ProxyDataFlow
 from dataflow.parallel.jobs import Produce
-from dataflow.parallel.payload import Payload
+from dataflow.parallel.payload import FlowPayload
 from dataflow.seeding import Stream
 from tests.support.fakes import Numbers, runner
 
 
 def travelled(value):
-    return ForkingPickler.loads(ForkingPickler.dumps(Payload(value))).load()
+    return ForkingPickler.loads(ForkingPickler.dumps(FlowPayload(value))).load()
 
 
 class Holds(ProxyDataFlow):
@@ -25,7 +25,7 @@ class Holds(ProxyDataFlow):
 
 def test_under_fork_the_object_itself_arrives():
     value = object()
-    assert Payload(value).load() is value
+    assert FlowPayload(value).load() is value
 
 
 def test_lambdas_closures_and_local_classes_travel_by_value():

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dataflow import RemoteDataZMQ, SenderLost
-from dataflow.remote.letters import Kind, Letter, pack
+from dataflow.remote.letters import Letter, LetterKind, pack
 from tests.support.senders import LOOPBACK, Sending, Stranger, numbers
 from tests.support.waits import LIMIT, wait_until
 
@@ -35,17 +35,17 @@ def knocking(stranger):
 
 
 def as_if_it_were_known(stranger):
-    for kind in Kind:
+    for kind in LetterKind:
         stranger.say(kind, 5, 5, [msgpack.packb(NUMPY), EVIL])
 
 
 def with_a_broken_hello(stranger):
     for body in ([], [b""], [EVIL], [msgpack.packb(NUMPY)], [b"\xdd\xff\xff\xff\xff"], [bytes(10**6)]):
-        stranger.say(Kind.HELLO, body=body)
+        stranger.say(LetterKind.HELLO, body=body)
 
 
 def cut_off(stranger):
-    for head in (pack(Letter(Kind.DATA))[0], pack(Letter(Kind.HELLO))[0]):
+    for head in (pack(Letter(LetterKind.DATA))[0], pack(Letter(LetterKind.HELLO))[0]):
         for end in range(0, len(head), 7):
             stranger.write([head[:end]])
 
@@ -108,9 +108,9 @@ def test_a_stranger_that_says_hello_and_then_nonsense_gives_up_its_seat(frames, 
     df._df_life.resource.begin()
     with Stranger(df.addresses[0]) as stranger:
         stranger.join(lambda: look(df))
-        stranger.say(Kind.DATA, 0, 1, frames)
+        stranger.say(LetterKind.DATA, 0, 1, frames)
         answer = stranger.answer(lambda: look(df))
-        assert answer.kind is Kind.BYE
+        assert answer.kind is LetterKind.BYE
         assert "no datapoints" in answer.text
         serve(df)
     assert is_refused(caplog)
@@ -128,7 +128,7 @@ def test_frames_of_an_earlier_run_are_refused(df, caplog):
 
             def answered():
                 # Said again and again: what is written to a connection before its end is noticed goes with it.
-                stranger.say(Kind.DATA, 0, 1, [b"\x91\x91\x01", b""])
+                stranger.say(LetterKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
                 list(again._df_life.resource.chunk())
                 return stranger.socket.poll(10) and stranger.answer().text
 
@@ -144,12 +144,12 @@ def test_a_stranger_that_knows_a_sender_cannot_speak_for_it(df):
     with Stranger(df.addresses[0]) as honest, Stranger(df.addresses[0]) as thief:
         honest.join(lambda: look(df))
         thief.run = honest.run
-        thief.say(Kind.DATA, 0, 1, [b"\x91\x91\x66", b""])
-        thief.say(Kind.END, 0)
+        thief.say(LetterKind.DATA, 0, 1, [b"\x91\x91\x66", b""])
+        thief.say(LetterKind.END, 0)
         thief.hello()
-        assert thief.answer(lambda: look(df)).kind is Kind.WAIT
-        honest.say(Kind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-        honest.say(Kind.END, 1)
+        assert thief.answer(lambda: look(df)).kind is LetterKind.WAIT
+        honest.say(LetterKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
+        honest.say(LetterKind.END, 1)
         assert list(df) == [[1]]
 
 
@@ -169,8 +169,8 @@ def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing(df
     df._df_life.resource.begin()
     with Stranger(df.addresses[0]) as sender:
         sender.join(lambda: look(df))
-        sender.say(Kind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-        sender.say(Kind.END, 5)
+        sender.say(LetterKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
+        sender.say(LetterKind.END, 5)
         with pytest.raises(SenderLost, match="it has sent 5 datapoints, so 4 are missing") as lost:
             list(df)
         assert lost.value.received == 1
@@ -181,7 +181,7 @@ def test_a_gap_between_datapoints_is_an_error(df):
     df._df_life.resource.begin()
     with Stranger(df.addresses[0]) as sender:
         sender.join(lambda: look(df))
-        sender.say(Kind.DATA, 3, 1, [b"\x91\x91\x01", b""])
+        sender.say(LetterKind.DATA, 3, 1, [b"\x91\x91\x01", b""])
         with pytest.raises(SenderLost, match="so 3 are missing"):
             list(df)
 
@@ -209,7 +209,7 @@ def bombarded():
 
 
 FRAMES = st.binary(max_size=60) | st.builds(
-    lambda kind, body: pack(Letter(kind, body=[body]))[0], st.sampled_from(Kind), st.binary()
+    lambda kind, body: pack(Letter(kind, body=[body]))[0], st.sampled_from(LetterKind), st.binary()
 )
 
 

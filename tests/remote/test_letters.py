@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.remote.letters import Hello, Kind, Letter, Terms, pack, parse, readable
+from dataflow.remote.letters import Hello, Letter, LetterKind, SendLimits, pack, parse, readable
 
 IDS = st.binary(min_size=16, max_size=16)
 
 
-@given(st.sampled_from(Kind), IDS, IDS, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.lists(st.binary()))
+@given(
+    st.sampled_from(LetterKind), IDS, IDS, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.lists(st.binary())
+)
 def test_a_letter_is_read_as_it_was_written(kind, run, sender, number, count, body):
     letter = Letter(kind, run, sender, number, count, body)
     assert parse(pack(letter)) == letter
@@ -18,13 +20,13 @@ def test_a_letter_is_read_as_it_was_written(kind, run, sender, number, count, bo
 @given(st.lists(st.binary(max_size=80), max_size=3))
 def test_any_bytes_are_a_letter_or_none(frames):
     letter = parse(frames)
-    assert letter is None or isinstance(letter.kind, Kind)
-    for kind in (Hello, Terms):
+    assert letter is None or isinstance(letter.kind, LetterKind)
+    for kind in (Hello, SendLimits):
         kind.parse(frames)
 
 
 def test_a_letter_of_another_version_or_kind_is_none():
-    head = pack(Letter(Kind.BEAT))[0]
+    head = pack(Letter(LetterKind.BEAT))[0]
     assert parse([head]) is not None
     assert parse([b"DFR2" + head[4:]]) is None
     assert parse([head[:4] + b"\0" + head[5:]]) is None
@@ -47,5 +49,5 @@ def test_a_hello_with_a_heartbeat_that_would_never_end_says_nothing(heartbeat):
 def test_text_from_elsewhere_holds_no_control_characters_and_has_an_end():
     assert readable("a\x1b[2J\nb\u202e") == "a [2J b "
     assert len(readable("x" * 10**6)) == 1000
-    assert Letter(Kind.BYE, body=[b"\xff\n"]).text == "\ufffd "
-    assert Letter(Kind.BYE).text == ""
+    assert Letter(LetterKind.BYE, body=[b"\xff\n"]).text == "\ufffd "
+    assert Letter(LetterKind.BYE).text == ""

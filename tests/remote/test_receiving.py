@@ -29,7 +29,7 @@ from dataflow import (
     TimeoutError,
     send_dataflow_zmq,
 )
-from dataflow.remote.inbox import Inbox
+from dataflow.remote.inbox import RemoteInbox
 from tests.support.faults import deadline
 from tests.support.forks import in_child
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers, sending_process
@@ -448,7 +448,7 @@ def test_closing_from_another_thread_ends_a_wait():
     df = receiver(timeout=None)
 
     def close():
-        wait_until(lambda: is_inside(threading.main_thread(), Inbox.chunk), LIMIT, "nobody waits")
+        wait_until(lambda: is_inside(threading.main_thread(), RemoteInbox.chunk), LIMIT, "nobody waits")
         df.close()
 
     closing = threading.Thread(target=close)

@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from dataflow import DataFlow, DataFromList, send_dataflow_zmq
-from dataflow.remote.letters import Hello, Kind, Letter, pack, parse
+from dataflow.remote.letters import Hello, Letter, LetterKind, pack, parse
 from tests.support.waits import LIMIT, wait_until
 
 LOOPBACK = "tcp://127.0.0.1:*"
@@ -70,11 +70,13 @@ class Stranger:
     def write(self, frames: Sequence[bytes]) -> None:
         self.socket.send_multipart(frames)
 
-    def say(self, kind: Kind, number: int = 0, count: int = 0, body: Sequence[bytes] = ()) -> None:
+    def say(self, kind: LetterKind, number: int = 0, count: int = 0, body: Sequence[bytes] = ()) -> None:
         self.write(pack(Letter(kind, self.run, self.sender, number, count, body)))
 
     def hello(self, heartbeat: float = 30.0, announced: int | None = None) -> None:
-        self.say(Kind.HELLO, body=[Hello("a stranger", self.sender.hex() + str(id(self)), heartbeat, announced).pack()])
+        self.say(
+            LetterKind.HELLO, body=[Hello("a stranger", self.sender.hex() + str(id(self)), heartbeat, announced).pack()]
+        )
 
     def answer(self, meanwhile: Callable[[], object] = lambda: None) -> Letter:
         """The next letter that comes."""
@@ -91,7 +93,7 @@ class Stranger:
         """Be welcomed, while the receiver is made to take what comes."""
         self.hello()
         letter = self.answer(meanwhile)
-        assert letter.kind is Kind.WELCOME
+        assert letter.kind is LetterKind.WELCOME
         self.run = letter.run
 
     def close(self) -> None:

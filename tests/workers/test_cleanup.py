@@ -67,6 +67,8 @@ process.join()
 
 
 RUNNER = """
+import logging
+logging.disable(logging.WARNING)  # which says what a pass of several workers is
 from itertools import islice
 from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
 class Forever(DataFlow):
