@@ -10,10 +10,10 @@ from typing import Any
 from dataflow.diagnostics.speed import TestDataSpeed
 from dataflow.errors import DataFlowError
 from dataflow.formats.converting import SUFFIXES, convert
+from dataflow.remote.agreement import HEARTBEAT, HWM_BYTES
+from dataflow.remote.flow_argument import flow_named
 from dataflow.remote.keys import make_keys
-from dataflow.remote.named import flow_named
 from dataflow.remote.sending import send_dataflow_zmq
-from dataflow.remote.terms import HEARTBEAT, HWM_BYTES
 from dataflow.transforms.repeating import RepeatedData
 
 __all__ = ["main"]

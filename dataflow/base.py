@@ -6,11 +6,11 @@ A node has two views, told from above, and keeps neither pass nor place:
 - ``_df_at(blocks, stream)`` takes arrays of indexes into the endless sequence of passes and gives one datapoint per
   index, or `HOLE` where a map dropped it.
 
-Names: the protocol between nodes has the prefix ``_df_`` and is declared here and in `Traits`, so that any other name
+Names: the protocol between nodes has the prefix ``_df_`` and is declared here and in `NodeInfo`, so that any other name
 is free for the attributes and methods of users' own nodes. No other underscored name crosses a file.
 
 A pass, ``df[i]`` and everything that parallel code asks of a flow follow from these two. Only the flow that the user
-iterates counts passes, in its `Life`. A node written by a user, with nothing but ``__iter__``, is adopted.
+iterates counts passes, in its `FlowState`. A node written by a user, with nothing but ``__iter__``, is adopted.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overloa
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.adoption import adopt, found_inputs, noted, super_pass
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
-from dataflow.life import life_of
+from dataflow.node_info import NodeInfo
 from dataflow.old_places import moved
 from dataflow.passes import innermost_pass, next_pass, open_flow, picking, root_stream
 from dataflow.seeding import Rng, Stream, rng
-from dataflow.traits import Traits
+from dataflow.state import state_of
+from dataflow.user_nodes import found_inputs, noted, super_pass, wrap_user_node
 
 __all__ = ["Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
 
@@ -61,7 +61,7 @@ class _Computed(Generic[T]):
         return self if node is None else self._compute(node)
 
 
-class DataFlow(Traits):
+class DataFlow(NodeInfo):
     """An endless sequence of passes over datapoints.
 
     Iterate it with a plain loop: each ``for dp in df`` is one pass. A subclass defines ``__iter__``, and ``__len__`` if
@@ -79,7 +79,7 @@ class DataFlow(Traits):
         [[0], [1], [4], [9]]
     """
 
-    _df_adopted: ClassVar[bool] = False
+    _df_user_written: ClassVar[bool] = False
     """Whether ``__iter__`` was written by a user."""
 
     # -- what a node defines ------------------------------------------------------------------------------------------
@@ -108,14 +108,14 @@ class DataFlow(Traits):
 
     def _df_close(self) -> None:
         """Close this node and what is below it. Idempotent."""
-        life_of(self).end_session()
+        state_of(self).end_session()
         for ds in self._df_inputs:
             close_flow(ds)
 
     # -- what users call ----------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        return super_pass(self) if self._df_adopted else next_pass(self)
+        return super_pass(self) if self._df_user_written else next_pass(self)
 
     def __len__(self) -> int:
         raise LengthUnknown(f"a pass of {type(self).__name__} has no known length")
@@ -159,7 +159,7 @@ class DataFlow(Traits):
 
     def _df_unaddressable(self) -> DataFlow | None:
         """The first node, from above, that cannot be addressed; None if all can."""
-        if self._df_adopted or not self._df_indexed:
+        if self._df_user_written or not self._df_indexed:
             return self
         return next((broken for ds in self._df_inputs if (broken := ds._df_unaddressable()) is not None), None)
 
@@ -197,14 +197,14 @@ class DataFlow(Traits):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.pop("_df_life", None)
+        state.pop("_df_state", None)
         return state
 
     # -- users' own nodes ----------------------------------------------------------------------------------------------
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        adopt(cls)
+        wrap_user_node(cls)
 
 
 class _MissingInput:
@@ -237,7 +237,7 @@ class ProxyDataFlow(DataFlow):
 
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
-        return found_inputs(self, DataFlow) if self._df_adopted else (self.ds,)
+        return found_inputs(self, DataFlow) if self._df_user_written else (self.ds,)
 
     @property
     def _df_indexed(self) -> bool:
@@ -290,7 +290,7 @@ class RNGDataFlow(DataFlow):
         running = innermost_pass()
         if running is not None and running.df is self and running.rng is not None:
             return running.rng
-        life = life_of(self)
+        life = state_of(self)
         if life.rng is None:
             stream = life.stream or Stream(life.root())
             life.rng = rng(self._df_words(stream, 0, purpose=_RESET))

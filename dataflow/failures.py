@@ -6,14 +6,14 @@ skipped, as if the function had returned None:
     node (MapData, …)            Tolerance: writes down, logs, judges by the node's own budget
       │ in a worker              Teller: sends a `Report`, in the order of the datapoints around it
     runner or parallel map       Tolerance: all workers together, judged by its own budget
-      │ inside another worker    Teller: and so on
+      │ inside another worker    FailureReporter: and so on
 
 What is not judged below is judged above: a map without a budget of its own bears what the runner above told it to.
 
-Who applies functions for others, a job, needs two lines, in the worker. It asks `told()` when it begins: without an
-answer, or with one whose `limit` is None or 0, it lets errors through. Else, for an item that raised, it calls
-``told().skipped(failure_of(node, position, in_pass, error), error, judged=False)`` and gives `HOLE` for it; and now
-and then `saw` and `tell`, where the limit is a fraction. `transforms.applying.Applied` does all this.
+A job that applies functions asks `failure_reporter()` when it begins. Without an answer, or with one whose `limit` is
+None or 0, errors are raised. Otherwise, for an item that raised, it calls ``skipped(failure_of(…), error,
+judged=False)`` of the reporter and gives `HOLE` for it; and now and then `saw` and `report_seen`, where the limit is a
+fraction. `transforms.applying.Applied` does all this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,17 @@ from typing import Any
 
 from dataflow.errors import DataFlowTerminated
 
-__all__ = ["Budget", "Failure", "Report", "Teller", "budget_of", "failure_of", "forked_off", "telling", "told"]
+__all__ = [
+    "Budget",
+    "Failure",
+    "Report",
+    "FailureReporter",
+    "budget_of",
+    "failure_of",
+    "forked_off",
+    "reporting_to",
+    "failure_reporter",
+]
 
 Budget = int | float
 """`max_failures`: a number of items in one pass, or a fraction of all seen."""
@@ -116,7 +126,7 @@ def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> 
     return Failure(node, position, in_pass, name, text, "".join(traceback.format_exception(error)))
 
 
-class Teller:
+class FailureReporter:
     """A worker's way to tell what was skipped in it.
 
     Args:
@@ -142,7 +152,7 @@ class Teller:
         """The node `who` has seen so many items in all. It may go through a chain of nodes: the most count."""
         self._seen[who] = seen
 
-    def tell(self) -> None:
+    def report_seen(self) -> None:
         """Tell how many items were seen."""
         self._send(Report(None, None, False, self._news()))
 
@@ -151,18 +161,18 @@ class Teller:
         return self._told - before
 
 
-_here: ContextVar[Teller | None] = ContextVar("dataflow_failures", default=None)
+_here: ContextVar[FailureReporter | None] = ContextVar("dataflow_failures", default=None)
 
 
-def told() -> Teller | None:
+def failure_reporter() -> FailureReporter | None:
     """What the code that runs here was told from above; None outside of workers. To be asked when a pass begins."""
     return _here.get()
 
 
 @contextmanager
-def telling(teller: Teller | None) -> Iterator[None]:
-    """Inside the block, in this thread, `told` gives `teller`."""
-    token = _here.set(teller)
+def reporting_to(reporter: FailureReporter | None) -> Iterator[None]:
+    """Inside the block, in this thread, `failure_reporter` gives `reporter`."""
+    token = _here.set(reporter)
     try:
         yield
     finally:

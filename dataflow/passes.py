@@ -10,8 +10,8 @@ from itertools import islice
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
-from dataflow.life import Life, life_of, terminated
 from dataflow.seeding import Rng, Stream, Turns, current_root, rng
+from dataflow.state import FlowState, state_of, terminated
 
 __all__ = [
     "Node",
@@ -36,7 +36,7 @@ class Node(Protocol):
     """What the beginning of a pass has to know of a dataflow."""
 
     @property
-    def _df_adopted(self) -> bool: ...
+    def _df_user_written(self) -> bool: ...
     @property
     def _df_draws(self) -> bool: ...
     @property
@@ -77,8 +77,8 @@ class Running:
         self.df = df
         self.rng: Rng | None = rng(df._df_words(stream, p, purpose=_USER)) if df._df_draws else None
         self.own = _Told(p, stream)  # for super().__iter__()
-        self.inputs: dict[Life, _Told] = {
-            life_of(ds): _Told(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)
+        self.inputs: dict[FlowState, _Told] = {
+            state_of(ds): _Told(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)
         }
 
     def birthplace(self) -> Turns:
@@ -99,7 +99,7 @@ def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     del running
 
 
-def _user_pass_until_closed(df: Any, p: int, stream: Stream, life: Life, session: object) -> Iterator[Any]:
+def _user_pass_until_closed(df: Any, p: int, stream: Stream, life: FlowState, session: object) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the user; once `df` is closed, the next step raises."""
     running = Running(df, p, stream)  # found by name, in `innermost_pass`
     iterator = _user_iterator(df)
@@ -150,7 +150,7 @@ class _Told:
 
 class _Here(threading.local):
     picking: bool = False  # whether this thread picks datapoints by index for the user
-    done: set[Life] | None = None  # nodes that need no reset in the round of resets that this thread makes
+    done: set[FlowState] | None = None  # nodes that need no reset in the round of resets that this thread makes
 
 
 _here = _Here()
@@ -164,11 +164,11 @@ def running_pass(df: Node) -> Running | None:
 
 def next_pass(df: Node) -> Iterator[Any]:
     """Begin the pass that comes next: the one told by the node above, else the one that the user asks for."""
-    life = life_of(df)
+    life = state_of(df)
     running = innermost_pass()
-    told = None if running is None else running.inputs.get(life)
-    if told is not None:
-        p, stream = told.take()
+    failure_reporter = None if running is None else running.inputs.get(life)
+    if failure_reporter is not None:
+        p, stream = failure_reporter.take()
         open_flow(df, stream)
         return df._df_run_pass(p, stream)
     p, stream = life.passes, root_stream(df)
@@ -176,18 +176,18 @@ def next_pass(df: Node) -> Iterator[Any]:
     open_flow(df, stream)
     if df._df_remote_inputs:
         return df._df_run_pass(p, stream)  # who has workers must look at every step anyway
-    if df._df_adopted:
+    if df._df_user_written:
         return _user_pass_until_closed(df, p, stream, life, life.session)
     return until_closed(df._df_run_pass(p, stream), df)
 
 
 def until_closed(datapoints: Iterator[Any], df: Node) -> Iterator[Any]:
     """The same; once `df` is closed, the next step raises."""
-    life = life_of(df)
+    life = state_of(df)
     return _until_closed(datapoints, life, life.session, type(df).__name__)
 
 
-def _until_closed(datapoints: Iterator[Any], life: Life, session: object, name: str) -> Iterator[Any]:
+def _until_closed(datapoints: Iterator[Any], life: FlowState, session: object, name: str) -> Iterator[Any]:
     try:
         while life.session is session:
             yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
@@ -198,13 +198,13 @@ def _until_closed(datapoints: Iterator[Any], life: Life, session: object, name: 
 
 def root_stream(df: Node) -> Stream:
     """The stream of a flow that the user iterates or indexes."""
-    life = life_of(df)
+    life = state_of(df)
     if life.origin is None:
         life.origin = _origin(life)
     return Stream(life.root(), life.origin, drawn=current_root() is None and not life.fixed)
 
 
-def _origin(life: Life) -> Turns:
+def _origin(life: FlowState) -> Turns:
     """Where an outermost flow was begun.
 
     A flow that user-written code makes within a pass is new in each pass, and would begin with the same pass for ever;
@@ -225,9 +225,9 @@ def open_flow(df: Node, stream: Stream) -> None:
 
     A user's `reset_state` may forget its input; so every node is looked at, not only the first.
     """
-    with life_of(df).lock:  # of two threads that begin, one resets
-        ready = {life for node in walk(df) if (life := life_of(node)).ready}
-        if all(life_of(node) in ready for node in walk(df)):
+    with state_of(df).lock:  # of two threads that begin, one resets
+        ready = {life for node in walk(df) if (life := state_of(node)).ready}
+        if all(state_of(node) in ready for node in walk(df)):
             return
         place(df, stream)
         with reset_round(ready):
@@ -251,7 +251,7 @@ def picking() -> Iterator[None]:
 
 
 @contextmanager
-def reset_round(done: Iterable[Life] = ()) -> Iterator[set[Life]]:
+def reset_round(done: Iterable[FlowState] = ()) -> Iterator[set[FlowState]]:
     """Resets of which none is made twice: a node may stand in several places, and be ready from before.
 
     Gives the lives that need no reset; the outermost call in this thread begins the round.
@@ -266,7 +266,7 @@ def reset_round(done: Iterable[Life] = ()) -> Iterator[set[Life]]:
 
 def place(df: Node, stream: Stream) -> None:
     """Tell every node of the chain where it stands; what is drawn before the first pass depends on it."""
-    life_of(df).stream = stream
+    state_of(df).stream = stream
     if not df._df_remote_inputs:
         level = df._df_level
         for j, ds in enumerate(df._df_inputs):

@@ -21,7 +21,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from dataflow.errors import TooManyFailures, WorkerTraceback
-from dataflow.failures import Budget, Failure, Report, Teller
+from dataflow.failures import Budget, Failure, FailureReporter, Report
 
 __all__ = ["Tolerance"]
 
@@ -42,7 +42,9 @@ class Tolerance:
         shared: Any worker may do any item: one that is done again by another counts once.
     """
 
-    def __init__(self, owner: str, limit: Budget | None, above: Teller | None = None, *, shared: bool = False) -> None:
+    def __init__(
+        self, owner: str, limit: Budget | None, above: FailureReporter | None = None, *, shared: bool = False
+    ) -> None:
         self.above = above
         self._owner = owner
         self._limit = limit
@@ -127,7 +129,7 @@ class Tolerance:
         if self.above is not None:
             self.above.saw(self, self.seen)
             if isinstance(self.above.limit, float):
-                self.above.tell()
+                self.above.report_seen()
         self.due = self.seen + max(_FIRST, self.seen // 10)
         if isinstance(self._limit, float):
             self._judge()

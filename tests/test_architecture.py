@@ -38,7 +38,7 @@ MACHINES = {"descriptors", "transport", "workers"}
 NODES_AND_MACHINES = {("sources", "transport")}  # packed lists
 
 PROTOCOL = "_df_"  # what our own classes call of each other: the only underscored names that cross files
-MOST_LEVELS = 2  # dataflow/room/file.py
+MAX_LEVELS = 2  # dataflow/room/file.py
 DRAWERS = re.compile(r"(utils?|helpers?|common|misc|part_?\d+)$")
 ANSWERS_OLD_IMPORTS = "dataflow.old_places.watch"  # has to be there before somebody imports what is not
 MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
@@ -189,7 +189,7 @@ def no_module_hides_the_standard_library(tree: Tree) -> list[str]:
 
 
 def folders_are_shallow(tree: Tree) -> list[str]:
-    return [path for path in tree if len(PurePosixPath(path).parts) > MOST_LEVELS]
+    return [path for path in tree if len(PurePosixPath(path).parts) > MAX_LEVELS]
 
 
 def files_are_named_for_an_idea(tree: Tree) -> list[str]:
@@ -388,16 +388,16 @@ FRONT_DOORS = [
 PLANTED = [
     (imports_go_down, "errors.py", "import dataflow.base"),
     (imports_go_down, "base.py", "from dataflow import MapData"),
-    (imports_go_down, "base.py", "def late():\n    from dataflow.parallel.engine import Engine"),
+    (imports_go_down, "base.py", "def late():\n    from dataflow.engine.engine import Engine"),
     (imports_go_down, "base.py", "from . import aliases"),
     (imports_go_down, "sources/in_memory.py", "from ..transforms.mapping import MapData"),
     (imports_go_down, "sources/in_memory.py", "from dataflow.workers import crew"),
-    (imports_go_down, "transforms/batching.py", "from dataflow.transport.codec import encode"),
+    (imports_go_down, "transforms/batching.py", "from dataflow.codec.protocols import encode"),
     (imports_go_down, "diagnostics/speed.py", "import dataflow.sources"),
     (imports_go_down, "seeding.py", "from dataflow import workers"),
     (imports_go_down, "datapoint.py", "from dataflow.descriptors import Descriptor"),
-    (imports_go_down, "transport/codec.py", "from dataflow.datapoint import stack"),
-    (imports_go_down, "transport/codec.py", "from dataflow.workers.cleanup import at_exit"),
+    (imports_go_down, "codec/protocols.py", "from dataflow.datapoint import stack"),
+    (imports_go_down, "codec/protocols.py", "from dataflow.workers.cleanup import at_exit"),
     (imports_go_down, "remote.py", "from dataflow.distributed import RayRunner"),
     (imports_go_down, "attic.py", ""),
     (no_star_import, "base.py", "from dataflow.errors import *"),
@@ -425,7 +425,7 @@ PLANTED = [
     (no_cast_to_a_class_of_ours, "errors.py", "import typing\ndef f(x):\n    return typing.cast(list[A], x)"),
     (no_import_cycle, "seeding.py", "def late():\n    from dataflow import datapoint"),
     (no_import_cycle, "seeding.py", "if TYPE_CHECKING:\n    from dataflow.datapoint import get"),
-    (no_import_cycle, "parallel/ledger.py", "from . import engine"),
+    (no_import_cycle, "engine/worker_states.py", "from . import engine"),
     (no_private_name_is_inherited, "aliases.py", "class C(A):\n    def f(self):\n        return self._x"),
     (no_private_name_is_inherited, "aliases.py", "class C(base.A):\n    def f(self):\n        self._x = 1"),
     (no_private_name_is_inherited, "aliases.py", "class C(A[int]):\n    def f(self):\n        super()._x()"),
@@ -451,11 +451,11 @@ SOUND = {
     "    def _step(self):\n        self._df_level = 1\n"
     "class B(A):\n    def f(self):\n        return self._x, self._step(), self._y\n    _y = 1",
     "life.py": "class Held(Protocol):\n    pass\ndef f(x):\n    return cast(Held, x), cast(int, x)",
-    "remote/link.py": "from dataflow.base import A\nclass Link(A):\n    def f(self):\n"
+    "remote/connection.py": "from dataflow.base import A\nclass Link(A):\n    def f(self):\n"
     "        self._z = self._df_level\n        return self._z, self.g()",
-    "sources/in_memory.py": "from dataflow.transport.codec import encode\nfrom . import synthetic",
-    "transport/codec.py": "import os\nfrom dataflow.transport import arena\nos._exit(1)",
-    "parallel/engine.py": "from ..workers.crew import Crew\nfrom .ledger import Ledger",
+    "sources/in_memory.py": "from dataflow.codec.protocols import encode\nfrom . import synthetic",
+    "codec/protocols.py": "import os\nfrom dataflow.transport import arena\nos._exit(1)",
+    "engine/engine.py": "from ..workers.crew import Crew\nfrom .ledger import Ledger",
 }
 
 

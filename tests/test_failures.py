@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dataflow.failures import Failure, Report, Teller, budget_of, failure_of, telling, told
+from dataflow.failures import Failure, FailureReporter, Report, budget_of, failure_of, failure_reporter, reporting_to
 
 
 def raised(error):
@@ -62,28 +62,28 @@ def test_a_record_names_the_workers_from_the_outermost():
 
 
 def test_only_the_code_of_a_worker_is_told_something():
-    teller = Teller(3, (), lambda report: None)
-    assert told() is None
-    with telling(teller):
-        assert told() is teller
-        with telling(None):
-            assert told() is None
-    assert told() is None
+    reporter = FailureReporter(3, (), lambda report: None)
+    assert failure_reporter() is None
+    with reporting_to(reporter):
+        assert failure_reporter() is reporter
+        with reporting_to(None):
+            assert failure_reporter() is None
+    assert failure_reporter() is None
 
 
 def test_a_teller_adds_the_worker_and_leaves_that_of_one_further_in():
     reports: list[Report] = []
-    teller = Teller(1, ((1, 2),), reports.append)
+    reporter = FailureReporter(1, ((1, 2),), reports.append)
     for path in ((), ((1, 2), (3, 4))):
-        teller.skipped(Failure("n", 0, 0, "k", "t", "", path), ValueError(), judged=False)
+        reporter.skipped(Failure("n", 0, 0, "k", "t", "", path), ValueError(), judged=False)
     assert [report.failure.path for report in reports] == [((1, 2),), ((1, 2), (3, 4))]
 
 
 def test_items_that_go_through_several_nodes_are_seen_once():
     reports: list[Report] = []
-    teller = Teller(0.5, (), reports.append)
+    reporter = FailureReporter(0.5, (), reports.append)
     for below, above in ((120, 100), (200, 190)):
-        teller.saw("below", below)
-        teller.saw("above", above)
-        teller.tell()
+        reporter.saw("below", below)
+        reporter.saw("above", above)
+        reporter.tell()
     assert [report.seen for report in reports] == [120, 80]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dataflow.errors import TooManyFailures, WorkerTraceback
-from dataflow.failures import Failure, Report, Teller, failure_of
+from dataflow.failures import Failure, FailureReporter, Report, failure_of
 from dataflow.tolerance import Tolerance
 
 
@@ -124,7 +124,7 @@ def test_what_was_judged_below_counts_for_nobody_above():
 
 def test_who_has_no_budget_tells_and_does_not_judge(caplog):
     reports = []
-    tolerance = Tolerance("MapData", None, Teller(3, ((0, 1),), reports.append))
+    tolerance = Tolerance("MapData", None, FailureReporter(3, ((0, 1),), reports.append))
     for k in range(20):
         fail(tolerance, k)
     assert [report.failure.position for report in reports] == list(range(20))
@@ -134,7 +134,7 @@ def test_who_has_no_budget_tells_and_does_not_judge(caplog):
 
 def test_who_has_a_budget_in_a_worker_tells_that_it_has_judged():
     reports = []
-    tolerance = Tolerance("MapData", 1, Teller(3, (), reports.append))
+    tolerance = Tolerance("MapData", 1, FailureReporter(3, (), reports.append))
     fail(tolerance, 0)
     with pytest.raises(TooManyFailures):
         fail(tolerance, 1)
@@ -143,14 +143,14 @@ def test_who_has_a_budget_in_a_worker_tells_that_it_has_judged():
 
 def test_a_worker_tells_of_items_seen_where_a_fraction_is_asked_for():
     reports = []
-    tolerance = Tolerance("MapData", None, Teller(0.5, (), reports.append))
+    tolerance = Tolerance("MapData", None, FailureReporter(0.5, (), reports.append))
     for _ in range(1000):
         tolerance.seen += 1
         if tolerance.seen >= tolerance.due:
             tolerance.look()
     assert sum(report.seen for report in reports) >= 900
     assert len(reports) <= 10
-    number = Tolerance("MapData", None, Teller(5, (), reports.append))
+    number = Tolerance("MapData", None, FailureReporter(5, (), reports.append))
     assert number.due > 10**9, "a number needs to know nothing of good items"
 
 
@@ -199,7 +199,7 @@ def test_the_log_names_the_first_failures_and_does_not_drown(caplog):
 
 
 def test_a_budget_is_handed_down_to_who_has_none():
-    above = Teller(7, (), lambda report: None)
+    above = FailureReporter(7, (), lambda report: None)
     assert Tolerance("Runner", None).inherited is None
     assert Tolerance("Runner", 3).inherited == 3
     assert Tolerance("Runner", None, above).inherited == 7

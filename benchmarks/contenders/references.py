@@ -66,7 +66,7 @@ def slots(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
     num_slots = max(3, workload.window)
     slot_bytes = -(-(workload.max_bytes + mmap.PAGESIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = memoryview(mmap.mmap(-1, num_slots * slot_bytes))
-    told, tell = os.pipe()
+    failure_reporter, tell = os.pipe()
     freed, free = os.pipe()
 
     def write() -> None:
@@ -85,7 +85,7 @@ def slots(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
                 pipe.write(pickle.dumps((slot, shell, places), 5))
 
     def read() -> Iterator[Any]:
-        with open(told, "rb", closefd=False) as pipe:
+        with open(failure_reporter, "rb", closefd=False) as pipe:
             while True:
                 slot, shell, places = pickle.load(pipe)
                 yield pickle.loads(shell, buffers=[memory[start:stop] for start, stop in places])
@@ -99,7 +99,7 @@ def slots(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
     finally:
         worker.kill()
         worker.join()
-        for fd in (told, tell, freed, free):
+        for fd in (failure_reporter, tell, freed, free):
             os.close(fd)
 
 

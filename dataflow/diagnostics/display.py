@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.datapoint import components, is_datapoint
-from dataflow.life import life_of
 from dataflow.seeding import Stream
+from dataflow.state import state_of
 
 __all__ = ["PrintData"]
 
@@ -55,7 +55,7 @@ class PrintData(ProxyDataFlow):
 
     def reset_state(self) -> None:
         super().reset_state()
-        life_of(self).shown = 0
+        state_of(self).shown = 0
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         datapoints = self.ds._df_run_pass(p, stream)
@@ -63,7 +63,7 @@ class PrintData(ProxyDataFlow):
         yield from datapoints
 
     def _shown(self, datapoints: Iterator[Any]) -> Iterator[Any]:
-        life = life_of(self)
+        life = state_of(self)
         while life.shown < self.num:
             try:
                 dp = next(datapoints)

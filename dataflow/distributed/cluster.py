@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from dataflow.distributed.station import Station
+from dataflow.distributed.actor import WorkerActor
+from dataflow.engine.worker_main import WorkerSpec
 from dataflow.errors import DataFlowError
 from dataflow.extras import optional
-from dataflow.parallel.serving import Service
 from dataflow.workers.allocation import keep_freed_memory
 from dataflow.workers.process import seed_globals
 
@@ -76,10 +76,10 @@ class Cluster(Protocol):
     """What actors are used through. A reference stands for what a call will return."""
 
     def start(self, options: Mapping[str, Any]) -> Any:
-        """An actor, which is a `Station`: as soon as the resources in `options` are free."""
+        """An actor, which is a `WorkerActor`: as soon as the resources in `options` are free."""
 
     def call(self, actor: Any, method: str, *args: Any) -> Any:
-        """Call a method of `Station`: a reference. Does not wait.
+        """Call a method of `WorkerActor`: a reference. Does not wait.
 
         Raises:
             ActorLost: There is no connection any more.
@@ -160,13 +160,13 @@ class RayCluster:
         return bool(connected and self._ray.get_runtime_context().get_node_id() == self._node)
 
 
-class _Actor(Station):
+class _Actor(WorkerActor):
     """A station in a process of its own."""
 
-    def prepare(self, service: Service) -> Service:
+    def prepare(self, spec: WorkerSpec) -> WorkerSpec:
         keep_freed_memory()
-        seed_globals(service.seed)
-        return service
+        seed_globals(spec.seed)
+        return spec
 
 
 @contextmanager

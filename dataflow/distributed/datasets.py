@@ -22,11 +22,11 @@ from dataflow.distributed.cluster import connect, ray_package
 from dataflow.distributed.shards import Columns, FlowPass, Shard
 from dataflow.errors import DataFlowError, LengthUnknown, NotAddressable
 from dataflow.extras import optional
-from dataflow.life import life_of, terminated
 from dataflow.parallel.payload import FlowPayload
 from dataflow.passes import root_stream
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
+from dataflow.state import state_of, terminated
 
 __all__ = ["DataFromRayDataset", "from_ray_dataset", "to_ray_dataset"]
 
@@ -74,7 +74,7 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         divisible = breaks is None and not df._df_endless
         most = 2 * int(ray_package().cluster_resources().get("CPU", 1))
         num_shards = max(1, min(math.ceil(len(df) / rows_per_block), most)) if divisible else 1
-    life = life_of(df)
+    life = state_of(df)
     of = FlowPass(df, life.passes, root_stream(df))
     packed = _PassPayload(of).packed()
     life.passes += 1
@@ -141,10 +141,10 @@ class DataFromRayDataset(Source):
                 "made, or in a task or an actor of that cluster; a parallel map above it moves the work elsewhere"
             )
         connect()  # says so if the connection is that of the parent
-        life_of(self).own(self, _Readings())
+        state_of(self).own(self, _Readings())
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        readings = life_of(self).resource
+        readings = state_of(self).resource
         assert isinstance(readings, _Readings), "a pass begins after a reset"
         batches = iter(self.ds.iter_batches(batch_size=self.batch_size, batch_format="numpy"))
         return self._datapoints(_Reading(batches, type(self).__name__), readings)

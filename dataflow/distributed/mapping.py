@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex
 
 from dataflow.base import DataFlow
-from dataflow.distributed.staff import Actors
+from dataflow.channel.flow_control import Window
+from dataflow.channel.task_queue import TaskQueue
+from dataflow.distributed.actor_setup import Actors
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
 from dataflow.parallel.mapping import ParallelMap
-from dataflow.parallel.staffing import UNBOUNDED
-from dataflow.parallel.terms import ThreadTerms
-from dataflow.transport.credit import Window
-from dataflow.transport.trays import Tray
+from dataflow.parallel.worker_options import ThreadLimitOption
+from dataflow.parallel.worker_setup import UNBOUNDED
 
 __all__ = ["RayMapData"]
 
@@ -77,7 +77,7 @@ class RayMapData(Actors, ParallelMap):
         max_restarts: SupportsIndex = 0,
         max_failures: Budget | None = None,
         worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadTerms = "share",
+        thread_limit: ThreadLimitOption = "share",
         timeout: float | None = None,
         max_bytes: SupportsIndex | None = None,
         copy: bool = False,
@@ -96,10 +96,10 @@ class RayMapData(Actors, ParallelMap):
             start_timeout=start_timeout,
         )
         self._df_set_restarts(max_restarts)
-        self._df_set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_options(max_failures, worker_init, thread_limit)
 
     def _df_window_of_worker(self) -> Window:
         return UNBOUNDED  # it does no more than it is asked for
 
-    def _df_make_tray(self) -> Tray:
+    def _df_make_task_queue(self) -> TaskQueue:
         return self._df_deal()

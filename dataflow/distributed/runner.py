@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex
 
 from dataflow.base import DataFlow
-from dataflow.distributed.staff import Actors
-from dataflow.distributed.weighing import WeighedSpans
+from dataflow.channel.task_queue import TaskQueue
+from dataflow.distributed.actor_setup import Actors
+from dataflow.distributed.weighted_ranges import WeightedIndexRanges
+from dataflow.engine.schedule import Schedule
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
-from dataflow.parallel.desk import Desk
 from dataflow.parallel.runner import Runner, window_of
-from dataflow.parallel.staffing import UNBOUNDED
-from dataflow.parallel.terms import ThreadTerms
-from dataflow.transport.trays import Tray
+from dataflow.parallel.worker_options import ThreadLimitOption
+from dataflow.parallel.worker_setup import UNBOUNDED
 
 __all__ = ["RayRunner"]
 
@@ -88,7 +88,7 @@ class RayRunner(Actors, Runner):
         max_restarts: SupportsIndex = 0,
         max_failures: Budget | None = None,
         worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadTerms = "share",
+        thread_limit: ThreadLimitOption = "share",
         timeout: float | None = None,
         max_bytes: SupportsIndex | None = None,
         copy: bool = False,
@@ -108,16 +108,16 @@ class RayRunner(Actors, Runner):
         )
         self._df_set_strict(strict, ordered)
         self._df_set_restarts(max_restarts)
-        self._df_set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_options(max_failures, worker_init, thread_limit)
 
-    def _df_make_strict_tray(self) -> Tray:
+    def _df_make_strict_task_queue(self) -> TaskQueue:
         return self._df_deal()
 
-    def _df_make_desk(self, tray: Tray | None) -> Desk:
-        if tray is None or not self._df_by_index:
-            return super()._df_make_desk(tray)
-        return WeighedSpans(
-            tray,
+    def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
+        if task_queue is None or not self._df_by_index:
+            return super()._df_make_schedule(task_queue)
+        return WeightedIndexRanges(
+            task_queue,
             self.num_workers,
             self._max_ahead,
             self._df_bytes_ahead(),

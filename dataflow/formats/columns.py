@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import NotStorable
-from dataflow.formats.dtypes import dtype_name, dtype_of
+from dataflow.serial.dtypes import dtype_name, dtype_of
 
 __all__ = ["ENDS", "Column", "ColumnTable"]
 

@@ -20,9 +20,9 @@ from dataflow.formats.offsets import HEADER, Compute
 from dataflow.formats.records import RecordEncoder, is_record
 from dataflow.formats.saving import alone, named
 from dataflow.formats.tfrecord import RecordReader, writing
-from dataflow.life import life_of, terminated
 from dataflow.passes import known_length, open_flow, walk
 from dataflow.seeding import Stream
+from dataflow.state import state_of, terminated
 from dataflow.transforms.arguments import require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions
 
@@ -119,7 +119,7 @@ class DiskCacheData(ProxyDataFlow):
         return {name: value for name, value in super()._df_compared.items() if name != "path"}
 
     def _df_unaddressable(self) -> DataFlow | None:
-        return self if self._df_adopted else None  # whatever the input is, the file can be addressed
+        return self if self._df_user_written else None  # whatever the input is, the file can be addressed
 
     @property
     def _df_grain(self) -> int:
@@ -130,13 +130,13 @@ class DiskCacheData(ProxyDataFlow):
         return len(self.ds) if reader is None else len(reader)
 
     def reset_state(self) -> None:
-        life_of(self).own(self, None)
+        state_of(self).own(self, None)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return self._until_closed(p, stream, life_of(self).session)
+        return self._until_closed(p, stream, state_of(self).session)
 
     def _until_closed(self, p: int, stream: Stream, session: object) -> Iterator[Any]:
-        life = life_of(self)
+        life = state_of(self)
         self._filled(stream)
         for dp in pass_by_index(self, p, stream):
             if life.session is not session:
@@ -168,7 +168,7 @@ class DiskCacheData(ProxyDataFlow):
 
     def _reader(self, *, explain: bool = False) -> RecordReader | None:
         """The open file; None if there is none of this fingerprint."""
-        life = life_of(self)
+        life = state_of(self)
         with life.lock:
             if life.resource is None and os.path.exists(self.path):
                 reader = self._opened(explain=explain)
@@ -239,7 +239,7 @@ class DiskCacheData(ProxyDataFlow):
                 f"an attempt to fill {self.path} was broken off, and {type(source).__name__} has already given out the "
                 "first datapoints, so the file would lack them: create the flow again"
             )
-        if any(self._broke_off or (node._df_remote_inputs and life_of(node).begun) for node in continuing):
+        if any(self._broke_off or (node._df_remote_inputs and state_of(node).begun) for node in continuing):
             self.ds.close()
 
 

@@ -21,13 +21,13 @@ import numpy as np
 
 from dataflow.base import DataFlow
 from dataflow.formats.loading import DiskData
+from dataflow.memory.packed_list import PackedList
 from dataflow.seeding import Table
 from dataflow.transforms.fingerprints import without_workers
-from dataflow.transport.packed import PackedList
 
 __all__ = ["describe", "digest"]
 
-_MOST_LEVELS = 30
+_MAX_LEVELS = 30
 
 
 def digest(description: str) -> str:
@@ -47,13 +47,13 @@ def describe(df: DataFlow) -> str:
 def _node(df: DataFlow, indent: str) -> Iterator[str]:
     df = without_workers(df)
     yield f"{indent}{type(df).__module__}.{type(df).__qualname__}"
-    if df._df_adopted:
+    if df._df_user_written:
         yield f"{indent}  code {_code(type(df).__iter__.__wrapped__.__code__)}"  # type: ignore[attr-defined]
     if isinstance(df, DiskData):
         status = os.stat(df.path)
         yield f"{indent}  file {status.st_size} bytes, changed at {status.st_mtime_ns}"
     below = {id(ds) for ds in df._df_inputs}
-    ignored = df._df_run_settings | {"_df_life"}
+    ignored = df._df_run_settings | {"_df_state"}
     counted = {name.removeprefix("_df_"): value for name, value in vars(df).items() if name not in ignored}
     for name, value in sorted(counted.items()):
         if isinstance(value, Table) or _is_below(value, below):
@@ -88,8 +88,8 @@ def _value(value: Any, levels: int = 0) -> str:
             if len(repr(value)) <= 200
             else f"{kind.__name__} {_hashed(repr(value).encode('utf-8', 'replace'))}"
         )
-    if levels > _MOST_LEVELS:
-        raise _Indescribable(f"more than {_MOST_LEVELS} levels of containers")
+    if levels > _MAX_LEVELS:
+        raise _Indescribable(f"more than {_MAX_LEVELS} levels of containers")
     if kind is np.ndarray and not value.dtype.hasobject:
         return f"array {value.dtype.str} {value.shape} {_hashed(value.tobytes())}"
     if kind in {list, tuple, range, set, frozenset, dict}:

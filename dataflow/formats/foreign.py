@@ -21,12 +21,12 @@ import numpy as np
 
 from dataflow.errors import PickleRefused
 from dataflow.formats.damage import Damaged
-from dataflow.formats.dtypes import MOST_NAME
-from dataflow.formats.packing import MOST_SIZELESS
+from dataflow.serial.dtypes import MAX_NAME
+from dataflow.serial.packing import MAX_SIZELESS
 
 __all__ = ["unpack_foreign"]
 
-_MOST_LEVELS = 30  # of structures in structures
+_MAX_LEVELS = 30  # of structures in structures
 _PICKLE = 0x80  # the first byte of a pickle of protocol 2 or later; as msgpack it would be an empty dict, of one byte
 
 
@@ -74,7 +74,7 @@ def _decoded(value: dict[Any, Any], *, pickled: bool) -> Any:
     shape = value.get(b"shape", ())
     if (type(shape) is not list and shape != ()) or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError("a shape that is not a list of non-negative integers")
-    if not dtype.itemsize and math.prod(shape) > MOST_SIZELESS:
+    if not dtype.itemsize and math.prod(shape) > MAX_SIZELESS:
         raise ValueError("an array of many elements without a size")
     is_array = value[b"nd"] is True
     checked = {b"nd": is_array, b"type": dtype, b"kind": b"", b"shape": tuple(shape), b"data": value[b"data"]}
@@ -84,7 +84,7 @@ def _decoded(value: dict[Any, Any], *, pickled: bool) -> Any:
 
 def _dtype(said: Any, level: int = 0) -> np.dtype[Any]:
     """The dtype of a description in the manner of ``dtype.descr``."""
-    if level > _MOST_LEVELS or (isinstance(said, str | bytes) and len(said) > MOST_NAME):
+    if level > _MAX_LEVELS or (isinstance(said, str | bytes) and len(said) > MAX_NAME):
         raise ValueError("a dtype of too many levels or characters")
     if isinstance(said, list | tuple):
         fields: list[Any] = [(_text(name), _dtype(kind, level + 1), *map(tuple, shape)) for name, kind, *shape in said]

@@ -16,10 +16,10 @@ from dataflow.extras import optional
 from dataflow.formats.checksums import check_version
 from dataflow.formats.columns import ENDS, Column, ColumnTable
 from dataflow.formats.damage import Damaged, file_damaged
-from dataflow.formats.dtypes import dtype_name, dtype_of
 from dataflow.formats.hdf5_writer import ABOUT, VERSION
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.records import RecordDecoder, row_key
+from dataflow.serial.dtypes import dtype_name, dtype_of
 
 __all__ = ["HDF5Reader", "h5py_package"]
 
@@ -60,7 +60,7 @@ class HDF5Reader:
             self._file.close()
             raise
         row_bytes = sum(stored.row_bytes for stored in self._columns)
-        self._most = min(256, max(1, _AT_ONCE // max(1, row_bytes)))
+        self._max = min(256, max(1, _AT_ONCE // max(1, row_bytes)))
 
     def _open(self, data_paths: Sequence[str] | None) -> tuple[ColumnTable, list[Any], int]:
         about = self._about()
@@ -172,7 +172,7 @@ class HDF5Reader:
         self._file.close()
 
     def read(self, positions: Positions) -> Iterator[Any]:
-        for first, end in runs(positions, self._most):
+        for first, end in runs(positions, self._max):
             columns = [stored.values(first, end) for stored in self._columns]
             rows = zip(*columns, strict=True) if columns else ((),) * (end - first)
             yield from map(self._table.datapoint, rows)

@@ -13,8 +13,8 @@ import numpy as np
 
 from dataflow.formats.checksums import ALGORITHM
 from dataflow.formats.columns import ENDS, Column, ColumnTable
-from dataflow.formats.dtypes import dtype_of
 from dataflow.formats.records import RecordEncoder, row_key
+from dataflow.serial.dtypes import dtype_of
 
 __all__ = ["ABOUT", "VERSION", "HDF5Writer", "is_native"]
 
@@ -25,7 +25,7 @@ VERSION: Final = 2
 """Of the files that are written; files of version 1, whose records have other checksums, are read as well."""
 
 _CHUNK = 1 << 18  # bytes; HDF5 reads and verifies whole chunks
-_MOST_ROWS = 1 << 14  # of a chunk
+_MAX_ROWS = 1 << 14  # of a chunk
 
 
 def is_native(h5py: Any, dtype: np.dtype[Any]) -> bool:
@@ -109,7 +109,7 @@ class HDF5Writer:
     def dataset(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """A dataset without rows; `shape` is that of a row."""
         row_bytes = max(1, np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64)))
-        num_rows = min(_MOST_ROWS, max(1, _CHUNK // row_bytes))
+        num_rows = min(_MAX_ROWS, max(1, _CHUNK // row_bytes))
         return self._file.create_dataset(
             name,
             (0, *shape),

@@ -32,7 +32,7 @@ _LISTED = b"__keys__"  # where tensorpack keeps a list of all keys
 _NUM_ORDERED = 10**8  # numbers below it are in the order of their keys
 _RUN = 256  # neighbours that are read in one go
 _BATCH = 1 << 16  # bytes of neighbours that are given out together
-_MOST_AT_ONCE = 32
+_MAX_AT_ONCE = 32
 
 Make = Callable[[int, bytes, Any], Any]  # of number, key and value
 
@@ -193,7 +193,7 @@ class KeyReader:
                     raise self._unreadable(error) from error
                 if not batch or found != self._keys[k - 1]:
                     raise self._first_missing(k - len(batch), end)
-                num = max(1, min(_MOST_AT_ONCE, _BATCH // max(1, len(value))))
+                num = max(1, min(_MAX_AT_ONCE, _BATCH // max(1, len(value))))
             yield from batch
 
     def _transaction(self) -> Any:

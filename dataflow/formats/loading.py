@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, RNGDataFlow
-from dataflow.life import life_of
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.sources.source import Source
+from dataflow.state import state_of
 
 __all__ = ["DiskData", "PathLike", "Positions", "Reader", "existing", "runs"]
 
@@ -67,7 +67,7 @@ class DiskData(Source, RNGDataFlow):
         self.path = existing(path)
         self.shuffle = shuffle
         self.block_shuffle = block_shuffle
-        self._df_draws = shuffle or self._df_adopted
+        self._df_draws = shuffle or self._df_user_written
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
@@ -77,7 +77,7 @@ class DiskData(Source, RNGDataFlow):
 
     def reader(self) -> Any:
         """The open file; opens it in a process that has not done so yet."""
-        life = life_of(self)
+        life = state_of(self)
         if life.resource is None:
             with life.lock:  # of two threads that begin, one opens
                 if life.resource is None:
@@ -90,7 +90,7 @@ class DiskData(Source, RNGDataFlow):
         return {name: value for name, value in super()._df_compared.items() if name != "path"}
 
     def reset_state(self) -> None:
-        life_of(self).own(self, None)
+        state_of(self).own(self, None)
         super().reset_state()
 
     def __len__(self) -> int:

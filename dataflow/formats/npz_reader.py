@@ -21,11 +21,11 @@ from dataflow.errors import PickleRefused
 from dataflow.formats.checksums import check_version, checksum_of
 from dataflow.formats.columns import ENDS, Column, ColumnTable
 from dataflow.formats.damage import Damaged, file_damaged
-from dataflow.formats.dtypes import dtype_name, dtype_of
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.npz_writer import ABOUT, MARK, VERSION, rows_per_block
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordDecoder, row_key
+from dataflow.serial.dtypes import dtype_name, dtype_of
 
 __all__ = ["NpzReader", "arrays_of_objects"]
 
@@ -65,7 +65,7 @@ class NpzReader:
                     self._table, self._num, self._columns = self._ours(archive, about)
             self._files = files.pop_all()
         row_bytes = sum(column.row_bytes for column in self._table.columns)
-        self._most = max(1, _AT_ONCE // max(1, row_bytes))
+        self._max = max(1, _AT_ONCE // max(1, row_bytes))
 
     def __len__(self) -> int:
         return self._num
@@ -74,7 +74,7 @@ class NpzReader:
         self._files.close()
 
     def read(self, positions: Positions) -> Iterator[Any]:
-        for first, end in runs(positions, min(self._most, 256)):
+        for first, end in runs(positions, min(self._max, 256)):
             columns = [column.values(first, end) for column in self._columns]
             rows = zip(*columns, strict=True) if columns else ((),) * (end - first)
             yield from map(self._table.datapoint, rows)

@@ -15,8 +15,8 @@ import numpy as np
 
 from dataflow.formats.checksums import ALGORITHM, checksum
 from dataflow.formats.columns import ENDS, Column, ColumnTable
-from dataflow.formats.dtypes import dtype_of
 from dataflow.formats.records import RecordEncoder, row_key
+from dataflow.serial.dtypes import dtype_of
 
 __all__ = ["ABOUT", "MARK", "VERSION", "NpzWriter", "rows_per_block"]
 

@@ -21,8 +21,8 @@ from dataflow.extras import optional
 from dataflow.formats.checksums import checksum, old_checksum
 from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.foreign import unpack_foreign
-from dataflow.formats.packing import ALIGNMENT, pack
-from dataflow.formats.unpacking import Unpacker
+from dataflow.serial.packing import ALIGNMENT, pack
+from dataflow.serial.unpacking import Unpacker
 
 __all__ = ["RecordDecoder", "RecordEncoder", "check_compression", "is_last", "is_record", "marked_last", "row_key"]
 
@@ -37,7 +37,7 @@ _HEADER = struct.Struct("<BBHIQII")
 _unpack_header = _HEADER.unpack_from
 _SIZE = _HEADER.size  # 24
 _CHECKED = _SIZE - 4  # the bytes of the header before the checksum
-_MOST_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 bytes at least
+_MAX_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 bytes at least
 
 
 def row_key(k: int) -> bytes:
@@ -258,7 +258,7 @@ def _decompressed(body: memoryview, size: int) -> bytes:
     zstandard = _zstandard()
     try:
         claimed = zstandard.frame_content_size(body)  # of which memory is taken before anything is decompressed
-        if claimed < 0 or claimed & 0xFFFFFFFF != size or claimed > _MOST_RATIO * len(body):
+        if claimed < 0 or claimed & 0xFFFFFFFF != size or claimed > _MAX_RATIO * len(body):
             raise Damaged("a record that is decompressed to another size", _SIZE)
         data: bytes = zstandard.ZstdDecompressor().decompress(body)
     except (zstandard.ZstdError, MemoryError) as error:  # the checksum is right: it was written by something else

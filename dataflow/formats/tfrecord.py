@@ -22,7 +22,7 @@ from dataflow.formats.offsets import FOOTER, HEADER, Compute, load_offsets, veri
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, marked_last
 from dataflow.formats.saving import named, replacing, saved_pass
-from dataflow.formats.unpacking import in_place
+from dataflow.serial.unpacking import in_place
 from dataflow.transforms.repeating import FixedSizeData
 
 __all__ = ["RecordReader", "TFRecordData", "TFRecordSerializer", "writing"]

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks
-from dataflow.life import life_of
-from dataflow.parallel.passing import Passing
-from dataflow.parallel.staffing import Placed, Staffed
+from dataflow.engine.pass_engine import PassEngine
+from dataflow.parallel.worker_setup import Placed, Staffed
 from dataflow.passes import picked_here
 from dataflow.seeding import Stream
+from dataflow.state import state_of
 
 __all__ = ["Addressed", "is_consecutive"]
 
@@ -48,14 +48,14 @@ class Addressed(Staffed):
             made = None if engine is None else self._df_steps_of_block(engine, block, stream)
             yield from self._df_at_home([block], stream) if made is None else made
 
-    def _free_engine(self, stream: Stream) -> Passing | None:
-        life = life_of(self)
+    def _free_engine(self, stream: Stream) -> PassEngine | None:
+        life = state_of(self)
         with life.lock:
             engine = life.resource
             if isinstance(engine, Placed) and engine.stream.turns != stream.turns:
                 return None  # of one node in two places, one has the workers: to start others for each block costs more
             engine = self._df_engine_at(stream)
-        return engine if isinstance(engine, Passing) and engine.is_free else None
+        return engine if isinstance(engine, PassEngine) and engine.is_free else None
 
 
 def is_consecutive(block: NDArray[np.int64]) -> bool:

@@ -11,13 +11,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import Blocks, DataFlow
 from dataflow.datapoint import empty
+from dataflow.engine.rebatching import regrouped
+from dataflow.engine.task_jobs import Apply, ApplyAndBatch, Handed
 from dataflow.errors import ShapeMismatch
 from dataflow.failures import Budget, Failure
 from dataflow.keywords import hinting
 from dataflow.parallel.maps import MultiProcessMapDataZMQ
-from dataflow.parallel.regrouping import regrouped
-from dataflow.parallel.tasking import Apply, ApplyAndBatch, Handed
-from dataflow.parallel.terms import ThreadTerms
+from dataflow.parallel.worker_options import ThreadLimitOption
 from dataflow.parameters import flag, function, whole_number
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, name_of
@@ -113,7 +113,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         max_bytes: SupportsIndex | None = None,
         max_failures: Budget | None = None,
         worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadTerms = "share",
+        thread_limit: ThreadLimitOption = "share",
     ) -> None:
         use_list = flag(self, "use_list", use_list)
         batch_size = whole_number(self, "batch_size", batch_size, 1)

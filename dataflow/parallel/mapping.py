@@ -11,24 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, require_flow
-from dataflow.life import life_of
+from dataflow.channel.task_queue import TaskQueue
+from dataflow.engine.map_engine import MapEngine
+from dataflow.engine.map_tasks import MapTasks
+from dataflow.engine.plan import Plan
+from dataflow.engine.schedule import Schedule
+from dataflow.engine.source_reader import Reading, as_one_pass, one_pass, passes_from
+from dataflow.engine.task_jobs import Apply, Handed
 from dataflow.parallel.addressing import is_consecutive
-from dataflow.parallel.desk import Desk
-from dataflow.parallel.dispatch import Dispatch
-from dataflow.parallel.feeding import Feeding
-from dataflow.parallel.looping import Looped, until_over
-from dataflow.parallel.plan import Plan
-from dataflow.parallel.reading import Reading, as_one_pass, one_pass, passes_from
-from dataflow.parallel.staffing import Placed
-from dataflow.parallel.tasking import Apply, Handed
-from dataflow.parallel.terms import tolerance_of
+from dataflow.parallel.passes_of_workers import Looped, until_over
+from dataflow.parallel.worker_options import tolerance_of
+from dataflow.parallel.worker_setup import Placed
 from dataflow.parameters import flag, function, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import IndexRngs, Stream
+from dataflow.state import state_of
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.mapping import MapData
-from dataflow.transport.trays import Tray
 
 __all__ = ["ParallelMap"]
 
@@ -101,10 +101,10 @@ class ParallelMap(Looped, MapData):
         """From the index of a datapoint to that of the same one in the next pass."""
         return known_length(self.ds) or _LONGEST_PASS
 
-    def _df_make_desk(self, tray: Tray | None) -> Desk:
-        assert tray is not None, "a map has a tray"
-        return Dispatch(
-            tray,
+    def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
+        assert task_queue is not None, "a map has a tray"
+        return MapTasks(
+            task_queue,
             self.num_workers,
             self.buffer_size,
             ordered=self.ordered,
@@ -121,7 +121,7 @@ class ParallelMap(Looped, MapData):
         return Apply(node, stream, note, handed)
 
     def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
-        return Feeding(plan, stream)
+        return MapEngine(plan, stream)
 
     # -- the node ------------------------------------------------------------------------------------------------------
 
@@ -162,43 +162,43 @@ class ParallelMap(Looped, MapData):
     def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: what is told of failures, and drawn, depends on the index
-        ticket = engine.begin_pass(int(block[0]), holes=True)
-        steps = engine.steps(ticket, Reading(as_one_pass(self.ds._df_at([block], stream))), self.timeout)
-        return until_over(steps, engine, ticket, life_of(self), self)
+        generation = engine.begin_pass(int(block[0]), holes=True)
+        steps = engine.steps(generation, Reading(as_one_pass(self.ds._df_at([block], stream))), self.timeout)
+        return until_over(steps, engine, generation, state_of(self), self)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             if not self.with_rng:
                 return MapData._df_run_pass(self, p, stream)
-            return self._df_told_here(partial(self._df_worked(self.ds)._df_run_pass, p, stream))()
-        engine: Feeding = self._df_engine_at(stream)
+            return self._df_reported_here(partial(self._df_worked(self.ds)._df_run_pass, p, stream))()
+        engine: MapEngine = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         first = p * self._stride
-        ticket = engine.begin_pass(first)
+        generation = engine.begin_pass(first)
         if not self.with_rng or not self.ds._df_addressable:
             source = Reading(one_pass(self.ds, p, stream))
         else:
             # What was dropped below keeps its position, and so do the random numbers of those after it.
             blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
             source = Reading(as_one_pass(self.ds._df_at(blocks, stream)))
-        steps = engine.steps(ticket, source, self.timeout)
+        steps = engine.steps(generation, source, self.timeout)
         held = None if self.ds._df_endless else self
-        return until_over(steps, engine, ticket, life_of(self), held)
+        return until_over(steps, engine, generation, state_of(self), held)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             return self._df_passes_here(self._df_worked(self.ds), stream)
         source = self._df_continued_by(lambda p: Reading(passes_from(self.ds, p, stream)), stream)
-        engine: Feeding = self._df_engine_at(stream)
+        engine: MapEngine = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         return self._datapoints(engine, engine.go_on(), source)
 
-    def _datapoints(self, engine: Feeding, ticket: object, source: Iterator[Reading]) -> Iterator[Any]:
+    def _datapoints(self, engine: MapEngine, generation: object, source: Iterator[Reading]) -> Iterator[Any]:
         """A generator that several threads may step, as `until_over`."""
         try:
-            for chunk in engine.steps(ticket, source, self.timeout):
+            for chunk in engine.steps(generation, source, self.timeout):
                 yield from chunk
         finally:
             if engine.failed:
-                life_of(self).settle()
+                state_of(self).settle()
         _LOG.warning("%s has ended: a pass of its input was empty", type(self).__name__)

@@ -7,21 +7,21 @@ from multiprocessing.context import BaseContext
 from typing import Any, SupportsIndex
 
 from dataflow.base import DataFlow
+from dataflow.channel.flow_control import Credit
+from dataflow.channel.local import ThreadChannel
+from dataflow.channel.protocols import Channel
+from dataflow.channel.shared_task_queue import SharedTaskQueue
+from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
+from dataflow.codec.nested_arrays import ToWorkers
+from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
+from dataflow.engine.worker_main import WorkerSpec
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
 from dataflow.parallel.mapping import ParallelMap
-from dataflow.parallel.serving import Service
-from dataflow.parallel.staffing import UNBOUNDED, Processes, context_of, queued_bytes
-from dataflow.parallel.terms import ThreadTerms
+from dataflow.parallel.worker_options import ThreadLimitOption
+from dataflow.parallel.worker_setup import UNBOUNDED, Processes, context_of, queued_bytes
 from dataflow.pickling import imported_main
-from dataflow.transport.channel import Channel
-from dataflow.transport.codec import ArrayCodec, Codec, ObjectCodec
-from dataflow.transport.credit import Credit
-from dataflow.transport.nesting import ToWorkers
-from dataflow.transport.queues import ThreadChannel
-from dataflow.transport.shared_tray import SharedTray
-from dataflow.transport.trays import ThreadTray, Tray
-from dataflow.workers.crew import Worker
+from dataflow.workers.pool import Worker
 from dataflow.workers.thread import ThreadWorker
 
 __all__ = ["MultiProcessMapData", "MultiProcessMapDataZMQ", "MultiThreadMapData"]
@@ -97,15 +97,15 @@ class MultiThreadMapData(ParallelMap):
         super().__init__(ds, num_thread, map_func, buffer_size, strict, ordered, with_rng)
         self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
         self._df_set_restarts(max_restarts)
-        self._df_set_terms(max_failures, worker_init)
+        self._df_set_options(max_failures, worker_init)
 
     def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
 
-    def _df_make_tray(self) -> Tray:
-        return ThreadTray()
+    def _df_make_task_queue(self) -> TaskQueue:
+        return ThreadTaskQueue()
 
-    def _df_starter(self) -> Callable[[Service], Worker]:
+    def _df_starter(self) -> Callable[[WorkerSpec], Worker]:
         return _start_thread
 
 
@@ -175,22 +175,22 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
         max_bytes: SupportsIndex | None = None,
         max_failures: Budget | None = None,
         worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadTerms = "share",
+        thread_limit: ThreadLimitOption = "share",
     ) -> None:
         super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
         self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
         self._df_set_restarts(max_restarts)
         self._df_set_processes(context, max_bytes)
-        self._df_set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_options(max_failures, worker_init, thread_limit)
 
     def _df_make_codec(self) -> ArrayCodec:
         memory = self._df_memory()
         return ArrayCodec(self.num_workers, memory - queued_bytes(memory) - _given_bytes(memory))
 
-    def _df_make_tray(self) -> Tray:
+    def _df_make_task_queue(self) -> TaskQueue:
         forked = context_of(self.context).get_start_method() == "fork"
         direction = ToWorkers(forked=forked, main=None if forked else imported_main())
-        return SharedTray(_given_bytes(self._df_memory()), direction=direction)
+        return SharedTaskQueue(_given_bytes(self._df_memory()), direction=direction)
 
 
 MultiProcessMapData = MultiProcessMapDataZMQ
@@ -201,5 +201,5 @@ def _given_bytes(max_bytes: int) -> int:
     return max_bytes // 4
 
 
-def _start_thread(service: Service) -> Worker:
-    return ThreadWorker(service.place, service)
+def _start_thread(spec: WorkerSpec) -> Worker:
+    return ThreadWorker(spec.place, spec)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from dataflow.base import DataFlow
-from dataflow.parallel.terms import Prepared
+from dataflow.parallel.worker_options import Prepared
 from dataflow.pickling import dumps, imported_main
 from dataflow.workers.payload import Payload as AnyPayload
 
@@ -30,7 +30,7 @@ class FlowPayload(AnyPayload):
             value = value.job
         for node in _nodes(value):
             for name, attribute in vars(node).items():
-                if isinstance(attribute, DataFlow) or name == "_df_life":
+                if isinstance(attribute, DataFlow) or name == "_df_state":
                     continue
                 try:
                     dumps(attribute, main=imported_main())

@@ -16,32 +16,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow
+from dataflow.channel.flow_control import Window
+from dataflow.channel.shared_task_queue import SharedTaskQueue
+from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
+from dataflow.engine.engine import Engine
+from dataflow.engine.index_ranges import IndexRanges, OnePass
+from dataflow.engine.jobs import Produce
+from dataflow.engine.pass_engine import PassEngine
+from dataflow.engine.plan import Plan
+from dataflow.engine.schedule import Schedule
+from dataflow.engine.task_jobs import Address, WholePasses
 from dataflow.errors import NotAddressable
-from dataflow.life import life_of
 from dataflow.parallel.addressing import is_consecutive
-from dataflow.parallel.desk import Desk
-from dataflow.parallel.engine import Engine
-from dataflow.parallel.jobs import Produce
-from dataflow.parallel.looping import Looped, until_over
-from dataflow.parallel.passing import Passing
-from dataflow.parallel.plan import Plan
-from dataflow.parallel.spans import OnePass, Spans
-from dataflow.parallel.staffing import UNBOUNDED, Placed, Processes, queued_bytes
-from dataflow.parallel.tasking import Address, WholePasses
-from dataflow.parallel.terms import tolerance_of
+from dataflow.parallel.passes_of_workers import Looped, until_over
+from dataflow.parallel.worker_options import tolerance_of
+from dataflow.parallel.worker_setup import UNBOUNDED, Placed, Processes, queued_bytes
 from dataflow.parameters import flag, whole_number
 from dataflow.passes import known_length, open_flow, until_closed
 from dataflow.seeding import Stream
-from dataflow.transport.credit import Window
-from dataflow.transport.shared_tray import SharedTray
-from dataflow.transport.trays import ThreadTray, Tray
+from dataflow.state import state_of
 
 __all__ = ["ProcessRunner", "Runner", "queued_bytes", "window_of"]
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT_COUNT: Final = 50
 _DEFAULT_BYTES: Final = 256 << 10
-_TRAY_BYTES: Final = 1 << 20
+_QUEUE_BYTES: Final = 1 << 20
 _STEP_SECONDS: Final = 0.2
 _LONGEST_STEP: Final = 128
 
@@ -87,26 +87,26 @@ class Runner(Looped):
         if self.strict:
             kind = Address if self._df_by_index else WholePasses
             return [kind(ds, stream, self._df_note(k)) for k, ds in enumerate(self._df_flows())]
-        begun = life_of(self).begun
+        begun = state_of(self).begun
         return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in enumerate(self._df_flows())]
 
-    def _df_make_strict_tray(self) -> Tray:
+    def _df_make_strict_task_queue(self) -> TaskQueue:
         """How indexes go to the workers."""
-        return ThreadTray()
+        return ThreadTaskQueue()
 
-    def _df_make_tray(self) -> Tray | None:
-        return self._df_make_strict_tray() if self.strict else None
+    def _df_make_task_queue(self) -> TaskQueue | None:
+        return self._df_make_strict_task_queue() if self.strict else None
 
-    def _df_make_desk(self, tray: Tray | None) -> Desk:
-        if tray is None:
-            return super()._df_make_desk(tray)
+    def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
+        if task_queue is None:
+            return super()._df_make_schedule(task_queue)
         if not self._df_by_index:
-            return OnePass(tray)
+            return OnePass(task_queue)
         ahead = None if self._df_window.nbytes else self._df_window.count
-        return Spans(tray, self.num_workers, ahead, grain=self.ds._df_grain, ordered=self.ordered)
+        return IndexRanges(task_queue, self.num_workers, ahead, grain=self.ds._df_grain, ordered=self.ordered)
 
     def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
-        return Passing(plan, stream) if self.strict else super()._df_make_engine(plan, stream)
+        return PassEngine(plan, stream) if self.strict else super()._df_make_engine(plan, stream)
 
     def _df_window_of_worker(self) -> Window:
         return UNBOUNDED if self._df_by_index else self._df_window
@@ -156,42 +156,42 @@ class Runner(Looped):
     def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any]:
         picked = None if is_consecutive(block) else block
         first = int(block[0]) if picked is None else 0
-        ticket = engine.begin_pass(first, len(block), picked, holes=True)
-        return self._pass_of(engine, ticket, self)
+        generation = engine.begin_pass(first, len(block), picked, holes=True)
+        return self._pass_of(engine, generation, self)
 
-    def _pass_of(self, engine: Passing, ticket: object, held: object) -> Iterator[Any]:
-        chunks = iter(partial(engine.chunk, ticket, self.timeout), None)
-        return until_over(chunks, engine, ticket, life_of(self), held)
+    def _pass_of(self, engine: PassEngine, generation: object, held: object) -> Iterator[Any]:
+        chunks = iter(partial(engine.chunk, generation, self.timeout), None)
+        return until_over(chunks, engine, generation, state_of(self), held)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         length = known_length(self)
         if self.num_workers == 0:
             return _first_of(self._df_passes_here(self.ds, stream), length)
         engine = self._df_engine_at(stream)
-        life_of(self).begun += 1
-        return self._datapoints(engine, engine.claim(), length)
+        state_of(self).begun += 1
+        return self._datapoints(engine, engine.take_over(), length)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
-            return until_closed(self._df_told_here(partial(self.ds._df_run_pass, p, stream))(), self)
-        engine: Passing = self._df_engine_at(stream)
+            return until_closed(self._df_reported_here(partial(self.ds._df_run_pass, p, stream))(), self)
+        engine: PassEngine = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         if not self._df_by_index:
-            ticket = engine.begin_pass(p)
+            generation = engine.begin_pass(p)
         elif self.ds._df_endless:
-            ticket = engine.begin_pass(0, None)
+            generation = engine.begin_pass(0, None)
         else:
             length = len(self.ds)
-            ticket = engine.begin_pass(p * length, length)
-        return self._pass_of(engine, ticket, None if self.ds._df_endless else self)
+            generation = engine.begin_pass(p * length, length)
+        return self._pass_of(engine, generation, None if self.ds._df_endless else self)
 
-    def _datapoints(self, engine: Engine, ticket: object, length: int | None) -> Iterator[Any]:
+    def _datapoints(self, engine: Engine, generation: object, length: int | None) -> Iterator[Any]:
         """A generator that several threads may step, as `until_over`."""
         left = sys.maxsize if length is None else length
         step = 1  # datapoints after which the engine is asked again, as it looks at the workers: about `_STEP_SECONDS`
         try:
             while left:
-                chunk = engine.chunk(ticket, self.timeout)
+                chunk = engine.chunk(generation, self.timeout)
                 if chunk is None:
                     _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                     return
@@ -204,10 +204,10 @@ class Runner(Looped):
                     step = max(1, int(here * _STEP_SECONDS / took))
                 elif here == step:
                     step = min(2 * step, _LONGEST_STEP)
-            engine.end_pass(ticket)
+            engine.end_pass(generation)
         finally:
             if engine.failed:
-                life_of(self).settle()
+                state_of(self).settle()
 
 
 class ProcessRunner(Processes, Runner):
@@ -225,8 +225,8 @@ class ProcessRunner(Processes, Runner):
         super().__init__(ds, num_proc, window, timeout)
         self._df_set_processes(context, max_bytes)
 
-    def _df_make_strict_tray(self) -> Tray:
-        return SharedTray(_TRAY_BYTES, _TRAY_BYTES)
+    def _df_make_strict_task_queue(self) -> TaskQueue:
+        return SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)
 
 
 def _first_of(datapoints: Iterator[Any], num: int | None) -> Iterator[Any]:

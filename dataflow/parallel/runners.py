@@ -7,16 +7,16 @@ from multiprocessing.context import BaseContext
 from typing import SupportsIndex
 
 from dataflow.base import DataFlow, require_flow
+from dataflow.channel.flow_control import Credit, Window
+from dataflow.channel.local import ThreadChannel
+from dataflow.channel.protocols import Channel
+from dataflow.codec.protocols import Codec, ObjectCodec
+from dataflow.engine.worker_main import WorkerSpec
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
 from dataflow.parallel.runner import ProcessRunner, Runner, window_of
-from dataflow.parallel.serving import Service
-from dataflow.parallel.terms import ThreadTerms
-from dataflow.transport.channel import Channel
-from dataflow.transport.codec import Codec, ObjectCodec
-from dataflow.transport.credit import Credit, Window
-from dataflow.transport.queues import ThreadChannel
-from dataflow.workers.crew import Worker
+from dataflow.parallel.worker_options import ThreadLimitOption
+from dataflow.workers.pool import Worker
 from dataflow.workers.thread import ThreadWorker
 
 __all__ = ["MultiProcessRunner", "MultiProcessRunnerZMQ", "MultiThreadRunner"]
@@ -101,12 +101,12 @@ class MultiProcessRunnerZMQ(ProcessRunner):
         max_restarts: SupportsIndex = 0,
         max_failures: Budget | None = None,
         worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadTerms = "share",
+        thread_limit: ThreadLimitOption = "share",
     ) -> None:
         super().__init__(ds, num_proc, window_of(hwm, self, "hwm"), timeout, context, max_bytes)
         self._df_set_strict(strict, ordered)
         self._df_set_restarts(max_restarts)
-        self._df_set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_options(max_failures, worker_init, thread_limit)
 
 
 class MultiProcessRunner(ProcessRunner):
@@ -153,12 +153,12 @@ class MultiProcessRunner(ProcessRunner):
         max_restarts: SupportsIndex = 0,
         max_failures: Budget | None = None,
         worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadTerms = "share",
+        thread_limit: ThreadLimitOption = "share",
     ) -> None:
         super().__init__(ds, num_proc, window_of(num_prefetch, self, "num_prefetch"), timeout, context, max_bytes)
         self._df_set_strict(strict, ordered)
         self._df_set_restarts(max_restarts)
-        self._df_set_terms(max_failures, worker_init, thread_limit)
+        self._df_set_options(max_failures, worker_init, thread_limit)
 
 
 class MultiThreadRunner(Runner):
@@ -222,7 +222,7 @@ class MultiThreadRunner(Runner):
         self.dataflows = made
         self._df_set_strict(strict, ordered)
         self._df_set_restarts(max_restarts)
-        self._df_set_terms(max_failures, worker_init)
+        self._df_set_options(max_failures, worker_init)
 
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
@@ -234,9 +234,9 @@ class MultiThreadRunner(Runner):
     def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
 
-    def _df_starter(self) -> Callable[[Service], Worker]:
+    def _df_starter(self) -> Callable[[WorkerSpec], Worker]:
         return _start_thread
 
 
-def _start_thread(service: Service) -> Worker:
-    return ThreadWorker(service.place, service)
+def _start_thread(spec: WorkerSpec) -> Worker:
+    return ThreadWorker(spec.place, spec)

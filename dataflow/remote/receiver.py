@@ -11,14 +11,14 @@ from typing import Any, Final
 from dataflow.base import DataFlow
 from dataflow.errors import TimeoutError
 from dataflow.interrupts import signals_deferred
-from dataflow.life import life_of
 from dataflow.parameters import flag
 from dataflow.remote.addresses import check_address, check_open
-from dataflow.remote.inbox import RemoteInbox
+from dataflow.remote.agreement import HEARTBEAT, HWM_BYTES, check_heartbeat, check_seconds, make_agreement
 from dataflow.remote.keys import RECEIVER, load_keys
-from dataflow.remote.terms import HEARTBEAT, HWM_BYTES, check_heartbeat, check_seconds, make_terms
+from dataflow.remote.receiving_socket import ReceivingSocket
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
+from dataflow.state import state_of
 
 __all__ = ["RemoteDataZMQ"]
 
@@ -95,7 +95,7 @@ class RemoteDataZMQ(Source):
                 check_open(_OWNER, addr, curve=curve is not None, insecure=insecure)
         if num_senders is not None and (type(num_senders) is not int or num_senders < 1):
             raise ValueError(f"{_OWNER}: num_senders is an integer from 1, or None, got {num_senders!r}")
-        make_terms(_OWNER, hwm, hwm_bytes)
+        make_agreement(_OWNER, hwm, hwm_bytes)
         check_heartbeat(_OWNER, heartbeat)
         if timeout is not None:
             check_seconds(_OWNER, "timeout", timeout)
@@ -118,8 +118,8 @@ class RemoteDataZMQ(Source):
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where the flow is bound, with the ports that the system has chosen; empty before it is reset or iterated."""
-        inbox = life_of(self).resource
-        return inbox.addresses if isinstance(inbox, RemoteInbox) else ()
+        inbox = state_of(self).resource
+        return inbox.addresses if isinstance(inbox, ReceivingSocket) else ()
 
     @property
     def _df_endless(self) -> bool:
@@ -138,20 +138,20 @@ class RemoteDataZMQ(Source):
         DataFlow.reset_state(self)
         self._open()
 
-    def _open(self) -> RemoteInbox:
-        life = life_of(self)
+    def _open(self) -> ReceivingSocket:
+        life = state_of(self)
         with signals_deferred(), life.lock:
             inbox = life.resource
-            if isinstance(inbox, RemoteInbox) and inbox.usable:
+            if isinstance(inbox, ReceivingSocket) and inbox.usable:
                 return inbox
             keys = None if self.curve is None else load_keys(self.curve, RECEIVER)
             life.own(self, None)  # the old one is closed before the new one takes its address
-            inbox = RemoteInbox(
+            inbox = ReceivingSocket(
                 type(self).__name__,
                 [addr for addr in (self.addr1, self.addr2) if addr is not None],
                 bind=self.bind,
                 num_senders=self.num_senders,
-                terms=make_terms(_OWNER, self.hwm, self.hwm_bytes),
+                terms=make_agreement(_OWNER, self.hwm, self.hwm_bytes),
                 heartbeat=self.heartbeat,
                 keys=keys,
             )
@@ -159,9 +159,9 @@ class RemoteDataZMQ(Source):
             return inbox
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        life = life_of(self)
+        life = state_of(self)
         inbox = life.resource
-        if not isinstance(inbox, RemoteInbox):
+        if not isinstance(inbox, ReceivingSocket):
             inbox = self._open()
         begin = partial(_received, inbox, self.timeout)
         return self._kept(life.continued.take(stream, begin, type(self).__name__))
@@ -171,7 +171,7 @@ class RemoteDataZMQ(Source):
         yield from steps
 
 
-def _received(inbox: RemoteInbox, timeout: float | None) -> Iterator[Any]:
+def _received(inbox: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
     inbox.begin()
     since = time.monotonic()
     while True:

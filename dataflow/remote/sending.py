@@ -12,16 +12,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from dataflow.base import DataFlow, require_flow
+from dataflow.channel.batching_sender import BatchingSender, Stopped
+from dataflow.channel.protocols import ConsumerGone
 from dataflow.errors import ReceiverLost
 from dataflow.passes import known_length
 from dataflow.remote.addresses import check_address, check_open
+from dataflow.remote.agreement import HEARTBEAT, HWM_BYTES, check_heartbeat, check_seconds, make_agreement
+from dataflow.remote.connection import Connection
+from dataflow.remote.frame_encoder import FrameEncoder
 from dataflow.remote.keys import SENDER, load_keys
-from dataflow.remote.letters import Hello
-from dataflow.remote.link import Link
-from dataflow.remote.terms import HEARTBEAT, HWM_BYTES, check_heartbeat, check_seconds, make_terms
-from dataflow.remote.writing import FrameEncoder
-from dataflow.transport.channel import ConsumerGone
-from dataflow.transport.outbox import Outbox, Stopped
+from dataflow.remote.messages import Hello
 
 __all__ = ["send_dataflow_zmq"]
 
@@ -88,11 +88,11 @@ def send_dataflow_zmq(
     if timeout is not None:
         check_seconds(_OWNER, "timeout", timeout)
     where = f"{socket.gethostname()} (pid {os.getpid()})"
-    terms = make_terms(_OWNER, hwm, hwm_bytes)
+    terms = make_agreement(_OWNER, hwm, hwm_bytes)
     keys = None if curve is None else load_keys(curve, SENDER)
     # The pass begins before a socket is open: workers that the flow starts inherit none, and get to work at once.
     datapoints = iter(df)
-    link = Link(
+    connection = Connection(
         _OWNER,
         addr,
         bind=bind,
@@ -102,14 +102,14 @@ def send_dataflow_zmq(
         keys=keys,
     )
     try:
-        return _send(datapoints, link, encrypted=keys is not None)
+        return _send(datapoints, connection, encrypted=keys is not None)
     except ReceiverLost as lost:
         if not lost.closed:
             raise
         _LOG.info("%s", lost)
         return lost.taken
     finally:
-        link.close(_FLUSH)
+        connection.close(_FLUSH)
 
 
 class _ThisThread(threading.local):
@@ -125,19 +125,21 @@ def _source(where: str) -> str:
     return f"{where} {_here.token}"
 
 
-def _send(datapoints: Iterator[Any], link: Link, *, encrypted: bool) -> int:
-    window, most_bytes = link.wait_welcome()
-    outbox = Outbox(0, link, FrameEncoder(most_bytes, encrypted=encrypted), link.credit.line(0).allowance(window))
+def _send(datapoints: Iterator[Any], connection: Connection, *, encrypted: bool) -> int:
+    window, max_bytes = connection.wait_welcome()
+    sender = BatchingSender(
+        0, connection, FrameEncoder(max_bytes, encrypted=encrypted), connection.credit.line(0).quota(window)
+    )
     try:
-        outbox.put_all(datapoints)
-        link.wait_done()
+        sender.put_all(datapoints)
+        connection.wait_done()
     except (Stopped, ConsumerGone):
-        link.raise_lost()
+        connection.raise_lost()
         raise
     except Exception as error:
         with suppress(ConsumerGone):
-            outbox.failed(error, "")
+            sender.failed(error, "")
         raise
     finally:
-        outbox.close(_FLUSH)
-    return link.taken
+        sender.close(_FLUSH)
+    return connection.taken

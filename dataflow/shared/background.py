@@ -25,10 +25,10 @@ from dataflow.parameters import (
 )
 from dataflow.seeding import current_root, fresh_root, root_seed
 from dataflow.shared.arrays import SharedMem
-from dataflow.shared.bench import Bench, Call
 from dataflow.shared.layout import Layout, as_array, components_of, store
-from dataflow.shared.team import context_of
+from dataflow.shared.result_slots import Call, ResultSlots
 from dataflow.shared.timing import Profile, Statistics
+from dataflow.shared.worker_pool import context_of
 
 __all__ = ["BackgroundProc", "checked_arguments", "time_limit"]
 
@@ -115,7 +115,7 @@ class BackgroundProc(SharedMem):
         self._profile = Profile(self.owner, flag(self.owner, "profile", profile))
         self._layout = _agreed(self.owner, self._call, dtypes, shapes)
         self._sets = 0  # sets of workers started so far: each draws other numbers
-        self._bench: Bench | None = None  # None after shutdown, and with n_proc=0
+        self._result_slots: ResultSlots | None = None  # None after shutdown, and with n_proc=0
         self._finaliser: weakref.finalize[Any, Any] | None = None  # ends the bench when this object is collected
         self._is_shut_down = False  # asked only where there is no bench to tell
         self._start()
@@ -148,13 +148,13 @@ class BackgroundProc(SharedMem):
         limit = time_limit(self.owner, timeout)
         if self.n_proc == 0 and not self._is_shut_down:
             return self._in_place()
-        bench = self._bench
-        if bench is None:
+        result_slots = self._result_slots
+        if result_slots is None:
             raise DataFlowTerminated(f"{self.owner} was shut down. Call {self.restart} to start afresh")
         try:
-            return bench.take(limit)
+            return result_slots.take(limit)
         except BaseException:
-            if bench.failed and self._finaliser is not None:
+            if result_slots.failed and self._finaliser is not None:
                 # The failure holds the frames that it came through, this object among them; the bench is closed.
                 self._finaliser.detach()
             raise
@@ -168,11 +168,11 @@ class BackgroundProc(SharedMem):
         """Stop the processes. Idempotent; also happens when nothing refers to this object any more, and at exit."""
         self._is_shut_down = True
         with signals_deferred():
-            bench, self._bench = self._bench, None
+            result_slots, self._result_slots = self._result_slots, None
             if self._finaliser is not None:
                 self._finaliser.detach()
-            if bench is not None:
-                bench.close()
+            if result_slots is not None:
+                result_slots.close()
 
     close = shutdown
 
@@ -197,7 +197,7 @@ class BackgroundProc(SharedMem):
             root = current_root() if self._fixed_root is None else self._fixed_root
             self._sets += 1
             with signals_deferred():
-                self._bench = Bench(
+                self._result_slots = ResultSlots(
                     self._profile,
                     context_of(self.owner, self._context),
                     self._call,
@@ -209,7 +209,7 @@ class BackgroundProc(SharedMem):
                     copy=self._copy,
                     restart=self.restart,
                 )
-                self._finaliser = weakref.finalize(self, _close_dropped, self._bench)
+                self._finaliser = weakref.finalize(self, _close_dropped, self._result_slots)
         self._is_shut_down = False
 
     def _in_place(self) -> tuple[NDArray[Any], ...]:
@@ -221,9 +221,9 @@ class BackgroundProc(SharedMem):
         return result
 
 
-def _close_dropped(bench: Bench) -> None:
+def _close_dropped(result_slots: ResultSlots) -> None:
     with signals_deferred(later=True):
-        bench.close()
+        result_slots.close()
 
 
 def _agreed(owner: str, call: Callable[[], Any], dtypes: Any, shapes: Any) -> Layout:

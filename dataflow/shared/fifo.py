@@ -16,11 +16,11 @@ from dataflow.parameters import flag, function, keyword_arguments, positional_ar
 from dataflow.seeding import current_root, fresh_root, root_seed
 from dataflow.shared.arrays import SharedMem
 from dataflow.shared.background import time_limit
-from dataflow.shared.bench import Call
-from dataflow.shared.desk import CallSchedule, FunctionCall
+from dataflow.shared.job_scheduler import CallSchedule, FunctionCall
 from dataflow.shared.layout import Layout
-from dataflow.shared.team import context_of
+from dataflow.shared.result_slots import Call
 from dataflow.shared.timing import Profile, Statistics
+from dataflow.shared.worker_pool import context_of
 
 __all__ = ["SharedQ"]
 
@@ -92,7 +92,7 @@ class SharedQ(SharedMem):
         self._reuse = flag(name, "reuse", reuse)
         self._profile = Profile(name, flag(name, "profile", profile))
         self._num_jobs = 0  # started so far
-        self._desk, self._finaliser = self._open()
+        self._scheduler, self._finaliser = self._open()
 
     def startproc(
         self,
@@ -125,7 +125,7 @@ class SharedQ(SharedMem):
         task = FunctionCall(call, Layout.of("SharedQ.startproc", dtypes, shapes), shapes)
         root = current_root() if self._fixed_root is None else self._fixed_root
         self._num_jobs += 1
-        self._desk.start(
+        self._scheduler.start(
             task,
             context_of(type(self).__name__, self._context),
             (self._root if root is None else root, self._num_jobs),
@@ -148,14 +148,14 @@ class SharedQ(SharedMem):
             TimeoutError: The job was not done after `timeout` seconds. It goes on, and stays the next one.
             DataFlowTerminated: The queue was shut down meanwhile.
         """
-        return self._desk.take(time_limit(type(self).__name__, timeout))
+        return self._scheduler.take(time_limit(type(self).__name__, timeout))
 
     def reset(self) -> None:
         """Stop all processes and forget all jobs; the queue is empty then, and can be used again."""
         with signals_deferred():
-            old = self._desk
+            old = self._scheduler
             self._finaliser.detach()
-            self._desk, self._finaliser = self._open()
+            self._scheduler, self._finaliser = self._open()
             old.close()
 
     shutdown = close = reset
@@ -165,7 +165,7 @@ class SharedQ(SharedMem):
         return self._profile.statistics
 
     def __len__(self) -> int:
-        return len(self._desk)
+        return len(self._scheduler)
 
     def __bool__(self) -> bool:
         return True
@@ -179,10 +179,10 @@ class SharedQ(SharedMem):
         self.shutdown()
 
     def _open(self) -> tuple[CallSchedule, weakref.finalize[Any, Any]]:
-        desk = CallSchedule(self._profile, self.n_proc, self._reuse)
-        return desk, weakref.finalize(self, _close_dropped, desk)
+        scheduler = CallSchedule(self._profile, self.n_proc, self._reuse)
+        return scheduler, weakref.finalize(self, _close_dropped, scheduler)
 
 
-def _close_dropped(desk: CallSchedule) -> None:
+def _close_dropped(scheduler: CallSchedule) -> None:
     with signals_deferred(later=True):
-        desk.close()
+        scheduler.close()

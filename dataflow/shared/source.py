@@ -8,10 +8,10 @@ from multiprocessing.context import BaseContext
 from typing import Any, SupportsIndex
 
 from dataflow.keywords import hinting
-from dataflow.life import life_of
 from dataflow.seeding import Stream, derived, root_seed
 from dataflow.shared.background import BackgroundProc, checked_arguments, time_limit
 from dataflow.sources.source import Source
+from dataflow.state import state_of
 
 __all__ = ["BackgroundData"]
 
@@ -86,11 +86,11 @@ class BackgroundData(Source):
         return self.ordered or self.n_proc in {0, 1}
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return life_of(self).continued.take(stream, partial(self._results, stream), type(self).__name__)
+        return state_of(self).continued.take(stream, partial(self._results, stream), type(self).__name__)
 
     def reset_state(self) -> None:
         """Stop the processes, if there are any; the next pass starts new ones."""
-        life = life_of(self)
+        life = state_of(self)
         life.continued.drop()
         life.own(self, None)
 
@@ -100,7 +100,7 @@ class BackgroundData(Source):
             yield list(source.get(self.timeout))
 
     def _processes(self) -> _Processes:
-        life = life_of(self)
+        life = state_of(self)
         with life.lock:
             if not isinstance(life.resource, _Processes):
                 life.own(self, _Processes())
@@ -109,7 +109,7 @@ class BackgroundData(Source):
             return processes
 
     def _open(self, stream: Stream) -> BackgroundProc:
-        life = life_of(self)
+        life = state_of(self)
         words = self._df_words(stream, life.begun)  # new processes draw other numbers
         life.begun += 1
         return _Background(

@@ -58,7 +58,7 @@ class DataFromList(Source, RNGDataFlow):
         packed = flag(self, "packed", packed)
         self.lst: Sequence[Any] = _packed(lst) if packed else lst
         shuffle = self.shuffle = flag(self, "shuffle", shuffle)
-        self._df_draws = shuffle or self._df_adopted
+        self._df_draws = shuffle or self._df_user_written
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
@@ -126,6 +126,6 @@ def _cure(lst: Any) -> str | None:
 
 
 def _packed(lst: Sequence[Any]) -> Sequence[Any]:
-    from dataflow.transport.packed import PackedList  # and shared memory, which no other list needs
+    from dataflow.memory.packed_list import PackedList  # and shared memory, which no other list needs
 
     return PackedList(lst[k] for k in range(len(lst)))

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from dataflow.errors import LengthUnknown, SourceExhausted
-from dataflow.life import life_of
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
 from dataflow.sources.tables import cure_of
+from dataflow.state import state_of
 
 __all__ = ["DataFromGenerator", "DataFromIterable"]
 
@@ -34,7 +34,7 @@ class _Iterated(Source):
         if not isinstance(iterable, Iterator):
             return iter(iterable)
         begin = partial(self._remaining, iterable)
-        return life_of(self).continued.take(stream, begin, type(self).__name__)
+        return state_of(self).continued.take(stream, begin, type(self).__name__)
 
     def _remaining(self, iterator: Iterator[Any]) -> Iterator[Any]:
         read_before, self._touched = self._touched, True

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any, Final, final
 
 from dataflow.errors import TimeoutError
-from dataflow.life import life_of, terminated
 from dataflow.parameters import seconds
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
+from dataflow.state import state_of, terminated
 
 __all__ = ["DataFromQueue"]
 
@@ -75,10 +75,10 @@ class DataFromQueue(Source):
         return False
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return self._received(life_of(self).session)
+        return self._received(state_of(self).session)
 
     def _received(self, session: object) -> Iterator[Any]:
-        life = life_of(self)
+        life = state_of(self)
         while True:
             deadline = None if self.timeout is None else time.monotonic() + self.timeout
             while True:

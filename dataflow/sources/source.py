@@ -14,4 +14,4 @@ class Source(DataFlow):
 
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
-        return super()._df_inputs if self._df_adopted else ()
+        return super()._df_inputs if self._df_user_written else ()

@@ -13,9 +13,9 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow
 from dataflow.datapoint import HOLE, present
 from dataflow.failures import Budget
-from dataflow.life import life_of
 from dataflow.passes import known_length
 from dataflow.seeding import Rng, Stream, root_seed
+from dataflow.state import state_of
 from dataflow.transforms.applying import Applied, Asked, Place
 from dataflow.transforms.indexing import order_by_index
 from dataflow.transforms.mapping import MapData
@@ -104,7 +104,7 @@ class RandomMapData(MapData):
             return order_by_index(self, p, stream)  # what was dropped below keeps its position
         if not self.ds._df_endless:
             return self._numbered(p, p, stream)
-        return life_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), type(self).__name__)
+        return state_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), type(self).__name__)
 
     def _numbered(self, drawn_as: int, p: int, stream: Stream) -> Iterator[Any]:
         rng_at = partial(self._df_index_rngs(stream, None).of, drawn_as)

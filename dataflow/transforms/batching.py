@@ -14,10 +14,10 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import component, stack
 from dataflow.errors import LengthUnknown, ShapeMismatch
-from dataflow.life import life_of
 from dataflow.parameters import flag
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
+from dataflow.state import state_of
 from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
@@ -174,7 +174,7 @@ class BatchDataByShape(ProxyDataFlow):
         return len(self.ds) // self.batch_size
 
     def reset_state(self) -> None:
-        life_of(self).continued.forget()
+        state_of(self).continued.forget()
         super().reset_state()
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -183,7 +183,7 @@ class BatchDataByShape(ProxyDataFlow):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.remainder:
             return self._with_remainders(p, stream)
-        continued = life_of(self).continued
+        continued = state_of(self).continued
         gathering: _Gathering = continued.note(stream, _Gathering)
         gathering.p = p
         gathering.num_begun += 1

@@ -21,8 +21,8 @@ Description = dict[str, Any]
 """JSON: ``type`` and ``length`` of a node, its ``parameters`` as text, and the descriptions of its ``inputs``."""
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, np.dtype, type(None), type(Ellipsis))
-_MOST_ITEMS: Final = 32  # a longer list is data, not a parameter
-_MOST_TEXT: Final = 200
+_MAX_ITEMS: Final = 32  # a longer list is data, not a parameter
+_MAX_TEXT: Final = 200
 
 
 def described(df: DataFlow) -> Description:
@@ -42,7 +42,7 @@ def without_workers(df: DataFlow) -> DataFlow:
 
     A class of the user's with an ``__iter__`` of its own changes what comes out, so it represents itself.
     """
-    while not df._df_adopted and df._df_stands_for is not df:
+    while not df._df_user_written and df._df_stands_for is not df:
         df = df._df_stands_for
     return df
 
@@ -83,10 +83,10 @@ def _outline(value: Any) -> str:
         value = value.item()  # numpy writes its own scalars in one way or another
     if isinstance(value, _PLAIN):
         text = repr(value)
-        return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}… of {len(text)}"
-    if isinstance(value, list | tuple) and len(value) <= _MOST_ITEMS:
+        return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… of {len(text)}"
+    if isinstance(value, list | tuple) and len(value) <= _MAX_ITEMS:
         return f"[{', '.join(map(_outline, value))}]"
-    if isinstance(value, Mapping) and len(value) <= _MOST_ITEMS:
+    if isinstance(value, Mapping) and len(value) <= _MAX_ITEMS:
         items = (f"{_outline(key)}: {_outline(item)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
     if isinstance(value, partial):

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped
-from dataflow.life import life_of
 from dataflow.passes import picked_here, walk
 from dataflow.seeding import Stream
+from dataflow.state import state_of
 
 __all__ = [
     "Indexes",
@@ -59,7 +59,7 @@ def order_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of an addressable node that has no order of its own to follow; one that never ends goes on."""
     if not df._df_endless:
         return pass_by_index(df, p, stream)
-    return life_of(df).continued.take(stream, partial(_endless, df, stream), type(df).__name__)
+    return state_of(df).continued.take(stream, partial(_endless, df, stream), type(df).__name__)
 
 
 def _endless(df: DataFlow, stream: Stream) -> Iterator[Any]:
@@ -109,11 +109,11 @@ def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
         Dropped: There is a hole among them, so that `df`, which counts, cannot be addressed; or the user picks by
             index, and something below was dropped before, so that a loop gives another datapoint there.
     """
-    if picked_here() and any(life_of(node).has_dropped for node in walk(df, everywhere=True)):
+    if picked_here() and any(state_of(node).has_dropped for node in walk(df, everywhere=True)):
         raise _dropped_below(df)
     for dp in datapoints:
         if dp is HOLE:
-            life_of(df).has_dropped = True
+            state_of(df).has_dropped = True
             raise _dropped_below(df)
         yield dp
 

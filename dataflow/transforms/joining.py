@@ -32,7 +32,7 @@ class SeveralInputs(DataFlow):
 
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
-        return super()._df_inputs if self._df_adopted else self._df_flows
+        return super()._df_inputs if self._df_user_written else self._df_flows
 
     @property
     def _df_flows(self) -> Sequence[DataFlow]:

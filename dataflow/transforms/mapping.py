@@ -8,12 +8,12 @@ from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
-from dataflow.failures import Budget, Failure, budget_of, told
+from dataflow.failures import Budget, Failure, budget_of, failure_reporter
 from dataflow.keywords import hinting
-from dataflow.life import life_of
 from dataflow.parameters import function
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
+from dataflow.state import state_of
 from dataflow.tolerance import Tolerance
 from dataflow.transforms.applying import Applied, AppliedToComponent, Asked, Place
 
@@ -64,7 +64,7 @@ class MapData(ProxyDataFlow):
     @property
     def failures(self) -> list[Failure]:
         """The last 1,000 datapoints that were skipped here since the flow was reset."""
-        tolerance = life_of(self).tolerance
+        tolerance = state_of(self).tolerance
         return [] if tolerance is None else tolerance.failures
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
@@ -80,7 +80,7 @@ class MapData(ProxyDataFlow):
         return applied.over(self.ds._df_at(asked.noted(applied), stream))
 
     def _df_note_drop(self) -> None:
-        life_of(self).has_dropped = True
+        state_of(self).has_dropped = True
 
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
         """The function, ready for one pass, or for one answer to indexes."""
@@ -88,11 +88,11 @@ class MapData(ProxyDataFlow):
 
     def _df_tolerance(self) -> Tolerance | None:
         """What bears a failure here, and now; None where it is to be raised."""
-        above = told()
+        above = failure_reporter()
         budget = self.max_failures
         if not (budget if budget is not None or above is None else above.limit):
             return None
-        life = life_of(self)
+        life = state_of(self)
         with life.lock:
             # A flow that is run in the consumer (num_proc=0) may be run by another the next time.
             if life.tolerance is None or life.tolerance.above is not above:

@@ -14,10 +14,10 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE
 from dataflow.errors import EmptyPass, LengthUnknown, NotReentrant
 from dataflow.keywords import hinting
-from dataflow.life import life_of
 from dataflow.parameters import flag, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
+from dataflow.state import state_of
 from dataflow.transforms.arguments import at_least_one, endless_input
 from dataflow.transforms.indexing import Indexes, none_dropped, onwards
 
@@ -83,13 +83,13 @@ class RepeatedData(ProxyDataFlow):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         self._warn_if_useless()
         if self.num == -1:
-            return life_of(self).continued.take(stream, partial(self._endless, stream), type(self).__name__)
+            return state_of(self).continued.take(stream, partial(self._endless, stream), type(self).__name__)
         passes = range(p * self.num, (p + 1) * self.num)
         return chain.from_iterable(map(self.ds._df_run_pass, passes, repeat(stream)))
 
     def _warn_if_useless(self) -> None:
         """Say in the log, once, that the input repeats itself already because it is not strict."""
-        life = life_of(self)
+        life = state_of(self)
         if life.warned:
             return
         life.warned = True
@@ -153,7 +153,7 @@ class _Place:
 
     def __init__(self) -> None:
         self.next: int | None = None  # the index behind the last datapoint given; None while nothing was dropped
-        self.ticket: object = None  # of the iteration that was begun last
+        self.generation: object = None  # of the iteration that was begun last
 
 
 class FixedSizeData(ProxyDataFlow):
@@ -220,8 +220,8 @@ class FixedSizeData(ProxyDataFlow):
         elif self.keep_state and self.ds._df_endless and self.ds._df_continues:
             datapoints = self.ds._df_run_pass(p, stream)  # which goes on where it stopped
         elif self.keep_state:
-            begin_anew = partial(passes_on, self.ds, stream)
-            datapoints = life_of(self).continued.take(stream, begin_anew, type(self).__name__)
+            begin_again = partial(passes_on, self.ds, stream)
+            datapoints = state_of(self).continued.take(stream, begin_again, type(self).__name__)
         else:
             datapoints = passes_on(self.ds, stream, p * (-(-self._size // n) if n else self._size))
         return islice(chain(datapoints, self._ended()), self._size)
@@ -238,11 +238,11 @@ class FixedSizeData(ProxyDataFlow):
 
     def _behind(self, begin: int, most: int, stream: Stream) -> Iterator[Any]:
         """The same; from the first hole on, of this pass or an earlier one, a pass begins behind the last datapoint."""
-        place = life_of(self).continued.note(stream, _Place)
-        ticket = place.ticket = object()
-        return self._counted(begin if place.next is None else place.next, most, stream, place, ticket)
+        place = state_of(self).continued.note(stream, _Place)
+        generation = place.generation = object()
+        return self._counted(begin if place.next is None else place.next, most, stream, place, generation)
 
-    def _counted(self, begin: int, most: int, stream: Stream, place: _Place, ticket: object) -> Iterator[Any]:
+    def _counted(self, begin: int, most: int, stream: Stream, place: _Place, generation: object) -> Iterator[Any]:
         holes = 0
         has_dropped = place.next is not None
         for index, dp in enumerate(self.ds._df_at(onwards(begin, self._size), stream), start=begin + 1):
@@ -253,7 +253,7 @@ class FixedSizeData(ProxyDataFlow):
                 continue
             holes = 0
             if has_dropped:
-                if place.ticket is not ticket:
+                if place.generation is not generation:
                     raise NotReentrant(
                         f"a later iteration of {type(self).__name__} took over; it can serve one at a time, because a "
                         "map below drops datapoints, so that a pass goes on where the last one stopped. Make one flow "

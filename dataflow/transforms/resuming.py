@@ -9,9 +9,9 @@ from typing import Any, Final
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
 from dataflow.errors import NotReproducible, StateMismatch
-from dataflow.life import life_of
 from dataflow.passes import known_length, root_stream, walk
 from dataflow.seeding import Stream, current_root
+from dataflow.state import state_of
 from dataflow.transforms.fingerprints import described, difference
 from dataflow.transforms.indexing import consecutive, onwards
 
@@ -68,7 +68,7 @@ class ResumableData(ProxyDataFlow):
 
         If there are several iterations, it is the place of the one begun last.
         """
-        life = life_of(self)
+        life = state_of(self)
         mark = life.bookmark or _Bookmark(life.passes, 0, life.root())
         p, offset = mark.p, mark.offset
         n = known_length(self)
@@ -100,7 +100,7 @@ class ResumableData(ProxyDataFlow):
                 f"the state was saved with the seed {root}, but this program has called "
                 f"dataflow.seed({current_root()}). Leave out the call, or use the same number"
             )
-        life = life_of(self)
+        life = state_of(self)
         life.entropy, life.fixed = root, True
         life.passes = state["pass"]
         life.bookmark = _Bookmark(state["pass"], state["offset"], root, loaded=True)
@@ -108,7 +108,7 @@ class ResumableData(ProxyDataFlow):
     # -- the node ------------------------------------------------------------------------------------------------------
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        life = life_of(self)
+        life = state_of(self)
         if stream != root_stream(self) or p >= life.passes:
             raise TypeError("ResumableData stands outermost: it counts what the loop receives, so put nothing above it")
         loaded: _Bookmark | None = life.bookmark
@@ -128,7 +128,7 @@ class ResumableData(ProxyDataFlow):
             yield first
             del first  # not kept through the pass
         else:
-            life_of(self).passes = max(life_of(self).passes, p + 2)
+            state_of(self).passes = max(state_of(self).passes, p + 2)
             datapoints = self._counted(mark, stream)
         yield from datapoints
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.keywords import hinting
-from dataflow.life import life_of
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.state import state_of
 from dataflow.transforms.arguments import at_least_one, require_addressable, require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
 from dataflow.transforms.repeating import passes_on
@@ -133,7 +133,7 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
         return DataFlow._df_at(self, blocks, stream)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return life_of(self).continued.take(stream, partial(self._shuffled, stream), type(self).__name__)
+        return state_of(self).continued.take(stream, partial(self._shuffled, stream), type(self).__name__)
 
     def _shuffled(self, stream: Stream) -> Iterator[Any]:
         generator = rng(self._df_words(stream, 0))

@@ -16,7 +16,7 @@ import signal
 import threading
 
 from dataflow.descriptors import Descriptor
-from dataflow.scratch import sweep
+from dataflow.temporary import sweep
 
 __all__ = ["hold_on"]
 

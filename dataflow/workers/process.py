@@ -25,9 +25,9 @@ import numpy as np
 from dataflow.descriptors import Descriptor, handing_over, pipe
 from dataflow.interrupts import signals_deferred
 from dataflow.pickling import main_importable
-from dataflow.scratch import adopt_prefix, new_prefix, remove_left
+from dataflow.temporary import adopt_prefix, new_prefix, remove_left
 from dataflow.workers.allocation import keep_freed_memory
-from dataflow.workers.death import NO_GUARD
+from dataflow.workers.exit_reasons import NO_GUARD
 from dataflow.workers.lifeline import hold_on
 from dataflow.workers.place import WorkerInfo, entering
 

@@ -18,7 +18,7 @@ from collections import defaultdict
 import pytest
 
 import dataflow
-from dataflow.distributed.staff import Actors
+from dataflow.distributed.actor_setup import Actors
 from tests.distributed.fake_cluster import FakeCluster
 from tests.support import leaks
 from tests.support.waits import LIMIT, wait_until
@@ -120,10 +120,12 @@ def run_apart(session):
             for report in map(json.loads, lines):
                 found[report["nodeid"]].append(report)
         with open(output) as text:
-            told = text.read()
+            failure_reporter = text.read()
     missing = [name for name in names if name not in found]
     if missing:
-        pytest.exit(f"the session with Ray ended with code {child.returncode} before {missing[0]}:\n{told}", 1)
+        pytest.exit(
+            f"the session with Ray ended with code {child.returncode} before {missing[0]}:\n{failure_reporter}", 1
+        )
     return found
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dataflow.transport.credit import Credit, Window
-from dataflow.transport.messages import Kind
-from dataflow.transport.outbox import Outbox
+from dataflow.channel.batching_sender import BatchingSender
+from dataflow.channel.flow_control import Credit, Window
+from dataflow.channel.messages import Kind
 
 __all__ = ["Drafts"]
 
@@ -21,7 +21,7 @@ class Drafts:
     def __init__(self, encoder):
         self.bodies, self.addresses, self.kept = [], [], []
         self._encoder = encoder
-        self._outbox = Outbox(0, self, encoder, Credit(1, shared=False).line(0).allowance(Window(1000)))
+        self._outbox = BatchingSender(0, self, encoder, Credit(1, shared=False).line(0).quota(Window(1000)))
         self._outbox.rehearse()
 
     def put(self, *, keep):

@@ -6,8 +6,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, Threa
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from dataflow.distributed.actor import WorkerActor
 from dataflow.distributed.cluster import ActorLost
-from dataflow.distributed.station import Station
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Fate:
     starts: bool = True
 
 
-class FakeStation(Station):
-    def prepare(self, service):
-        return replace(service, reseed=False, threads=None)  # the process is the test's
+class FakeStation(WorkerActor):
+    def prepare(self, spec):
+        return replace(spec, reseed=False, threads=None)  # the process is the test's
 
 
 class FakeActor:
@@ -84,7 +84,7 @@ class FakeActor:
 
     def put_to_rest(self):
         self.station.stop()  # as soon as the work has begun
-        self.station._service.port.close()
+        self.station._spec.port.close()
 
 
 class FakeCluster:
@@ -94,7 +94,7 @@ class FakeCluster:
         self.fates = list(fates)
         self.actors = []
         self.options = []
-        self.most_pending = 0  # replies asked for and not fetched, of one actor
+        self.max_pending = 0  # replies asked for and not fetched, of one actor
         self.is_down = False
         self.lock = threading.Lock()
 
@@ -113,7 +113,7 @@ class FakeCluster:
         packed = pickle.dumps(args)
         if method == "reply":
             actor.pending += 1
-            self.most_pending = max(self.most_pending, actor.pending)
+            self.max_pending = max(self.max_pending, actor.pending)
         if actor.dead:
             reference.set_exception(ActorLost("it is dead"))
         else:

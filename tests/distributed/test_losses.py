@@ -24,10 +24,10 @@ from dataflow import (
     WorkerDied,
     WorkerError,
 )
+from dataflow.channel.messages import Kind
 from dataflow.distributed import cluster as rays
-from dataflow.distributed.station import Shelf
+from dataflow.distributed.actor import ReplyBuffer
 from dataflow.errors import WorkerTraceback
-from dataflow.transport.messages import Kind
 from tests.distributed.fake_cluster import Fate
 from tests.support.fakes import Forever, Numbers
 from tests.support.faults import OneWay, TwoArguments, deadline, raise_unicode_error
@@ -63,13 +63,13 @@ def remote(ds, num=1, **more):
 def test_an_actor_whose_work_ends_without_a_word_is_lost(fake, monkeypatch):
     """It would give empty replies for ever, and at once."""
 
-    def send(shelf, message):
+    def send(replies, message):
         if message.kind is not Kind.HELLO:
             raise MemoryError("no room for last words")
-        hello(shelf, message)
+        hello(replies, message)
 
-    hello = Shelf.send
-    monkeypatch.setattr(Shelf, "send", send)
+    hello = ReplyBuffer.send
+    monkeypatch.setattr(ReplyBuffer, "send", send)
     with deadline(LIMIT), remote(listed(10)) as df, pytest.raises(WorkerDied, match="no room for last words"):
         list(df)
 
@@ -179,11 +179,11 @@ def test_a_cluster_that_is_shut_down_under_us_is_reported(fake):
 def test_an_actor_for_which_there_is_no_room_is_reported_with_what_it_asks_for(fake):
     fake.fates = [Fate(), Fate(starts=False)]
     options = {"num_cpus": 3, "resources": {"disk": 1}}
-    told = (
+    failure_reporter = (
         r"worker 1 of 2 of RayRunner has not started within 0\.1 seconds\. "
         r"It asks for CPU 3, disk 1; free in the cluster: CPU 0\.5\. Start fewer"
     )
-    with pytest.raises(dataflow.TimeoutError, match=told), deadline(LIMIT):
+    with pytest.raises(dataflow.TimeoutError, match=failure_reporter), deadline(LIMIT):
         list(remote(Endless(), 2, actor_options=options, start_timeout=0.1))
     assert all(actor.killed for actor in fake.actors)
 

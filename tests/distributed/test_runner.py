@@ -325,7 +325,7 @@ def test_two_replies_are_asked_for_and_the_worker_runs_ahead_of_them(fake, hwm):
         for _ in itertools.islice(df, 200):
             pass
         wait_until(lambda: Counted.made >= 200 + hwm, LIMIT, "the worker does not run ahead")
-    assert fake.most_pending == 2
+    assert fake.max_pending == 2
 
 
 @pytest.mark.parametrize("hwm", [0, 1, 5, 50])

@@ -17,14 +17,14 @@ from pathlib import Path
 import msgpack
 
 from dataflow.formats.checksums import checksum
-from dataflow.formats.packing import Code
 from dataflow.formats.records import RecordDecoder
-from dataflow.remote.reading import FrameReader
+from dataflow.remote.frame_decoder import FrameReader
+from dataflow.serial.packing import Code
 
 TIMEOUT = 300.0
 STACK_BYTES = 512 << 10
 MUCH_BYTES = 256 << 20  # of addresses, whether they are touched or not
-MOST_BYTES = 8 << 30  # what the program may take before the system refuses it
+MAX_BYTES = 8 << 30  # what the program may take before the system refuses it
 HEADER = struct.Struct("<BBHIQI")
 
 
@@ -48,7 +48,7 @@ def nested(code, levels, inner=b"\x90"):
     return data
 
 
-def claims(num_bytes):
+def ownership(num_bytes):
     """Lists in lists, each of which claims what all the bytes could hold."""
     data = (b"\xdd" + (num_bytes // 2).to_bytes(4, "big")) * 1000
     return data + bytes(num_bytes - len(data))
@@ -102,12 +102,12 @@ SKELETONS = {
     "a tuple with something behind it": (nested(Code.TUPLE, 50, b"\x90\x90"), b""),
     "a set of lists": (extension(Code.SET, []), b""),
     "claimed lengths": (b"\xdd\xff\xff\xff\xff" * 1000, b""),
-    "claims of what could be there": (claims(1 << 18), b""),
-    "claims in a tuple": (nested(Code.TUPLE, 1, claims(1 << 18)), b""),
-    "claims in deep tuples": (nested(Code.TUPLE, 50, claims(1 << 18)), b""),
+    "claims of what could be there": (ownership(1 << 18), b""),
+    "claims in a tuple": (nested(Code.TUPLE, 1, ownership(1 << 18)), b""),
+    "claims in deep tuples": (nested(Code.TUPLE, 50, ownership(1 << 18)), b""),
     "claims at every level": (claims_at_every_level(80, 1 << 18), b""),
-    "claims in a number": (msgpack.packb([msgpack.ExtType(Code.SCALAR, claims(1 << 18))]), b""),
-    "claims in an array": (msgpack.packb([msgpack.ExtType(Code.ARRAY, claims(1 << 18))]), b""),
+    "claims in a number": (msgpack.packb([msgpack.ExtType(Code.SCALAR, ownership(1 << 18))]), b""),
+    "claims in an array": (msgpack.packb([msgpack.ExtType(Code.ARRAY, ownership(1 << 18))]), b""),
     "something behind it": (b"\x91" + msgpack.packb(bytes(2000)) + b"\x01", b""),
     "bytes too few": (extension(Code.ARRAY, "<f8", [2], "C"), bytes(15)),
     "a complex number cut off": (msgpack.packb([msgpack.ExtType(Code.COMPLEX, b"123")]), b""),
@@ -197,7 +197,7 @@ def peak_bytes():
 
 
 def main(reader):
-    limit = peak_bytes() + MOST_BYTES
+    limit = peak_bytes() + MAX_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     verdicts = {}
 

@@ -29,8 +29,8 @@ from dataflow import (
     WorkerDied,
     worker_info,
 )
-from dataflow.life import life_of
-from dataflow.parallel.engine import Engine
+from dataflow.engine.engine import Engine
+from dataflow.state import state_of
 from dataflow.workers.process import ProcessWorker
 from tests.support.faults import deadline, hold_the_interpreter
 from tests.support.stacks import is_inside
@@ -502,7 +502,7 @@ class Tidy(DataFlow):
 @pytest.mark.parametrize("num", [1, 3])
 @both
 def test_finally_runs_in_a_worker_when_the_runner_is_closed(make, num, tmp_path, monkeypatch):
-    monkeypatch.setattr("dataflow.workers.crew._GRACE", LIMIT)  # here, and in what is forked from here
+    monkeypatch.setattr("dataflow.workers.pool._GRACE", LIMIT)  # here, and in what is forked from here
     flow = Tidy(str(tmp_path / "note"))
     runner = make(flow, 1, context="fork")
     if num == 3:
@@ -682,8 +682,8 @@ def test_a_failing_start_stops_the_workers_that_were_started_before(make, monkey
 
 @both
 def test_a_consumer_that_cannot_open_its_end_stops_its_workers(make, monkeypatch):
-    from dataflow.transport.queues import PipeChannel
-    from dataflow.transport.sockets import SocketChannel
+    from dataflow.channel.local import PipeChannel
+    from dataflow.channel.zeromq import SocketChannel
 
     def fail(self):
         raise OSError(24, "Too many open files")
@@ -755,7 +755,7 @@ def test_an_interrupt_while_the_consumer_waits_costs_nothing(make, interrupt_nex
         for k in range(6):
             os.write(ask, b".")
             assert next(iter(runner)) == [k]  # and nothing more comes
-            interrupt_next(life_of(runner).resource._receiver, "wait", lambda timeout, watched: (LIMIT, watched))
+            interrupt_next(state_of(runner).resource._receiver, "wait", lambda timeout, watched: (LIMIT, watched))
             with pytest.raises(Interrupted):
                 next(iter(runner))
         os.write(ask, b"." * 100)  # it need not be killed
@@ -765,7 +765,7 @@ def test_an_interrupt_while_the_consumer_waits_costs_nothing(make, interrupt_nex
 
 @both
 def test_an_interrupt_between_taking_a_message_and_giving_it_out_ends_the_run(make, monkeypatch):
-    from dataflow.transport.decoding import ArrayDecoder
+    from dataflow.codec.decoder import ArrayDecoder
 
     def interrupted(self, worker, body):
         raise KeyboardInterrupt
@@ -792,13 +792,13 @@ def test_a_second_interrupt_while_the_workers_are_given_time_leaves_none_of_them
             os.write(asleep, b".")  # from here on, no request to stop is heard
             time.sleep(2 * LIMIT)
 
-    monkeypatch.setattr("dataflow.workers.crew._GRACE", LIMIT)
+    monkeypatch.setattr("dataflow.workers.pool._GRACE", LIMIT)
     before = descendants()
-    told, asleep = os.pipe()
+    failure_reporter, asleep = os.pipe()
     runner = make(Sleeper(), 2, context="fork")
     next(iter(runner))
-    assert os.read(told, 1) + os.read(told, 1) == b".."
-    os.close(told)
+    assert os.read(failure_reporter, 1) + os.read(failure_reporter, 1) == b".."
+    os.close(failure_reporter)
     os.close(asleep)
     interrupt_next(ProcessWorker, "join")
     with pytest.raises(Interrupted):

@@ -23,9 +23,9 @@ from tests.support.faults import (
     WhenAllAreStopped,
     check_unbroken,
     deadline,
+    failure_reporter,
     processes_of,
     struck,
-    told,
 )
 from tests.support.waits import LIMIT, wait_until
 
@@ -97,7 +97,7 @@ def cases() -> list[Any]:
 def check_error(case: Case, error: BaseException) -> None:
     fault = case.fault
     assert type(error) is fault.expected
-    text = told(error)
+    text = failure_reporter(error)
     for expected in (f"worker {case.num - 1} of {case.num}" if not fault.is_lateness else "worker 0", *fault.texts):
         assert expected in text or expected.replace(" of ", ": ") in text, f"{expected!r} is not in {text!r}"
     for name, value in fault.attributes:

@@ -21,7 +21,7 @@ from dataflow import (
     RepeatedData,
     WorkerDied,
 )
-from dataflow.life import life_of
+from dataflow.state import state_of
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT, wait_until
 
@@ -68,7 +68,7 @@ class Generated(DataFlow):
 
 def workers_of(df):
     df = df.ds if isinstance(df, MultiProcessMapAndBatchData) else df
-    return life_of(df).resource._crew.workers
+    return state_of(df).resource._pool.workers
 
 
 def has_ended(worker):

@@ -29,8 +29,8 @@ from dataflow import (
     RepeatedDataPoint,
     WorkerDied,
 )
-from dataflow.transport.arena import ArenaWriter
-from dataflow.transport.encoding import ArrayEncoder
+from dataflow.codec.encoder import ArrayEncoder
+from dataflow.memory.arena import ArenaWriter
 from tests.support.fakes import PROCESS_KINDS
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT
@@ -324,7 +324,7 @@ def test_where_the_counts_look_odd_everything_is_copied_and_right(kind, monkeypa
     class Odd:
         getrefcount = staticmethod(lambda value: 3)
 
-    monkeypatch.setattr("dataflow.transport.encoding.sys", Odd)
+    monkeypatch.setattr("dataflow.codec.encoder.sys", Odd)
     assert corrupt(kind, "the array", 500) == 0
     assert copies[0] >= 500 and copies[1] == 0
 
@@ -569,7 +569,7 @@ def test_a_worker_that_is_killed_while_it_writes_a_block_tears_nothing(kind, whe
                 os.kill(os.getpid(), signal.SIGKILL)
             self.array[key] = value
 
-    monkeypatch.setattr("dataflow.transport.arena._SHORT", 0)  # every copy is numpy's
+    monkeypatch.setattr("dataflow.memory.arena._SHORT", 0)  # every copy is numpy's
     monkeypatch.setattr(ArenaWriter, "view", lambda *arguments: Killing(view(*arguments)))
     monkeypatch.setattr(ArrayEncoder, "calibrate", lambda encoder, run: None)
     with moved(kind, Flow(images, 1000)) as df:

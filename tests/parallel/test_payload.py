@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dataflow import NotPicklable, ProxyDataFlow
-from dataflow.parallel.jobs import Produce
+from dataflow.engine.jobs import Produce
 from dataflow.parallel.payload import FlowPayload
 from dataflow.seeding import Stream
 from tests.support.fakes import Numbers, runner

@@ -24,9 +24,9 @@ from dataflow import (
     WorkerDied,
     worker_info,
 )
-from dataflow.life import life_of
-from dataflow.parallel.tasking import WholePasses
-from dataflow.transport.blocks import divided
+from dataflow.engine.task_jobs import WholePasses
+from dataflow.memory.blocks import divided
+from dataflow.state import state_of
 from tests.support.fakes import METHODS, Forever, Numbers, runner
 from tests.support.faults import deadline, processes_of
 from tests.support.waits import LIMIT, wait_until
@@ -44,10 +44,10 @@ def changed(dp):
 def blocks_in_use(df):
     """Of the arena of tasks, and of those of the workers: how many blocks are not free."""
     gc.collect()
-    engine = life_of(df).resource
-    tray, codec = engine._plan.desk.tray, engine._plan.codec
-    memories = [tray._writer._writer._memory, *(reader._memory for reader in codec._readers)]
-    limits = [tray._budget.limit, *(codec.budget.limit for _ in codec._readers)]
+    engine = state_of(df).resource
+    task_queue, codec = engine._plan.schedule.task_queue, engine._plan.codec
+    memories = [task_queue._writer._writer._memory, *(reader._memory for reader in codec._readers)]
+    limits = [task_queue._budget.limit, *(codec.budget.limit for _ in codec._readers)]
     counts = []
     for memory, limit in zip(memories, limits, strict=True):
         classes, _ = divided(limit)
@@ -311,7 +311,7 @@ def test_a_thread_that_ends_late_does_not_close_what_its_successor_has_opened(mo
 
     has_served, has_closed = threading.Event(), threading.Event()
     monkeypatch.setattr(WholePasses, "close", slow)
-    monkeypatch.setattr("dataflow.workers.crew._GRACE", 0.01)
+    monkeypatch.setattr("dataflow.workers.pool._GRACE", 0.01)
     with MultiThreadRunner(File, 5, 1, strict=True, timeout=LIMIT, max_restarts=1) as df, deadline(LIMIT):
         assert list(df) == [[k] for k in range(10)]  # made by the successor, from the fourth on
         has_served.set()

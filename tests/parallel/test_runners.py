@@ -30,7 +30,7 @@ from dataflow import (
     ShardData,
     worker_info,
 )
-from dataflow.parallel.engine import Engine
+from dataflow.engine.engine import Engine
 from tests.support.fakes import KINDS, METHODS, PROCESS_KINDS, Calls, Draws, Forever, Numbers, every_runner, runner
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until

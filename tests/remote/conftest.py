@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from dataflow.remote.link import Link
+from dataflow.remote.connection import Connection
 
 FIXED = range(20_000, 30_000)  # ports that the system gives to nobody who lets it choose
 
@@ -28,7 +28,7 @@ def patience(monkeypatch):
     """Sets how many seconds senders wait until they are welcome, and how many for every word after that."""
 
     def patient(*, welcome, word):
-        real = Link.wait_welcome
+        real = Connection.wait_welcome
 
         def wait_welcome(self):
             self._timeout = welcome
@@ -36,6 +36,6 @@ def patience(monkeypatch):
             self._timeout = word
             return found
 
-        monkeypatch.setattr(Link, "wait_welcome", wait_welcome)
+        monkeypatch.setattr(Connection, "wait_welcome", wait_welcome)
 
     return patient

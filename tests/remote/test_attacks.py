@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dataflow import RemoteDataZMQ, SenderLost
-from dataflow.remote.letters import Letter, LetterKind, pack
+from dataflow.remote.messages import PeerMessage, PeerMessageKind, pack
 from tests.support.senders import LOOPBACK, Sending, Stranger, numbers
 from tests.support.waits import LIMIT, wait_until
 
@@ -35,17 +35,17 @@ def knocking(stranger):
 
 
 def as_if_it_were_known(stranger):
-    for kind in LetterKind:
+    for kind in PeerMessageKind:
         stranger.say(kind, 5, 5, [msgpack.packb(NUMPY), EVIL])
 
 
 def with_a_broken_hello(stranger):
     for body in ([], [b""], [EVIL], [msgpack.packb(NUMPY)], [b"\xdd\xff\xff\xff\xff"], [bytes(10**6)]):
-        stranger.say(LetterKind.HELLO, body=body)
+        stranger.say(PeerMessageKind.HELLO, body=body)
 
 
 def cut_off(stranger):
-    for head in (pack(Letter(LetterKind.DATA))[0], pack(Letter(LetterKind.HELLO))[0]):
+    for head in (pack(PeerMessage(PeerMessageKind.DATA))[0], pack(PeerMessage(PeerMessageKind.HELLO))[0]):
         for end in range(0, len(head), 7):
             stranger.write([head[:end]])
 
@@ -74,7 +74,7 @@ def serve(df, n=100):
 
 def look(df):
     """Make the receiver take what has come, without a datapoint."""
-    inbox = df._df_life.resource
+    inbox = df._df_state.resource
     assert list(inbox.chunk()) == []
 
 
@@ -87,7 +87,7 @@ def test_letters_of_a_stranger_are_refused_and_logged_once(attack, df, caplog):
         serve(df)
         ATTACKS[attack](stranger)
         serve(df)
-    refused = [record for record in caplog.records if record.name == "dataflow.remote.inbox"]
+    refused = [record for record in caplog.records if record.name == "dataflow.remote.receiving_socket"]
     assert len(refused) == 1
     assert refused[0].levelno == logging.WARNING
 
@@ -105,12 +105,12 @@ def test_letters_of_a_stranger_are_refused_and_logged_once(attack, df, caplog):
 )
 def test_a_stranger_that_says_hello_and_then_nonsense_gives_up_its_seat(frames, df, caplog):
     iter(df)
-    df._df_life.resource.begin()
+    df._df_state.resource.begin()
     with Stranger(df.addresses[0]) as stranger:
         stranger.join(lambda: look(df))
-        stranger.say(LetterKind.DATA, 0, 1, frames)
+        stranger.say(PeerMessageKind.DATA, 0, 1, frames)
         answer = stranger.answer(lambda: look(df))
-        assert answer.kind is LetterKind.BYE
+        assert answer.kind is PeerMessageKind.BYE
         assert "no datapoints" in answer.text
         serve(df)
     assert is_refused(caplog)
@@ -119,7 +119,7 @@ def test_a_stranger_that_says_hello_and_then_nonsense_gives_up_its_seat(frames, 
 def test_frames_of_an_earlier_run_are_refused(df, caplog):
     with Stranger(df.addresses[0]) as stranger:
         iter(df)
-        df._df_life.resource.begin()
+        df._df_state.resource.begin()
         stranger.join(lambda: look(df))
         address = df.addresses[0]
         df.close()
@@ -128,8 +128,8 @@ def test_frames_of_an_earlier_run_are_refused(df, caplog):
 
             def answered():
                 # Said again and again: what is written to a connection before its end is noticed goes with it.
-                stranger.say(LetterKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-                list(again._df_life.resource.chunk())
+                stranger.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
+                list(again._df_state.resource.chunk())
                 return stranger.socket.poll(10) and stranger.answer().text
 
             texts = []
@@ -140,16 +140,16 @@ def test_frames_of_an_earlier_run_are_refused(df, caplog):
 
 def test_a_stranger_that_knows_a_sender_cannot_speak_for_it(df):
     iter(df)
-    df._df_life.resource.begin()
+    df._df_state.resource.begin()
     with Stranger(df.addresses[0]) as honest, Stranger(df.addresses[0]) as thief:
         honest.join(lambda: look(df))
         thief.run = honest.run
-        thief.say(LetterKind.DATA, 0, 1, [b"\x91\x91\x66", b""])
-        thief.say(LetterKind.END, 0)
+        thief.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x66", b""])
+        thief.say(PeerMessageKind.END, 0)
         thief.hello()
-        assert thief.answer(lambda: look(df)).kind is LetterKind.WAIT
-        honest.say(LetterKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-        honest.say(LetterKind.END, 1)
+        assert thief.answer(lambda: look(df)).kind is PeerMessageKind.WAIT
+        honest.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
+        honest.say(PeerMessageKind.END, 1)
         assert list(df) == [[1]]
 
 
@@ -166,11 +166,11 @@ def test_a_sender_that_comes_and_goes_without_a_word_changes_nothing(df):
 
 def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing(df):
     iter(df)
-    df._df_life.resource.begin()
+    df._df_state.resource.begin()
     with Stranger(df.addresses[0]) as sender:
         sender.join(lambda: look(df))
-        sender.say(LetterKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-        sender.say(LetterKind.END, 5)
+        sender.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
+        sender.say(PeerMessageKind.END, 5)
         with pytest.raises(SenderLost, match="it has sent 5 datapoints, so 4 are missing") as lost:
             list(df)
         assert lost.value.received == 1
@@ -178,10 +178,10 @@ def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing(df
 
 def test_a_gap_between_datapoints_is_an_error(df):
     iter(df)
-    df._df_life.resource.begin()
+    df._df_state.resource.begin()
     with Stranger(df.addresses[0]) as sender:
         sender.join(lambda: look(df))
-        sender.say(LetterKind.DATA, 3, 1, [b"\x91\x91\x01", b""])
+        sender.say(PeerMessageKind.DATA, 3, 1, [b"\x91\x91\x01", b""])
         with pytest.raises(SenderLost, match="so 3 are missing"):
             list(df)
 
@@ -209,7 +209,7 @@ def bombarded():
 
 
 FRAMES = st.binary(max_size=60) | st.builds(
-    lambda kind, body: pack(Letter(kind, body=[body]))[0], st.sampled_from(LetterKind), st.binary()
+    lambda kind, body: pack(PeerMessage(kind, body=[body]))[0], st.sampled_from(PeerMessageKind), st.binary()
 )
 
 
@@ -219,7 +219,7 @@ def test_no_bytes_at_all_harm_the_receiver(messages, bombarded):
     df, stranger = bombarded
     for frames in messages:
         stranger.write(frames)
-    inbox = df._df_life.resource
+    inbox = df._df_state.resource
     for _ in messages:
         assert list(inbox.chunk()) == []
     assert inbox.usable

@@ -9,7 +9,7 @@ import pytest
 
 from dataflow import DataFlow, RemoteDataZMQ
 from dataflow.__main__ import main
-from dataflow.remote.named import flow_named
+from dataflow.remote.flow_argument import flow_named
 from tests.support.senders import LOOPBACK, ROOT
 from tests.support.waits import LIMIT
 

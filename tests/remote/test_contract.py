@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from dataflow import DataFromList, ReceiverLost, RemoteDataZMQ, TimeoutError, send_dataflow_zmq
-from dataflow.life import life_of
+from dataflow.state import state_of
 from tests.support.contract import check_node
 from tests.support.senders import LOOPBACK
 from tests.support.waits import LIMIT
@@ -18,13 +18,13 @@ class Fed(RemoteDataZMQ):
 
     def reset_state(self):
         super().reset_state()
-        if life_of(self).shown == 0:
-            life_of(self).shown = 1
+        if state_of(self).shown == 0:
+            state_of(self).shown = 1
             threading.Thread(target=send_for_ever, args=(self.addresses[0], weakref.ref(self)), daemon=True).start()
 
     def close(self):
         super().close()
-        life_of(self).shown = 0
+        state_of(self).shown = 0
 
 
 def send_for_ever(address, receiver):

@@ -8,7 +8,8 @@ import pytest
 import zmq
 
 from dataflow import DataFlowTerminated, RemoteDataZMQ, TimeoutError, send_dataflow_zmq
-from dataflow.remote import inbox, link
+from dataflow.remote import connection
+from dataflow.remote import receiving_socket as inbox
 from tests.support.senders import LOOPBACK, Sending, numbers
 from tests.support.waits import LIMIT, wait_until
 
@@ -28,7 +29,7 @@ def warnings_of(caplog, module):
 @pytest.fixture
 def soon(monkeypatch):
     monkeypatch.setattr(inbox, "_ALONE", SOON)
-    monkeypatch.setattr(link, "_ALONE", SOON)
+    monkeypatch.setattr(connection, "_ALONE", SOON)
 
 
 class Consuming:
@@ -105,6 +106,6 @@ def test_a_sender_logs_once_that_no_receiver_of_ours_has_come(bind, soon, caplog
             address = peer.getsockopt_string(zmq.LAST_ENDPOINT)
         with pytest.raises(TimeoutError):
             send_dataflow_zmq(numbers(3), address, bind=bind, timeout=4 * SOON)
-    (message,) = warnings_of(caplog, link)
+    (message,) = warnings_of(caplog, connection)
     for part in ("tcp://127.0.0.1:", "RemoteDataZMQ", "tensorpack", "timeout="):
         assert part in message

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dataflow.errors import NotStorable
-from dataflow.formats.dtypes import dtype_name
-from dataflow.formats.packing import Code
-from dataflow.remote import writing
-from dataflow.remote.reading import FrameReader, Unreadable
-from dataflow.remote.writing import LARGE, FrameEncoder
+from dataflow.remote import frame_encoder as writing
+from dataflow.remote.frame_decoder import FrameReader, Unreadable
+from dataflow.remote.frame_encoder import LARGE, FrameEncoder
+from dataflow.serial.dtypes import dtype_name
+from dataflow.serial.packing import Code
 from tests.formats.hostile import SKELETONS, extension, verdicts_of
 
-MOST = 1 << 30
+MAX = 1 << 30
 
 
 def frames_of(*datapoints):
-    encoder = FrameEncoder(MOST)
+    encoder = FrameEncoder(MAX)
     body, nbytes = encoder.join([encoder.encode(dp) for dp in datapoints])
     assert nbytes >= sum(len(frame) for frame in body) - 5
     return [bytearray(memoryview(frame)) for frame in body]
@@ -95,7 +95,7 @@ def test_arrays_that_were_cut_in_pieces_are_whole_again(name, encrypted, monkeyp
     monkeypatch.setattr(writing, "_PIECE_BYTES", 10_007)
     monkeypatch.setattr(writing, "_CUT_BYTES", LARGE)
     array = LARGE_ARRAYS[name]
-    encoder = FrameEncoder(MOST, encrypted=encrypted)
+    encoder = FrameEncoder(MAX, encrypted=encrypted)
     body, _ = encoder.join([encoder.encode([array, 1]), encoder.encode((2, array))])
     pieces = -(-array.nbytes // 10_007) if array.nbytes >= LARGE else 0
     assert len(body) == 2 + 2 * pieces
@@ -123,7 +123,7 @@ def test_very_large_arrays_are_cut_also_without_keys(nbytes, sizes):
 
 
 def test_an_array_is_written_as_it_is_at_the_yield():
-    encoder, array = FrameEncoder(MOST), np.zeros(LARGE, np.uint8)
+    encoder, array = FrameEncoder(MAX), np.zeros(LARGE, np.uint8)
     small = np.zeros(3)
     written = encoder.encode([array, small])
     array[:], small[:] = 7, 7
@@ -143,7 +143,7 @@ def test_a_small_array_that_is_kept_does_not_keep_its_message():
 )
 def test_what_would_have_to_be_pickled_is_refused_with_its_place(value):
     with pytest.raises(NotStorable, match=r"component 1 .*cannot be sent over the network, because nothing is pickled"):
-        FrameEncoder(MOST).encode([0, value])
+        FrameEncoder(MAX).encode([0, value])
 
 
 def test_a_datapoint_that_is_larger_than_may_be_under_way_is_refused():

@@ -29,7 +29,7 @@ from dataflow import (
     TimeoutError,
     send_dataflow_zmq,
 )
-from dataflow.remote.inbox import RemoteInbox
+from dataflow.remote.receiving_socket import ReceivingSocket
 from tests.support.faults import deadline
 from tests.support.forks import in_child
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers, sending_process
@@ -91,11 +91,11 @@ def test_a_fast_sender_does_not_send_two_passes_in_one():
         senders = [Twice(numbers(5), df.addresses[0])]
         stream = iter(df)
         first = [next(stream) for _ in range(5)]
-        inbox = df._df_life.resource
+        inbox = df._df_state.resource
 
         def second_call_has_come():
             assert list(inbox.chunk()) == []
-            return inbox._roll._waiting and inbox.state() == "1 of 2 senders have come, 1 have ended"
+            return inbox._registry._waiting and inbox.state() == "1 of 2 senders have come, 1 have ended"
 
         wait_until(second_call_has_come, LIMIT, inbox.state)
         senders.append(Twice(numbers(5, 100), df.addresses[0]))
@@ -382,7 +382,7 @@ def test_a_slow_flow_gives_signs_of_life():
         yield [1]
 
     with receiver() as df:
-        inbox = df._df_life.resource
+        inbox = df._df_state.resource
         sending = Sending(DataFromGenerator(slow), df.addresses[0], heartbeat=0.5)
         assert list(df) == [[0], [1]]
         assert sending.wait_result() == 2
@@ -448,7 +448,7 @@ def test_closing_from_another_thread_ends_a_wait():
     df = receiver(timeout=None)
 
     def close():
-        wait_until(lambda: is_inside(threading.main_thread(), RemoteInbox.chunk), LIMIT, "nobody waits")
+        wait_until(lambda: is_inside(threading.main_thread(), ReceivingSocket.chunk), LIMIT, "nobody waits")
         df.close()
 
     closing = threading.Thread(target=close)
@@ -541,7 +541,7 @@ def test_a_child_of_the_receiver_cannot_go_on_for_it():
             got.append(k)
         assert sending.wait_result() == 3000
     assert got == list(range(3000))
-    assert [told.split(":")[0] for told in said] == ["DataFlowTerminated"]
+    assert [failure_reporter.split(":")[0] for failure_reporter in said] == ["DataFlowTerminated"]
 
 
 @pytest.mark.parametrize("how", ["raise", "go on"])

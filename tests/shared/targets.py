@@ -24,22 +24,22 @@ DTYPES = {
 }
 
 
-def arranged(dtype: np.dtype, order: str) -> np.ndarray:
+def arranged(dtype: np.dtype, command: str) -> np.ndarray:
     """An array of shape (3, 4) of all kinds of bytes, that lies in memory in a certain order."""
-    size = {"strided": (6, 8), "transposed": (4, 3)}.get(order, (3, 4))
+    size = {"strided": (6, 8), "transposed": (4, 3)}.get(command, (3, 4))
     if dtype.kind == "U":
         full = np.array([chr(65 + k) * (k % 4) for k in range(size[0] * size[1])]).astype(dtype).reshape(size)
     else:
-        bits = np.random.default_rng(len(order)).integers(0, 2 if dtype.kind == "b" else 120, (*size, dtype.itemsize))
+        bits = np.random.default_rng(len(command)).integers(0, 2 if dtype.kind == "b" else 120, (*size, dtype.itemsize))
         full = bits.astype(np.uint8).view(dtype).reshape(size)
-    if order == "F":
+    if command == "F":
         return np.asfortranarray(full)
-    return {"strided": full[::2, ::2], "backwards": full[::-1, ::-1], "transposed": full.T}.get(order, full)
+    return {"strided": full[::2, ::2], "backwards": full[::-1, ::-1], "transposed": full.T}.get(command, full)
 
 
 def everything() -> list[np.ndarray]:
     """One array of each dtype in each order."""
-    return [arranged(dtype, order) for dtype in DTYPES.values() for order in ORDERS]
+    return [arranged(dtype, command) for dtype in DTYPES.values() for command in ORDERS]
 
 
 def fill_everything(mp_arrays, shapes):

@@ -21,11 +21,11 @@ from tests.support.waits import LIMIT, wait_until
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_a_copy_in_shared_memory_has_the_same_values(dtype):
-    for order, lock in itertools.product(ORDERS, (False, True)):
-        array = arranged(dtype, order)
+    for command, lock in itertools.product(ORDERS, (False, True)):
+        array = arranged(dtype, command)
         handle = SharedMem.ndarray2shm(array, lock=lock)
-        assert same(SharedMem.shm2ndarray(handle, array.shape), array), order
-        assert same(SharedMem.shm2ndarray(handle), array.ravel()), order
+        assert same(SharedMem.shm2ndarray(handle, array.shape), array), command
+        assert same(SharedMem.shm2ndarray(handle), array.ravel()), command
 
 
 @settings(max_examples=60)

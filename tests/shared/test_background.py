@@ -17,7 +17,7 @@ import pytest
 import dataflow
 from dataflow import BackgroundProc, DataFlowTerminated, NotPicklable, ShapeMismatch, SharedMem
 from dataflow import TimeoutError as DataFlowTimeout
-from dataflow.shared.team import Team
+from dataflow.shared.worker_pool import CommandPool
 from tests.shared.targets import SIZE, Counting, drawn, everything, same, wait_at
 from tests.support.contract import seeded
 from tests.support.fakes import METHODS
@@ -290,7 +290,7 @@ def test_an_interrupt_while_get_waits_does_no_harm():
     with BackgroundProc(wait_at, ["i8"], [(3,)], target_args=(gate,)) as bg:
 
         def interrupt():
-            wait_until(lambda: is_inside(threading.main_thread(), Team.wait), LIMIT, "get does not wait")
+            wait_until(lambda: is_inside(threading.main_thread(), CommandPool.wait), LIMIT, "get does not wait")
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -352,7 +352,7 @@ def test_shutdown_frees_whoever_waits_in_another_thread():
 
     thread = threading.Thread(target=wait)
     thread.start()
-    wait_until(lambda: is_inside(thread, Team.wait), LIMIT, "get does not wait")
+    wait_until(lambda: is_inside(thread, CommandPool.wait), LIMIT, "get does not wait")
     bg.shutdown()
     thread.join(LIMIT)
     assert len(caught) == 1 and "shut down" in caught[0]
@@ -395,8 +395,8 @@ def test_a_forked_child_starts_its_own():
 def test_who_waits_uses_no_cpu(monkeypatch):
     """Told by how often it wakes up: seconds of CPU depend on the machine, and on what else it does."""
     waits = []
-    wait = Team.wait
-    monkeypatch.setattr(Team, "wait", lambda team, timeout: (waits.append(timeout), wait(team, timeout)))
+    wait = CommandPool.wait
+    monkeypatch.setattr(CommandPool, "wait", lambda pool, timeout: (waits.append(timeout), wait(pool, timeout)))
 
     def block():
         signal.pause()  # for ever

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 import dataflow
 from dataflow import DataFlowTerminated, NotPicklable, SharedMem, SharedQ
 from dataflow import TimeoutError as DataFlowTimeout
-from dataflow.shared.team import Team
+from dataflow.shared.worker_pool import CommandPool
 from tests.shared.targets import (
     DTYPES,
     copy_into,
@@ -250,7 +250,7 @@ def test_shutdown_forgets_the_jobs_and_frees_whoever_waits():
 
     thread = threading.Thread(target=wait)
     thread.start()
-    wait_until(lambda: is_inside(thread, Team.wait), LIMIT, "get does not wait")
+    wait_until(lambda: is_inside(thread, CommandPool.wait), LIMIT, "get does not wait")
     queue.shutdown()
     thread.join(LIMIT)
     assert len(caught) == 1 and len(queue) == 0
@@ -296,17 +296,17 @@ def test_jobs_draw_different_numbers_that_follow_from_the_seed_and_not_from_the_
 
 def test_flows_in_a_job_follow_from_the_seed():
     def shuffled(mp_arrays, shapes):
-        order = [k for (k,) in dataflow.DataFromList([[k] for k in range(20)])]
-        SharedMem.shm2ndarray(mp_arrays[0], shapes[0])[:] = order
+        command = [k for (k,) in dataflow.DataFromList([[k] for k in range(20)])]
+        SharedMem.shm2ndarray(mp_arrays[0], shapes[0])[:] = command
 
-    def orders():
+    def commands():
         with SharedQ(seed=1) as queue:
             for _ in range(2):
                 queue.startproc(["i8"], [20], shuffled)
             return [queue.get(timeout=LIMIT)[0].tolist() for _ in range(2)]
 
-    first, second = orders()
-    assert first != second and orders() == [first, second]
+    first, second = commands()
+    assert first != second and commands() == [first, second]
 
 
 @pytest.mark.parametrize(

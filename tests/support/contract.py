@@ -21,7 +21,7 @@ from dataflow.seeding import Stream, seed
 from dataflow.sources.in_memory import DataFromList
 
 SIZE = 8  # datapoints of the inputs below
-MOST = 60  # datapoints looked at of a pass that never ends
+MAX = 60  # datapoints looked at of a pass that never ends
 KINDS: dict[type, Callable[[int], Any]] = {
     list: lambda k: [np.full(2, k, np.float32), k],
     tuple: lambda k: (np.full(2, k, np.float32), k),
@@ -73,7 +73,7 @@ def plain(value: Any) -> Any:
 
 def one_pass(df: DataFlow) -> list[Any]:
     """The next pass, or the beginning of one that never ends."""
-    return [plain(dp) for dp in itertools.islice(df, MOST)]
+    return [plain(dp) for dp in itertools.islice(df, MAX)]
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def two_iterations_at_once(case: Case) -> None:
     expected = case.passes(2)
     with seeded(7):
         df = case.make()
-        pairs = itertools.islice(itertools.zip_longest(iter(df), iter(df)), MOST)
+        pairs = itertools.islice(itertools.zip_longest(iter(df), iter(df)), MAX)
         both = [[plain(dp) for dp in column if dp is not None] for column in zip(*pairs, strict=True)]
     assert both == expected
 
@@ -226,7 +226,7 @@ def addressing_gives_the_same_as_iterating(case: Case) -> None:
                     df._df_at([np.arange(1)], Stream(0))
             return
         if df._df_endless:
-            assert one_pass(df) == plain(df[:MOST])[1]
+            assert one_pass(df) == plain(df[:MAX])[1]
             return
         n = len(df)
         iterator = iter(df)
@@ -244,7 +244,7 @@ def a_pass_broken_off_is_over(case: Case) -> None:
         next(iter(df))
         found = one_pass(df)
     if case.stateful:
-        assert found[: MOST - 1] == [*expected[0], *expected[1]][1 : len(found[: MOST - 1]) + 1]
+        assert found[: MAX - 1] == [*expected[0], *expected[1]][1 : len(found[: MAX - 1]) + 1]
     else:
         assert found == expected[1]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner, RNGDataFlow, worker_info
+from dataflow.channel.messages import Message
+from dataflow.channel.protocols import ConsumerGone, Receiver
 from dataflow.descriptors import Descriptor
-from dataflow.transport.channel import ConsumerGone, Receiver
-from dataflow.transport.messages import Message
 from dataflow.workers.place import WorkerInfo
 from tests.support.waits import LIMIT
 

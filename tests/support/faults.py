@@ -22,7 +22,7 @@ import pytest
 
 from dataflow import DataFlow, ProxyDataFlow, WorkerDied, WorkerError, worker_info
 from dataflow import TimeoutError as DataFlowTimeout
-from dataflow.life import life_of
+from dataflow.state import state_of
 from tests.support.waits import LIMIT, wait_until
 
 GOOD = 5  # datapoints before the fault
@@ -289,7 +289,7 @@ class Faulty(DataFlow):
 
 def workers_of(df: DataFlow) -> list[Any]:
     """The workers of a runner or map that has been started."""
-    return list(life_of(df).resource._crew.workers)
+    return list(state_of(df).resource._pool.workers)
 
 
 def processes_of(df: DataFlow) -> list[psutil.Process]:
@@ -336,7 +336,7 @@ def check_unbroken(datapoints: list[Any]) -> dict[int, int]:
     return counts
 
 
-def told(error: BaseException) -> str:
+def failure_reporter(error: BaseException) -> str:
     """All that an error says: its text and its notes."""
     try:
         text = str(error)

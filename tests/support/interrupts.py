@@ -34,7 +34,7 @@ from tests.support.leaks import check_nothing_left, snapshot
 PACKAGE = os.path.dirname(dataflow.__file__) + os.sep
 SOON = 30.0  # seconds: two are promised, on a machine that has nothing else to do
 
-IN_FINALISERS = ("parallel/looping.py", "interrupts.py")
+IN_FINALISERS = ("parallel/passes_of_workers.py", "interrupts.py")
 """Where a finaliser begins and has not deferred signals yet: what is raised there Python reports and forgets."""
 
 Point = tuple[str, int]

@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from dataflow import DataFlow, DataFromList, send_dataflow_zmq
-from dataflow.remote.letters import Hello, Letter, LetterKind, pack, parse
+from dataflow.remote.messages import Hello, PeerMessage, PeerMessageKind, pack, parse
 from tests.support.waits import LIMIT, wait_until
 
 LOOPBACK = "tcp://127.0.0.1:*"
@@ -70,15 +70,16 @@ class Stranger:
     def write(self, frames: Sequence[bytes]) -> None:
         self.socket.send_multipart(frames)
 
-    def say(self, kind: LetterKind, number: int = 0, count: int = 0, body: Sequence[bytes] = ()) -> None:
-        self.write(pack(Letter(kind, self.run, self.sender, number, count, body)))
+    def say(self, kind: PeerMessageKind, number: int = 0, count: int = 0, body: Sequence[bytes] = ()) -> None:
+        self.write(pack(PeerMessage(kind, self.run, self.sender, number, count, body)))
 
     def hello(self, heartbeat: float = 30.0, announced: int | None = None) -> None:
         self.say(
-            LetterKind.HELLO, body=[Hello("a stranger", self.sender.hex() + str(id(self)), heartbeat, announced).pack()]
+            PeerMessageKind.HELLO,
+            body=[Hello("a stranger", self.sender.hex() + str(id(self)), heartbeat, announced).pack()],
         )
 
-    def answer(self, meanwhile: Callable[[], object] = lambda: None) -> Letter:
+    def answer(self, meanwhile: Callable[[], object] = lambda: None) -> PeerMessage:
         """The next letter that comes."""
 
         def received() -> Any:
@@ -93,7 +94,7 @@ class Stranger:
         """Be welcomed, while the receiver is made to take what comes."""
         self.hello()
         letter = self.answer(meanwhile)
-        assert letter.kind is LetterKind.WELCOME
+        assert letter.kind is PeerMessageKind.WELCOME
         self.run = letter.run
 
     def close(self) -> None:

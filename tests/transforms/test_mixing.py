@@ -20,7 +20,7 @@ def generated(n):
     return DataFromGenerator(lambda: iter(range(n)))
 
 
-class Claims(MapData):
+class TaskOwnership(MapData):
     """The input, and the length that it claims to have."""
 
     def __init__(self, ds, length):
@@ -44,7 +44,7 @@ def test_all_are_mixed_and_each_keeps_its_order():
 def test_a_mixture_is_the_same_with_and_without_indexes():
     with seeded(3):
         by_index = list(RandomMixData([numbers(9), numbers(9, 100)]))
-        in_order = list(RandomMixData([Claims(generated(9), 9), numbers(9, 100)]))
+        in_order = list(RandomMixData([TaskOwnership(generated(9), 9), numbers(9, 100)]))
     assert by_index == in_order
 
 
@@ -57,7 +57,7 @@ def test_lengths_are_asked_for_at_every_pass():
 
 
 def test_a_flow_that_is_shorter_than_it_says_leaves_the_others_whole():
-    df = RandomMixData([Claims(generated(2), 9), numbers(5, 100)])
+    df = RandomMixData([TaskOwnership(generated(2), 9), numbers(5, 100)])
     assert sorted(df) == [0, 1, 100, 101, 102, 103, 104]
 
 

@@ -1,0 +1,282 @@
+"""Where a worker puts what it makes: encoded at once, collected in messages, bounded by its window.
+
+Guarantees:
+
+- A datapoint is encoded before the flow takes its next step.
+- The worker never runs ahead of the consumer by more than its window, plus the datapoint in its hands.
+- A datapoint that was put never waits for a later one for more than `_FLUSH_INTERVAL` (while the flow gives other
+  threads a chance to run): the flusher thread sends what has been collected.
+- Messages leave in the order in which their datapoints were put: both threads take them from one end of one deque,
+  under one lock, and only the worker's own thread puts.
+- A process that the flow's code forks sends nothing: it finds an error when it has made a message.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Final
+
+from dataflow.channel.flow_control import Quota, Room
+from dataflow.channel.messages import Kind, Message
+from dataflow.channel.protocols import Sender
+from dataflow.codec.message_layout import NO_ROOM, PLAIN_BYTES
+from dataflow.codec.protocols import Encoder
+from dataflow.failures import Report, forked_off
+
+__all__ = ["BatchingSender", "Stopped"]
+
+_FLUSH_INTERVAL: Final = 0.008
+_SHORT: Final = 0.0005  # a message that fills up faster may be longer
+_LONG: Final = 0.002
+_MAX: Final = 640  # with 700 new containers alive, Python looks for garbage among them, in vain
+_NAP: Final = 50e-6
+_LONGEST_NAP: Final = 2e-3
+_MAX_REPORTS: Final = 64  # under way: while nothing but failures comes of a flow, no window bounds it
+
+
+class Stopped(Exception):
+    """The consumer wants nothing more."""
+
+
+class BatchingSender:
+    """One worker's way to the consumer."""
+
+    def __init__(self, worker: int, sender: Sender, encoder: Encoder, quota: Quota) -> None:
+        self._worker = worker
+        self._sender = sender
+        self._encoder = encoder
+        self._quota = quota
+        self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, whoever sends takes
+        self._target = 1  # datapoints per message, at present
+        self._sent = 0  # datapoints
+        self._sending = threading.Lock()
+        self._flusher: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._pid = os.getpid()
+
+    def hello(self) -> None:
+        """The worker is connected."""
+        self._send(Message(Kind.HELLO, self._worker))
+
+    def rehearse(self) -> None:
+        """Let the encoder see what a datapoint looks like on this path, with nobody listening."""
+        nobody = BatchingSender(self._worker, _Nobody(), self._encoder, self._quota.without_end())
+        self._encoder.calibrate(nobody.put_all)
+        nobody.close(0)
+
+    def put_mark(self, mark: Any) -> None:
+        """Put what tells something of the datapoints that follow. It leaves with the first of them, and bounds none."""
+        encoder = self._encoder
+        plain = encoder.plain
+        self._collected.append(encoder.encode(mark))
+        encoder.plain = plain  # it is not like them
+
+    def put_all(self, datapoints: Iterable[Any]) -> int:
+        """Put the datapoints of one pass, and say how many there were.
+
+        Args:
+            datapoints: The pass; each datapoint is encoded before the next step.
+
+        Raises:
+            Stopped: The consumer wants nothing more.
+            TypeError: A datapoint cannot be encoded; a note names its position and component.
+        """
+        steps = iter(datapoints)
+        start = self._sent
+        while True:
+            room = self._quota.wait_for_room()
+            if room is None:
+                raise Stopped
+            before = self._sent
+            began = time.perf_counter()
+            self._fill(steps, room, start)
+            self.flush()
+            count = self._sent - before
+            if not count:
+                return before - start
+            self._adapt(count, time.perf_counter() - began)
+            self._quota.give_way()
+
+    def _fill(self, steps: Iterator[Any], room: Room, start: int) -> None:
+        """Put datapoints until there are enough for a message, or the pass has ended."""
+        encoder, append = self._encoder, self._collected.append
+        if encoder.plain:
+            few = min(self._target, max(1, room.count, room.nbytes // PLAIN_BYTES))
+            dp = encoder.encode_plain(islice(steps, few), append)
+            if dp is NO_ROOM:
+                return
+            steps = chain([dp], steps)
+            del dp
+        encode = encoder.encode
+        most, min_bytes, max_bytes = room.count, min(room.nbytes, room.max_bytes), room.max_bytes
+        nbytes = 0
+        for count, dp in enumerate(islice(steps, self._target), 1):
+            try:
+                item = encode(dp)
+                if item is NO_ROOM:
+                    item = self._encode_when_there_is_room(dp)
+                    most = min_bytes = 0
+            except Stopped:
+                raise
+            except Exception as error:
+                self._explain(error, start, dp)
+                raise
+            append(item)
+            nbytes += encoder.nbytes
+            if nbytes >= min_bytes and (count >= most or nbytes >= max_bytes):
+                break
+
+    def report(self, report: Report, note: str) -> None:
+        """A step of the flow has something to tell; what it made before goes first.
+
+        Raises:
+            Stopped: The consumer wants nothing more.
+        """
+        self.flush()
+        if not self._quota.wait_for_hearing(_MAX_REPORTS):
+            raise Stopped
+        self._send(Message(Kind.REPORT, self._worker, body=self._encoder.encode_report(report, note)))
+
+    def ended(self) -> None:
+        """A pass had nothing in it."""
+        self.flush()
+        self._send(Message(Kind.ENDED, self._worker))
+
+    def failed(self, error: BaseException, note: str) -> None:
+        """The flow raised; what it made before goes first. A forked child has nothing to say of the flow."""
+        if os.getpid() != self._pid:
+            return
+        self.flush()
+        self._send(Message(Kind.ERROR, self._worker, body=self._encoder.encode_failure(error, note)))
+
+    def left(self, error: SystemExit, note: str, exitcode: int) -> None:
+        """The flow called sys.exit; what it made before goes first."""
+        self.flush()
+        self._send(Message(Kind.LEFT, self._worker, count=exitcode, body=self._encoder.encode_failure(error, note)))
+
+    def flush(self) -> None:
+        """Send what is collected."""
+        self._check_process()
+        with self._sending:
+            if self._collected:
+                # Only this thread appends, so none is left out; the flusher would have to take one after the other.
+                taken = list(self._collected)
+                self._collected.clear()
+                self._send_collected(taken)
+
+    def close(self, flush: float) -> None:
+        """Close the sender, after what was sent has left, or after `flush` seconds; none if the consumer stopped us."""
+        if os.getpid() != self._pid:
+            return
+        self._closed.set()
+        if self._flusher is not None:
+            self._flusher.join()
+        self._sender.close(0.0 if self._quota.stopped else flush)
+
+    # -- chunks --------------------------------------------------------------------------------------------------------
+
+    def _adapt(self, count: int, took: float) -> None:
+        if took < _SHORT:
+            if count >= self._target:
+                self._target = min(2 * self._target, _MAX)
+        elif took > _LONG:
+            self._target = max(1, count // 2)
+        if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory):
+            flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
+            flusher.start()  # may raise: then there is none to be joined
+            self._flusher = flusher
+
+    def _encode_when_there_is_room(self, dp: Any) -> Any:
+        """The arena is full. While the consumer has anything of ours, it will give blocks back: wait.
+
+        Once it has handed out all and blocks are still missing, it keeps them. Then the arrays travel in the message,
+        of which there is then one for each worker at a time: what is queued stays bounded.
+        """
+        self.flush()
+        nap = _NAP
+        while not self._quota.stopped:
+            hoarding = self._quota.nothing_left()
+            item = self._encoder.encode(dp)
+            if item is not NO_ROOM:
+                return item
+            if hoarding:
+                return self._encoder.encode_inline(dp)
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+        raise Stopped
+
+    def _keep_flushing(self) -> None:
+        while not self._closed.wait(_FLUSH_INTERVAL):
+            try:
+                with self._sending:
+                    # The worker's thread may append meanwhile.
+                    if taken := [self._collected.popleft() for _ in range(len(self._collected))]:
+                        self._send_collected(taken)
+                self._encoder.tidy()
+            except Exception:
+                continue  # if it lasts, the worker's own thread meets it at its next message
+
+    def _send_collected(self, taken: list[Any]) -> None:
+        """Send what was taken from the front of what is collected."""
+        count = len(taken)
+        try:
+            body, nbytes = self._encoder.join(taken)
+            message = Message(Kind.DATA, self._worker, count, nbytes, body)
+            # Counted before it can arrive: whoever waits for room compares what was made with what is done with.
+            self._quota.spend(count, nbytes)
+            try:
+                self._sender.send(message)
+            except BaseException:
+                self._quota.spend(-count, -nbytes)
+                raise
+            self._quota.queue(message.queued)
+            self._sent += count
+        except BaseException:
+            self._collected.extendleft(reversed(taken))  # nothing may be missing in front of what comes next
+            raise
+
+    def _explain(self, error: Exception, start: int, dp: Any) -> None:
+        """Note which component of which datapoint cannot travel."""
+        with self._sending:
+            position = self._sent + len(self._collected) - start
+        parts: Sequence[tuple[Any, Any]] = ()
+        if isinstance(dp, dict):
+            parts = list(dp.items())
+        elif isinstance(dp, list | tuple):
+            parts = list(enumerate(dp))
+        guilty = ""
+        for key, value in parts:
+            try:
+                self._encoder.encode(value)
+            except Exception:
+                guilty = f", component {key!r} of type {type(value).__name__}"
+                break
+        error.add_note(
+            f"datapoint {position} of the pass{guilty} cannot be sent to another process. Yield arrays, numbers, text "
+            "and containers of them, or use MultiThreadRunner, which sends nothing"
+        )
+
+    def _check_process(self) -> None:
+        """Before the lock is taken, which the flusher may have held at a fork."""
+        if os.getpid() != self._pid:
+            raise forked_off(self._pid)
+
+    def _send(self, message: Message) -> None:
+        self._check_process()
+        with self._sending:
+            self._sender.send(message)
+
+
+class _Nobody:
+    """A sender that throws everything away."""
+
+    def send(self, message: Message) -> None:
+        pass
+
+    def close(self, flush: float) -> None:
+        pass

@@ -1,0 +1,251 @@
+"""How far a worker may run ahead: counters in shared memory, written by the consumer, read by the workers.
+
+Guarantees:
+
+- Every counter has one writer, and is one aligned word of 8 bytes: no lock, so nothing that a killed process could
+  leave taken. One word is a hint and has more: that the consumer has something to do. A mistake there costs one call of
+  the system.
+- A worker waits while what it made and the consumer has not yet handed out fills its window; it looks at the stop
+  flag while it waits. At least one datapoint may always be under way.
+- A worker that waits sleeps with a limit, 20 µs at first and 2 ms at most, and looks again. So there is no memory
+  barrier: a store that it sees late costs it one more sleep.
+- A worker that has sent something gives way, if the consumer had something to do already; nothing is waited for. Where
+  there are more processes than processors, the consumer would else wait for whole slices of time, the windows would
+  fill up meanwhile, and all workers wait for the consumer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
+
+__all__ = ["Quota", "Credit", "Line", "Room", "Window"]
+
+_WORDS: Final = 16  # per worker: a cache line for the words of the consumer, and one for the worker's own
+_BUSY: Final = 0  # in a line before those of the workers: set by who sends, cleared by the consumer when it waits
+_COUNT, _BYTES, _FRAMES, _DONE, _STOP, _HEARD = range(6)  # written by the consumer
+_MADE: Final = 8  # written by the worker
+_WORD_BYTES: Final = 8
+_NAP: Final = 20e-6
+_LONGEST_NAP: Final = 2e-3
+_let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # no-op if nobody else is ready
+_MAX_AT_ONCE: Final = 8 << 20  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much may be under way for one worker: while either `count` or `nbytes` is not used up, it goes on.
+
+    Attributes:
+        count: Datapoints.
+        nbytes: Bytes, arrays included.
+        max_queued: Bytes in messages, without what is in shared memory, after which it waits in any case; 0 for no
+            such bound.
+    """
+
+    count: int
+    nbytes: int = 0
+    max_queued: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What may be made next: while either `count` or `nbytes` is not used up, and `max_bytes` in any case is not."""
+
+    count: int
+    nbytes: int
+    max_bytes: int
+
+
+class _Board:
+    """The memory in which the counters stand."""
+
+    def __init__(self, num_words: int, *, shared: bool) -> None:
+        size = num_words * _WORD_BYTES
+        self._size = size
+        self.file: Descriptor | None = shared_memory_file("dataflow-credit", size) if shared else None
+        self._map()
+
+    def _map(self) -> None:
+        memory = bytearray(self._size) if self.file is None else shared_mapping(self.file, self._size)
+        self.words = memoryview(memory).cast("Q")
+
+    def close(self) -> None:
+        """Give the descriptors back; the mapping, which holds one too, lives as long as a worker's side reads it."""
+        self.words = memoryview(b"").cast("Q")
+        if self.file is not None:
+            self.file.close()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_size": self._size, "file": self.file}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._map()
+
+
+class Credit:
+    """The consumer's side: a line of counters for each worker."""
+
+    def __init__(self, num_workers: int, *, shared: bool) -> None:
+        self._board = _Board((1 + num_workers) * _WORDS, shared=shared)
+
+    def line(self, worker: int) -> Line:
+        """The description of the side of `worker`."""
+        return Line(self._board, worker)
+
+    def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
+        """The consumer begins to hand out `count` datapoints of `worker`; `queued` bytes of messages are used up."""
+        words, start = self._board.words, _start_of(worker)
+        words[start + _FRAMES] += queued
+        words[start + _COUNT] += count
+        words[start + _BYTES] += nbytes
+
+    def done(self, worker: int, count: int) -> None:
+        """The consumer has handed them all out, and asks for more."""
+        self._board.words[_start_of(worker) + _DONE] += count
+
+    def heard(self, worker: int) -> None:
+        """The consumer has heard one report of `worker`."""
+        self._board.words[_start_of(worker) + _HEARD] += 1
+
+    def idle(self) -> None:
+        """The consumer has nothing to do, and is going to wait."""
+        self._board.words[_BUSY] = 0
+
+    def stop(self) -> None:
+        """Tell every worker to stop at its next step."""
+        words = self._board.words
+        for start in _starts(words):
+            words[start + _STOP] = 1
+
+    def close(self) -> None:
+        """Give the descriptors back. Idempotent."""
+        self._board.close()
+
+
+def _start_of(worker: int) -> int:
+    """Where the line of `worker` begins."""
+    return (1 + worker) * _WORDS
+
+
+def _starts(words: memoryview) -> range:
+    """Where the lines of all workers begin."""
+    return range(_WORDS, len(words), _WORDS)
+
+
+class Line:
+    """One worker's line of counters, as a description; picklable while a process is started."""
+
+    def __init__(self, board: _Board, worker: int) -> None:
+        self._board = board
+        self._worker = worker
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        """What a forked worker has to inherit."""
+        return () if self._board.file is None else (self._board.file,)
+
+    def quota(self, window: Window) -> Quota:
+        """The worker's side, in the worker."""
+        return Quota(self._board.words, self._worker, window, yields=self._board.file is not None)
+
+
+class Quota:
+    """The worker's side of one line of `Credit`.
+
+    Args:
+        words: Those of the board.
+        worker: Whose line it is.
+        window: How far the worker may run ahead.
+        yields: Whether the worker gives way to a consumer that is behind: one in another process of this machine.
+    """
+
+    def __init__(self, words: memoryview, worker: int, window: Window, *, yields: bool = False) -> None:
+        self._all_words = words
+        start = _start_of(worker)
+        self._words = words[start : start + _WORDS]
+        self._window = window
+        self._yields = yields
+        # All are 0, unless this worker replaces another: then it goes on where that one was heard.
+        self._made = words[start + _COUNT]
+        self._made_bytes = words[start + _BYTES]
+        self._sent_bytes = words[start + _FRAMES]
+        self._reported = words[start + _HEARD]
+        words[start + _MADE] = self._made
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the consumer has told the workers to stop."""
+        return self._words[_STOP] != 0
+
+    def spend(self, count: int, nbytes: int) -> None:
+        """`count` datapoints are on their way."""
+        self._made += count
+        self._made_bytes += nbytes
+        self._words[_MADE] = self._made
+
+    def queue(self, nbytes: int) -> None:
+        """A message of `nbytes` was sent. Called by one thread at a time."""
+        self._sent_bytes += nbytes
+
+    def without_end(self) -> Quota:
+        """One that nobody reads and nothing bounds: all is done with at once."""
+        words = memoryview(bytearray(2 * _WORDS * _WORD_BYTES)).cast("Q")
+        words[_start_of(0) + _DONE] = sys.maxsize
+        return Quota(words, 0, Window(sys.maxsize))
+
+    def give_way(self) -> None:
+        """Something was sent: let the consumer use this processor, if it had something to do before."""
+        if not self._yields:  # a thread, which takes turns by the interpreter's lock; or it is on another machine
+            return
+        if self._all_words[_BUSY]:
+            _let_others_run()
+        self._all_words[_BUSY] = 1
+
+    def wait_for_room(self) -> Room | None:
+        """Wait until something may be made, and say how much; None if the worker is to stop."""
+        nap = _NAP
+        while not self.stopped:
+            room = self._room()
+            if room is not None:
+                return room
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+        return None
+
+    def wait_for_hearing(self, most: int) -> bool:
+        """Wait until fewer than `most` reports are unheard, and count one more; False if the worker is to stop."""
+        nap = _NAP
+        while not self.stopped:
+            if self._reported - self._words[_HEARD] < most:
+                self._reported += 1
+                return True
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+        return False
+
+    def _room(self) -> Room | None:
+        """What is left of the window, but at most half of it at once, so that the worker need not pause."""
+        window = self._window
+        count = window.count - (self._made - self._words[_COUNT])
+        nbytes = window.nbytes - (self._made_bytes - self._words[_BYTES])
+        max_bytes = (window.max_queued or sys.maxsize) - (self._sent_bytes - self._words[_FRAMES])
+        if (count <= 0 and nbytes <= 0) or max_bytes <= 0:
+            return None
+        max_bytes = min(max_bytes, _MAX_AT_ONCE)
+        return Room(max(0, min(count, window.count // 2 or 1)), max(0, min(nbytes, window.nbytes // 2)), max_bytes)
+
+    def nothing_left(self) -> bool:
+        """Whether the consumer is done with everything that any worker has made.
+
+        Another worker's datapoints may be done with before it has counted them: the flusher sends what stands in an
+        unfinished message.
+        """
+        words = self._all_words
+        return all(words[k + _MADE] <= words[k + _DONE] for k in _starts(words))

@@ -1,0 +1,222 @@
+"""The tray between processes: tasks in an arena that the consumer fills, tokens in a pipe that all workers read.
+
+Guarantees:
+
+- A token is 16 bytes, written and read at once, as pipes do with so few: it is never torn, nor read by two.
+- A worker copies its task out and looks at the number again: where the consumer has discarded the task meanwhile, and
+  the memory may hold another, the copy is thrown away.
+- A worker never writes into the arena: it says in `TaskOwnership` which task it has taken.
+- Nothing waits: what the arena or the pipe has no room for stays with the consumer until there is. A datapoint for
+  which the share of the memory is too small gets its room when it is alone in the tray.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.channel.shared_task_reader import LARGEST_BYTES, NUMBER, TOKEN, WORD_BYTES, SharedPort, words_of
+from dataflow.channel.task_ownership import TaskOwnership
+from dataflow.channel.task_queue import PlainEncoder
+from dataflow.codec.encoder import ArrayEncoder
+from dataflow.codec.message_layout import NO_ROOM
+from dataflow.codec.nested_arrays import Direction, ToWorkers
+from dataflow.descriptors import pipe
+from dataflow.memory.arena import Arena, ArenaWriter
+from dataflow.memory.blocks import Block
+from dataflow.memory.budget import Budget
+
+__all__ = ["SharedTaskQueue"]
+
+_NO_TASK: Final = 2**64 - 1
+
+
+class _Share(Budget):
+    """The arena is laid out for the largest datapoint; what may be held at a time is less, unless one is alone."""
+
+    def __init__(self, share: int, largest: int) -> None:
+        super().__init__(max(largest, share), 1)
+        self._share = share
+        self.alone = False
+
+    def reserve(self, worker: int, nbytes: int) -> bool:
+        if not self.alone and self.held()[0] + nbytes > self._share:
+            return False
+        return super().reserve(worker, nbytes)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_share": self._share, "alone": False}
+
+
+class SharedTaskQueue:
+    """Tasks for processes of one machine.
+
+    Args:
+        max_bytes: What all tasks may hold together.
+        largest: How many bytes one datapoint may have at all: more than `max_bytes`, if it is alone.
+        direction: How what is not an array is pickled.
+    """
+
+    def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES, *, direction: Direction | None = None) -> None:
+        self._direction = direction or ToWorkers(forked=True, main=None)
+        self._budget = _Share(max_bytes, largest)
+        self._arena = Arena(0, self._budget)
+        self.ownership = TaskOwnership()
+        self._read, self._write = pipe()
+        self._writer: _Recorder | None = None  # None while the tray is not open
+        self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
+
+    def port(self, worker: int) -> SharedPort:
+        return SharedPort(worker, self._arena, self._budget.limit, self.ownership, self._read)
+
+    def open(self) -> None:
+        arena = self._arena.open_writer()
+        self._writer = _Recorder(arena)
+        self._words = words_of(arena, self._budget.limit)
+        self._encoder = ArrayEncoder(self._writer, self._direction)
+        os.set_blocking(self._write.fd, False)
+
+    def encode(self, dp: Any, *, alone: bool) -> Any:
+        self._budget.alone = alone
+        item = self._encoder.encode(dp)
+        if item is NO_ROOM and alone:
+            raise MemoryError(f"a datapoint for a worker has more than {self._budget.limit >> 30} GiB; make it smaller")
+        return item
+
+    def plain_encoder(self) -> PlainEncoder | None:
+        return self._encoder.encode_plain if self._encoder.plain else None
+
+    def put(self, number: int, first: int, encoded: Sequence[Any], *, alone: bool) -> _SharedSlot | None:
+        writer = self._writer
+        assert writer is not None, "tasks are put after the tray was opened"
+        self._budget.alone = alone
+        before = len(writer.taken)
+        frames, _ = self._encoder.join(encoded)
+        words = array("Q", [number, first, len(frames), *map(len, frames)])
+        block = writer.write(b"".join([words, *frames]))
+        if block is None:
+            for unused in writer.taken[before:]:
+                writer.give_back(unused)
+            return None
+        taken, writer.taken = writer.taken, []
+        slot = _SharedSlot(self, number, block.start, taken)
+        slot.put_back()
+        return slot
+
+    def drop(self) -> None:
+        if self._writer is not None:
+            self.free(self._writer.taken)
+            self._writer.taken = []
+
+    def withdraw(self, start: int, blocks: Sequence[Block]) -> None:
+        """Nobody is to take the task at `start` any more. After a close there is nothing to be done."""
+        if self._writer is not None:
+            self._words[start // WORD_BYTES + NUMBER] = _NO_TASK  # before the memory is given to another
+            self.free(blocks)
+
+    def free(self, blocks: Sequence[Block]) -> None:
+        """Nobody reads these blocks any more; after a close there is nothing to be freed."""
+        if self._writer is not None:
+            for block in list(blocks):
+                self._writer.give_back(block)
+
+    def post(self, token: bytes) -> None:
+        """Write a token into the pipe, as soon as there is room for it."""
+        self._tokens.append(token)
+        self._write_tokens()
+
+    def pump(self) -> None:
+        self._write_tokens()
+        if self._writer is not None:
+            self._writer.tidy()
+
+    def _write_tokens(self) -> None:
+        try:
+            while self._tokens:
+                os.write(self._write.fd, self._tokens[0])
+                self._tokens.popleft()
+        except (BlockingIOError, BrokenPipeError):  # full; or all workers have ended, which will be noticed
+            pass
+
+    def stop(self) -> None:
+        self._tokens.clear()
+        self._write.close()
+
+    def close(self) -> None:
+        self.stop()
+        self._read.close()
+        if self._writer is not None:
+            self._writer = None
+            del self._encoder, self._words
+        self.ownership.close()
+        self._arena.close()
+        self._budget.close()
+
+
+class _Recorder:
+    """An arena's writer that remembers which blocks the encoder has taken."""
+
+    def __init__(self, writer: ArenaWriter) -> None:
+        self._writer = writer
+        self.taken: list[Block] = []
+
+    def take(self, nbytes: int) -> Block | None:
+        return self._noted(self._writer.take(nbytes))
+
+    def copy(self, array: NDArray[Any], order: Any) -> Block | None:
+        return self._noted(self._writer.copy(array, order))
+
+    def write(self, data: bytes) -> Block | None:
+        return self._noted(self._writer.write(data))
+
+    def _noted(self, block: Block | None) -> Block | None:
+        if block is not None:
+            self.taken.append(block)
+        return block
+
+    def give_back(self, block: Block) -> None:
+        if block in self.taken:
+            self.taken.remove(block)
+        self._writer.give_back(block)
+
+    def give_back_all(self) -> None:
+        self._writer.give_back_all()
+
+    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self._writer.draft(shape, dtype)
+
+    def is_draft(self, base: Any) -> bool:
+        return self._writer.is_draft(base)
+
+    def release(self, base: Any) -> Block:
+        return self._writer.release(base)
+
+    def tidy(self) -> None:
+        self._writer.tidy()
+
+
+class _SharedSlot:
+    def __init__(self, task_queue: SharedTaskQueue, number: int, start: int, blocks: Sequence[Block]) -> None:
+        self._task_queue = task_queue
+        self._number = number
+        self._start = start
+        self._token = TOKEN.pack(number, start)
+        self._blocks = blocks
+
+    @property
+    def taken_by(self) -> int | None:
+        return self._task_queue.ownership.holder(self._number)
+
+    def put_back(self) -> None:
+        self._task_queue.ownership.free(self._number)
+        self._task_queue.post(self._token)
+
+    def discard(self) -> None:
+        self._task_queue.withdraw(self._start, self._blocks)
+        self._blocks = ()

@@ -1,0 +1,194 @@
+"""The channel over ZeroMQ: PUSH from each worker, PULL at the consumer, on a socket file in a private directory.
+
+Guarantees:
+
+- The directory is fresh and has mode 0700: a process of another user cannot connect. It is removed once every worker
+  has connected, so nobody can connect afterwards. If the main process is killed before, the next start of a runner
+  removes it, or a worker that finds itself without its parent as it starts: see `scratch`.
+- A message without the token of this run is refused before anything in it is unpickled.
+- Nothing is bounded by ZeroMQ's high-water marks, which count neither bytes nor what the peer has queued: both are off,
+  and `Credit` is the bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import zmq
+
+from dataflow.channel.messages import Message, new_token, pack, unpack
+from dataflow.descriptors import Descriptor
+from dataflow.temporary import PrivateDirectory
+
+__all__ = ["SocketChannel"]
+
+_LOG = logging.getLogger(__name__)
+_RECONNECT_MS: Final = 1  # a worker that is faster than the consumer's bind tries again soon
+_RECONNECT_MAX_MS: Final = 100
+_NAME: Final = "s"
+_READ_AT_ONCE: Final = 64
+
+
+class SocketChannel:
+    """A PULL socket of the consumer, and a PUSH socket in each worker."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._token = new_token()
+        self._directory = _private_directory()
+        self._address = _address_in(self._directory)
+
+    def port(self, worker: int) -> _SocketPort:
+        return _SocketPort(self._address, self._token)
+
+    def open_receiver(self) -> _SocketReceiver:
+        return _SocketReceiver(self._address, self._directory, self._token, self._num_workers)
+
+    def close(self) -> None:
+        self._directory.close()
+
+
+def _address_in(directory: PrivateDirectory) -> str:
+    return f"ipc://{os.path.join(directory.path, _NAME)}"
+
+
+def _private_directory() -> PrivateDirectory:
+    return PrivateDirectory(_NAME, zmq.IPC_PATH_MAX_LEN)
+
+
+@contextmanager
+def _undone(context: zmq.Context[Any]) -> Iterator[None]:
+    """If the block raises, its sockets are closed, with `context`: else whoever collects it would wait for them.
+
+    Raises:
+        OSError: ZeroMQ has no descriptors left, or says of anything else that the system refuses it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        context.destroy(linger=0)
+        if isinstance(error, zmq.ZMQError):
+            raise OSError(error.errno, f"ZeroMQ says {error}") from error
+        raise
+
+
+class _SocketPort:
+    def __init__(self, address: str, token: bytes) -> None:
+        self._address = address
+        self._token = token
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return ()
+
+    def open(self) -> _SocketSender:
+        return _SocketSender(self._address, self._token)
+
+    def hand_over(self) -> None:
+        """A socket is opened by the worker itself."""
+
+
+class _SocketSender:
+    def __init__(self, address: str, token: bytes) -> None:
+        self._token = token
+        self._context = zmq.Context()
+        with _undone(self._context):
+            self._open(address)
+
+    def _open(self, address: str) -> None:
+        self._socket = self._context.socket(zmq.PUSH)
+        self._socket.set_hwm(0)
+        self._socket.setsockopt(zmq.LINGER, 0)  # where it is dropped without `close`, nothing waits
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        self._socket.connect(address)
+
+    def send(self, message: Message) -> None:
+        # Copied: without, a frame of 64 KiB or more gives this process a thread and descriptors of pyzmq's for ever.
+        self._socket.send(b"".join(pack(self._token, message)), copy=True)
+
+    def close(self, flush: float) -> None:
+        # Lingering 0 would throw away what was sent last, and that is where an exception stands.
+        self._socket.close(linger=int(flush * 1000))
+        self._context.term()
+
+
+class _SocketReceiver:
+    def __init__(self, address: str, directory: PrivateDirectory, token: bytes, num_workers: int) -> None:
+        self._directories = [directory]
+        self._token = token
+        self._num_workers = num_workers
+        self._warned = False
+        self._context = zmq.Context()
+        with _undone(self._context):
+            self._socket = self._context.socket(zmq.PULL)
+            self._socket.set_hwm(0)
+            self._socket.bind(address)
+        self._fd = int(self._socket.getsockopt(zmq.FD))  # tells that something has happened, not what
+        self._is_empty = False  # nothing was there, and the descriptor has told nothing since
+        self._poll = select.poll()
+        self._watched: Sequence[int] | None = None  # what is registered beside the socket
+
+    def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
+        if watched != self._watched:
+            # A new one: an interrupt in the middle must not leave a number registered that is closed and given away.
+            self._poll, self._watched = select.poll(), None
+            for fd in (self._fd, *watched):
+                self._poll.register(fd, select.POLLIN)
+            self._watched = watched
+        end = time.monotonic() + timeout
+        while not self._has_next():
+            ready = dict(self._poll.poll(math.ceil(max(0.0, timeout) * 1000)))
+            self._is_empty = self._fd not in ready
+            if self._is_empty:
+                return False
+            timeout = end - time.monotonic()
+        return True
+
+    def _has_next(self) -> bool:
+        # The descriptor tells what has happened once, and whoever asks the socket hears it: after that, it must be
+        # asked until nothing is there.
+        if not self._is_empty:
+            self._is_empty = not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+        return not self._is_empty
+
+    def take(self) -> Message | None:
+        for _ in range(_READ_AT_ONCE):
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                self._is_empty = True
+                return None
+            self._is_empty = False
+            message = unpack(self._token, self._num_workers, data)
+            if message is not None:
+                return message
+            if not self._warned:
+                self._warned = True
+                _LOG.warning("refused a message that does not come from a worker of this run; others are not reported")
+        return None
+
+    def readmit(self, worker: int) -> _SocketPort:
+        self._directories.append(directory := _private_directory())
+        address = _address_in(directory)
+        self._socket.bind(address)
+        return _SocketPort(address, self._token)
+
+    def everyone_connected(self) -> None:
+        # The socket lives on without its name.
+        while self._directories:
+            self._directories.pop().close()
+
+    def stop(self) -> None:
+        """A PUSH socket never waits to be read."""
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+        self._context.term()
+        self.everyone_connected()

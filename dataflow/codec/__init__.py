@@ -1,0 +1,1 @@
+"""Values to message bodies, and back."""

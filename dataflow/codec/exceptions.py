@@ -1,0 +1,97 @@
+"""Exceptions as data: what a worker's exception becomes on its way to the consumer."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import Any, cast
+
+from dataflow.errors import WorkerError, WorkerTraceback
+from dataflow.failures import Report
+from dataflow.pickling import dumps_back
+
+__all__ = ["pack_failure", "pack_report", "unpack_failure", "unpack_report"]
+
+
+def pack_failure(error: BaseException, *, note: str) -> bytes:
+    """The exception as bytes that can be loaded by whoever has its class.
+
+    In order of preference: a pickle that survives the way there and back; its class, arguments and attributes, put
+    together again without calling ``__init__``; its type and text alone.
+    """
+    text = "".join(traceback.format_exception(error))
+    error.add_note(note)
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"<str() of it raises {type(broken).__name__}>"
+    failure_reporter = f"{name}: {message}", note, text
+    for attempt in (_whole, _in_parts):
+        try:
+            packed = attempt(error)
+            if _is_faithful(_load(packed), error):
+                return pickle.dumps((packed, *failure_reporter))
+        except Exception:
+            continue  # whatever pickling raises, there is a next way
+    return pickle.dumps((("text", b""), *failure_reporter))
+
+
+def unpack_failure(packed: bytes) -> BaseException:
+    """The exception, with the worker's traceback as its cause.
+
+    What could be loaded where it was raised may not be here, for example if only the worker can import its class: then
+    type and text are left.
+    """
+    record, failure_reporter, note, text = pickle.loads(packed)
+    try:
+        error = _load(record)
+    except Exception:
+        error = WorkerError(failure_reporter)
+        error.add_note(note)
+    error.__cause__ = WorkerTraceback(text)
+    return error
+
+
+def pack_report(report: Report, *, note: str) -> bytes:
+    """A report as bytes, with its error packed by itself."""
+    error = None if report.error is None else pack_failure(report.error, note=note)
+    return dumps_back((report.failure, error, report.judged, report.seen))
+
+
+def unpack_report(packed: bytes) -> Report:
+    """The report, with its error as `unpack_failure` gives it."""
+    failure, error, judged, seen = pickle.loads(packed)
+    return Report(failure, None if error is None else unpack_failure(error), judged, seen)
+
+
+def _whole(error: BaseException) -> tuple[Any, ...]:
+    return "whole", dumps_back(error)
+
+
+def _in_parts(error: BaseException) -> tuple[Any, ...]:
+    return "parts", dumps_back((type(error), error.args, error.__dict__))
+
+
+def _load(record: tuple[Any, ...]) -> BaseException:
+    way, packed = record
+    if way == "whole":
+        return cast(BaseException, pickle.loads(packed))
+    if way == "text":
+        raise TypeError("only type and text have travelled")
+    kind, args, attributes = pickle.loads(packed)
+    error: BaseException = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+def _is_faithful(copy: BaseException, error: BaseException) -> bool:
+    """Some classes load without an error, as something else: a wrong type, or arguments lost or nested."""
+    same_attributes = copy.__dict__.keys() == error.__dict__.keys()
+    return type(copy) is type(error) and same_attributes and _are_equal(copy.args, error.args)
+
+
+def _are_equal(copied: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
+    """Told by their text, since arrays compare otherwise; by their pickles where the text is but an address."""
+    return repr(copied) == repr(args) or dumps_back(copied) == dumps_back(pickle.loads(dumps_back(args)))

@@ -1,0 +1,140 @@
+"""Pickling what is left of a datapoint without its arrays; also where these stand anywhere, not only as components.
+
+Then the shell refers to each array by its number. There are two directions, which differ in what the other side finds
+by its name: from a worker to its consumer (`ToConsumer`), and with the tasks of a map to its workers (`ToWorkers`).
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.codec.skeletons import PROTOCOL
+from dataflow.pickling import MainModule, ReturnPickler, dumps_back, dumps_task, worker_pickler
+
+__all__ = ["Direction", "NestedUnpickler", "ToConsumer", "ToWorkers"]
+
+_OF_MAIN: Final = b"c__main__\n"  # how a pickle names what belongs to the main module
+
+
+class Direction(Protocol):
+    """How the rest of a datapoint is pickled, by protocol 3."""
+
+    @property
+    def quick(self) -> Callable[[Any, int], bytes]:
+        """What does it for nearly all; what it raises an exception for, `complete` may be able to pickle."""
+
+    def complete(self, value: Any) -> bytes:
+        """What does it for all."""
+
+    def nested(self, dp: Any) -> tuple[bytes, list[NDArray[Any]]]:
+        """A datapoint in which arrays stand anywhere: its pickle, and the arrays that it refers to by number."""
+
+
+class ToConsumer:
+    """From a worker to the process for which it works."""
+
+    quick = staticmethod(pickle.dumps)
+
+    def complete(self, value: Any) -> bytes:
+        return dumps_back(value, PROTOCOL)
+
+    def nested(self, dp: Any) -> tuple[bytes, list[NDArray[Any]]]:
+        try:
+            return _Plain().dump_nested(dp)
+        except Exception as error:
+            try:
+                return _Return().dump_nested(dp)
+            except Exception:
+                raise error from None
+
+
+class ToWorkers:
+    """To workers that take tasks.
+
+    Args:
+        forked: Whether they were forked, and have the main module as it was then.
+        main: What they have of it otherwise; None for nothing.
+    """
+
+    def __init__(self, *, forked: bool, main: MainModule | None) -> None:
+        self._forked = forked
+        self._main = main
+        self.quick: Callable[[Any, int], bytes] = pickle.dumps if forked else self._checked
+
+    def complete(self, value: Any) -> bytes:
+        return dumps_task(value, self._main, PROTOCOL)
+
+    def nested(self, dp: Any) -> tuple[bytes, list[NDArray[Any]]]:
+        with suppress(Exception):
+            body, arrays = _Plain().dump_nested(dp)
+            if self._forked or _OF_MAIN not in body:
+                return body, arrays
+        nested: tuple[bytes, list[NDArray[Any]]] = _to_worker()(self._main).dump_nested(dp)
+        return nested
+
+    def _checked(self, value: Any, protocol: int) -> bytes:
+        body = pickle.dumps(value, protocol)
+        return self.complete(value) if _OF_MAIN in body else body
+
+
+class _Numbering:
+    """Pickles a datapoint in which arrays stand anywhere: each is replaced by its number."""
+
+    def __init__(self, *args: Any) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file, *args)  # type: ignore[call-arg]
+        self.arrays: list[NDArray[Any]] = []  # keeps them alive, so that no two have the same id
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if type(obj) is not np.ndarray or obj.dtype.hasobject:
+            return None  # numpy pickles the objects of an array of objects
+        number = self._numbers.setdefault(id(obj), len(self.arrays))
+        if number == len(self.arrays):
+            self.arrays.append(obj)
+        return number
+
+    def dump_nested(self, dp: Any) -> tuple[bytes, list[NDArray[Any]]]:
+        self.dump(dp)  # type: ignore[attr-defined]
+        return self.file.getvalue(), self.arrays
+
+
+class _Plain(_Numbering, pickle.Pickler):
+    def __init__(self) -> None:
+        super().__init__(PROTOCOL)
+
+
+class _Return(_Numbering, ReturnPickler):
+    def __init__(self) -> None:
+        super().__init__(PROTOCOL)
+
+
+@functools.cache
+def _to_worker() -> type[Any]:
+    class ToWorker(_Numbering, worker_pickler()):  # type: ignore[misc]
+        def __init__(self, main: MainModule | None) -> None:
+            super().__init__(main, PROTOCOL)
+
+    return ToWorker
+
+
+class NestedUnpickler(pickle.Unpickler):
+    """Loads a shell that refers to its arrays by number, in the order of the numbers."""
+
+    def __init__(self, body: bytes, arrays: Iterator[NDArray[Any]]) -> None:
+        super().__init__(io.BytesIO(body))
+        self._arrays = arrays
+        self._seen: list[NDArray[Any]] = []
+
+    def persistent_load(self, number: int) -> NDArray[Any]:
+        if number == len(self._seen):
+            self._seen.append(next(self._arrays))
+        return self._seen[number]

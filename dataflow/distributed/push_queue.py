@@ -1,0 +1,180 @@
+"""Tasks for actors: the consumer deals them, a few ahead, to whoever has the fewest.
+
+There is no tray between machines from which an idle worker could take. Guarantees:
+
+- Tasks are dealt in the order of their numbers, and what is put back comes before all others.
+- A worker has at most `ahead` tasks that are not done: so a slow one holds up few others.
+- It is given none before it was heard of: what is dealt does not wait for an actor that cannot start.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+from dataflow.channel.task_queue import PlainEncoder
+from dataflow.codec.message_layout import NO_ROOM
+from dataflow.descriptors import Descriptor
+from dataflow.distributed.actor import ActorTaskReader
+from dataflow.distributed.actor_worker import ActorWorker
+from dataflow.distributed.object_store_codec import ObjectStoreEncoder
+
+__all__ = ["PushedTaskQueue"]
+
+
+class PushedTaskQueue:
+    """The tray of actors.
+
+    Args:
+        ahead: How many tasks one worker may have.
+        max_bytes: After so many bytes of tasks that are not done there is no room for others.
+    """
+
+    def __init__(self, ahead: int, max_bytes: int) -> None:
+        self._ahead = ahead
+        self._max_bytes = max_bytes
+        self._encoder = ObjectStoreEncoder()
+        self._nbytes = 0  # of tasks that are not done, and of what was encoded for the next one
+        self._encoded = 0  # of the latter
+        self._workers: dict[int, ActorWorker] = {}
+        self._dealt: dict[int, list[_Slot]] = {}  # by worker: its tasks that are not done, in the order of the dealing
+        self._waiting: list[_Slot] = []  # a heap: by number
+        self._next = 0  # a number above all that were put
+        self._forgotten = 0  # what is below it, the workers know to be unwanted
+
+    def port(self, worker: int) -> _PushPort:
+        return _PushPort(self, worker)
+
+    def introduce(self, worker: int, actor: ActorWorker) -> None:
+        """This actor is that worker, from now on, and has no task."""
+        self._workers[worker] = actor
+        self._dealt[worker] = []
+
+    def open(self) -> None:
+        """Nothing is held by one side alone."""
+
+    def encode(self, dp: Any, *, alone: bool) -> Any:
+        if self._nbytes >= self._max_bytes and not alone:
+            return NO_ROOM
+        item = self._encoder.encode(dp)
+        self._encoded += self._encoder.nbytes
+        self._nbytes += self._encoder.nbytes
+        return item
+
+    def plain_encoder(self) -> PlainEncoder | None:
+        return self._encoder.encode_plain if self._encoder.plain else None
+
+    def put(self, number: int, first: int, encoded: Sequence[Any], *, alone: bool) -> _Slot:
+        body, _ = self._encoder.join(encoded)
+        slot = _Slot(self, number, first, body, self._encoded)
+        self._encoded = 0
+        self._next = number + 1
+        self.wait_for_worker(slot)
+        return slot
+
+    def drop(self) -> None:
+        self._nbytes -= self._encoded
+        self._encoded = 0
+        # All that was put is wanted no more: workers that have it in hand need not go on.
+        if self._forgotten < self._next:
+            self._forgotten = self._next
+            for actor in self._workers.values():
+                if actor.is_heard and not actor.is_over:
+                    actor.call("forget", self._next)
+
+    def pump(self) -> None:
+        while self._waiting:
+            slot = self._waiting[0]
+            if slot.body is not None:
+                able = [k for k, actor in self._workers.items() if actor.is_heard and not actor.is_over]
+                worker = min(able, key=lambda k: len(self._dealt[k]), default=None)
+                if worker is None or len(self._dealt[worker]) >= self._ahead:
+                    return
+                self._dealt[worker].append(slot)
+                slot.worker, slot.actor = worker, self._workers[worker]
+                slot.actor.call("give", slot.number, slot.first, slot.body)
+            heapq.heappop(self._waiting)
+
+    def wait_for_worker(self, slot: _Slot) -> None:
+        """`slot` is to be dealt, for the first time or again."""
+        heapq.heappush(self._waiting, slot)
+        self.pump()
+
+    def is_in_hand(self, slot: _Slot) -> bool:
+        """Whether a worker is at work on `slot`, as far as is known here: it is the first of those that it has."""
+        return next(iter(self._dealt.get(slot.worker, ())), None) is slot
+
+    def done(self, slot: _Slot) -> None:
+        """Nobody works on `slot` any more."""
+        self._nbytes -= slot.nbytes
+        self._take_back(slot)
+
+    def lost(self, slot: _Slot) -> None:
+        """The worker that had `slot` has ended: another is to do it."""
+        self._take_back(slot)
+        self.wait_for_worker(slot)
+
+    def _take_back(self, slot: _Slot) -> None:
+        dealt = self._dealt.get(slot.worker, [])
+        if slot in dealt:
+            dealt.remove(slot)
+
+    def stop(self) -> None:
+        """`Demand` tells the workers."""
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._workers.clear()
+        self._dealt.clear()
+
+
+class _Slot:
+    """A task."""
+
+    def __init__(self, task_queue: PushedTaskQueue, number: int, first: int, body: Sequence[Any], nbytes: int) -> None:
+        self._task_queue = task_queue
+        self.number = number
+        self.first = first
+        self.body: Sequence[Any] | None = body  # None when it is done, or wanted no more
+        self.nbytes = nbytes
+        self.worker = -1  # to whom it was dealt
+        self.actor: ActorWorker | None = None
+
+    @property
+    def taken_by(self) -> int | None:
+        return self.worker if self._task_queue.is_in_hand(self) else None
+
+    def put_back(self) -> None:
+        if self.actor is not None and self.actor.is_over:  # else it waits, here or there
+            self.actor = None
+            self._task_queue.lost(self)
+
+    def discard(self) -> None:
+        if self.body is not None:
+            self.body = None
+            self._task_queue.done(self)
+
+    def __lt__(self, other: _Slot) -> bool:
+        return self.number < other.number
+
+
+class _PushPort:
+    """A worker's end, as a description: it arrives as the worker's `ActorTaskReader`."""
+
+    def __init__(self, task_queue: PushedTaskQueue, worker: int) -> None:
+        self._task_queue = task_queue
+        self._worker = worker
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return ()
+
+    def open(self) -> ActorTaskReader:
+        return ActorTaskReader()
+
+    def introduce(self, actor: ActorWorker) -> None:
+        """`actor` is the worker."""
+        self._task_queue.introduce(self._worker, actor)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorTaskReader, ()

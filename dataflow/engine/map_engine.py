@@ -1,0 +1,126 @@
+"""The loop of a map: read the source for a while, hand out what has come, and so on.
+
+Guarantees:
+
+- The source is read in the consumer's own thread, and never under the engine's lock: whoever closes the flow meanwhile
+  does not wait for it.
+- It is read as far as `buffer_size` allows, but no longer than `_BURST` seconds at a time while results are there.
+- A datapoint is encoded before the source takes its next step.
+- An exception of the source is raised after everything that was read before it.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from dataflow.codec.message_layout import NO_ROOM
+from dataflow.engine.pass_engine import PassEngine
+from dataflow.engine.source_reader import Reading
+
+__all__ = ["MapEngine"]
+
+_BURST: Final = 2e-3
+_SHORT: Final = 2e-4  # seconds; while a few datapoints are read faster, more may be read at a time
+_MAX_AT_ONCE: Final = 256
+
+
+class MapEngine(PassEngine):
+    """An engine whose workers are given what the consumer reads."""
+
+    _at_once = 1  # datapoints that may be read between two looks at anything else
+
+    def go_on(self) -> object:
+        """Take over, and go on with what is under way: the ticket for this iteration."""
+        generation = self.take_over()
+        with self.lock:
+            self.check(generation)
+            self.schedule.resume()
+        return generation
+
+    def steps(self, generation: object, source: Iterator[Reading], timeout: float | None) -> Iterator[Iterator[Any]]:
+        """Chunks of results, until the source has ended and all are handed out.
+
+        Args:
+            generation: Of this iteration.
+            source: Stepped before each time that something is read; it gives from what.
+            timeout: As for `chunk`.
+        """
+        failure: Exception | None = None
+        reading = True
+        while True:
+            more = False
+            if reading:
+                self.check_process()
+                try:
+                    reading, more = self._read(generation, source)
+                except Exception as error:
+                    if os.getpid() != self.pid:  # in a child that the source has forked
+                        raise
+                    self._no_more(generation)  # who was superseded, or finds the flow closed, hears of that instead
+                    failure, reading = error, False
+            chunk = self.chunk(generation, timeout, wait=not more)
+            if chunk is None:
+                break
+            yield chunk
+        if failure is not None:
+            raise failure
+
+    def _read(self, generation: object, source: Iterator[Reading]) -> tuple[bool, bool]:
+        """Read for a while. Whether the source goes on, and whether more could be read at once."""
+        dispatch, lock, check = self.schedule, self.lock, self.check
+        with lock:
+            check(generation)
+            if not operator.length_hint(self.take_chunk):
+                self.hand_out_ended()
+        now = time.perf_counter()
+        until = now + _BURST
+        while True:
+            with lock:
+                check(generation)
+                if not dispatch.has_room():
+                    dispatch.pause()
+                    return True, False
+                encode_plain, few = dispatch.plain_encoder(), min(self._at_once, dispatch.room_in_task())
+            reading = next(source, None)
+            if reading is None:
+                self._no_more(generation)
+                return False, False
+            plain: list[Any] = []
+            other: Any = NO_ROOM
+            began = now
+            try:
+                other = reading.read(few, encode_plain, plain)
+            except BaseException:
+                next(source, None)  # whoever keeps it for the next loop lets go of it
+                raise
+            finally:
+                if os.getpid() == self.pid:  # not in a child that the source has forked
+                    with lock:
+                        # Where passes go on with one another, what was read is for whoever took over.
+                        check(self.generation if dispatch.continues else generation)
+                        dispatch.give_encoded(plain)
+                        if other is not NO_ROOM:
+                            dispatch.give(other)
+                            del other
+            self.check_process()
+            now = time.perf_counter()
+            took = now - began
+            if took > _SHORT:
+                self._at_once = max(1, int(few * _SHORT / took))
+            elif self._at_once < 2 * few:
+                self._at_once = min(2 * few, _MAX_AT_ONCE)
+            if now > until:
+                with lock:
+                    check(self.generation if dispatch.continues else generation)
+                    dispatch.pause()
+                return True, True
+
+    def _no_more(self, generation: object) -> None:
+        with self.lock:
+            self.check(generation)
+            self.schedule.send()
+            self.schedule.end()

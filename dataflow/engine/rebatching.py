@@ -1,0 +1,81 @@
+"""Batches that workers have made, and single datapoints between them, into batches of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from dataflow.datapoint import HOLE, components, is_datapoint, stack
+from dataflow.engine.task_headers import BATCH
+
+__all__ = ["regrouped", "stacks_evenly"]
+
+_EVEN: Final = (int, float, bool, np.number, np.bool_)
+
+
+def stacks_evenly(datapoints: Sequence[Any]) -> bool:
+    """Whether a batch of these can be taken to pieces, and these batched again with others, without a difference.
+
+    That is so where each component is an array of one dtype and shape with at least one axis, or a number of one type.
+    """
+    if HOLE in map(_hole_or_none, datapoints) or not all(map(is_datapoint, datapoints)):
+        return False
+    first = list(components(datapoints[0]))
+    for dp in datapoints:
+        if len(dp) != len(first) or isinstance(dp, dict) is not isinstance(datapoints[0], dict):
+            return False
+    for key, value in first:
+        kind = type(value)
+        try:
+            column = [dp[key] for dp in datapoints]
+        except KeyError:
+            return False
+        if not all(type(one) is kind for one in column):
+            return False
+        if kind is np.ndarray:
+            if value.ndim == 0 or value.dtype.hasobject:
+                return False
+            if not all(one.dtype == value.dtype and one.shape == value.shape for one in column):
+                return False
+        elif not issubclass(kind, _EVEN):
+            return False
+    return True
+
+
+def _hole_or_none(value: Any) -> Any:
+    """`in` compares with ==, and arrays do not like that."""
+    return HOLE if value is HOLE else None
+
+
+def regrouped(results: Iterator[Any], batch_size: int, *, remainder: bool, use_list: bool) -> Iterator[Any]:
+    """Batches of `results`, in their order: those that a worker has made, as long as nothing was dropped before them.
+
+    Args:
+        results: Datapoints; and pairs of `BATCH` and a batch of `batch_size`.
+        batch_size: Datapoints per batch.
+        remainder: Whether the last may be shorter.
+        use_list: Whether components of batches are lists.
+    """
+    left: list[Any] = []  # fewer than a batch
+    for result in results:
+        if result is not BATCH:
+            left.append(result)
+        elif left:
+            left += _pieces(next(results), batch_size)
+        else:
+            yield next(results)  # no variable: it would keep the batch alive until the next step
+        del result
+        if len(left) >= batch_size:
+            group, left = left[:batch_size], left[batch_size:]
+            yield stack(group, use_list=use_list)
+            del group
+    if left and remainder:
+        yield stack(left, use_list=use_list)
+
+
+def _pieces(batch: Any, batch_size: int) -> list[Any]:
+    if isinstance(batch, dict):
+        return [{key: column[k] for key, column in batch.items()} for k in range(batch_size)]
+    return [[column[k] for column in batch] for k in range(batch_size)]

@@ -1,0 +1,87 @@
+"""What a map reads: one pass of its input, or one after the other, many datapoints at a time.
+
+To take a lock costs as much as a step of a user's node: so it is done once for many steps.
+
+Guarantees:
+
+- A datapoint is encoded before the input takes its next step.
+- Of several threads, one reads at a time.
+- No pass is begun before something of it is asked for. After an empty one, or an exception, there are no more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Any
+
+from dataflow.base import DataFlow
+from dataflow.channel.task_queue import PlainEncoder
+from dataflow.codec.message_layout import NO_ROOM
+from dataflow.seeding import Stream
+
+__all__ = ["Reading", "as_one_pass", "one_pass", "passes_from"]
+
+
+def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
+    """Pass `p` alone."""
+    yield ds._df_run_pass(p, stream)
+
+
+def as_one_pass(datapoints: Iterator[Any]) -> Iterator[Iterator[Any]]:
+    """What has been begun already, alone."""
+    return iter([datapoints])
+
+
+def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
+    """Pass `p`, and all that follow it."""
+    return (ds._df_run_pass(q, stream) for q in count(p))
+
+
+class Reading:
+    """Passes that are being read.
+
+    It is an iterator that gives itself for as long as there may be something left: so whoever guards the steps of
+    iterators guards this.
+    """
+
+    def __init__(self, passes: Iterator[Iterator[Any]]) -> None:
+        self._passes = passes
+        self._lock = threading.Lock()
+        self._current: Iterator[Any] | None = None  # None between two passes
+        self._is_empty = True  # nothing of the current pass was read so far
+        self._is_over = False
+
+    def __iter__(self) -> Reading:
+        return self
+
+    def __next__(self) -> Reading:
+        if self._is_over:
+            raise StopIteration
+        return self
+
+    def read(self, few: int, encode_plain: PlainEncoder | None, plain: list[Any]) -> Any:
+        """Read up to `few` datapoints, and append them to `plain` as `encode_plain` gives them.
+
+        Returns:
+            A datapoint that `encode_plain` leaves to others, as every one is where there is none; else `NO_ROOM`.
+        """
+        with self._lock:
+            try:
+                current = self._current = self._current or next(self._passes, None)
+                if current is None or self._is_over:  # another thread has read to the end
+                    self._is_over = True
+                    return NO_ROOM
+                if encode_plain is None:
+                    other = next(current, NO_ROOM)
+                else:
+                    other = encode_plain(islice(current, few), plain.append)
+            except BaseException:
+                self._is_over = True
+                raise
+            if other is not NO_ROOM or plain:
+                self._is_empty = False
+            if other is NO_ROOM and (encode_plain is None or len(plain) < few):
+                self._current, self._is_over, self._is_empty = None, self._is_empty, True
+            return other

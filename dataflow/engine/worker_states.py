@@ -1,0 +1,92 @@
+"""Who owes what: the state of every worker, as far as its messages tell. Pure: no process, socket or clock."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from dataflow.channel.messages import Kind
+
+__all__ = ["WorkerStates", "WorkerState"]
+
+
+class WorkerState(enum.Enum):
+    """What a worker's messages have told so far."""
+
+    STARTED = "has not connected yet"
+    CONNECTED = "works"
+    ENDED = "has nothing more to send"  # a pass of its flow was empty
+    FAILED = "raised an exception"
+    LEFT = "called sys.exit"
+    DEAD = "has died"  # which it did not say itself
+
+
+_AFTER = {
+    Kind.HELLO: WorkerState.CONNECTED,
+    Kind.DATA: WorkerState.CONNECTED,
+    Kind.REPORT: WorkerState.CONNECTED,
+    Kind.ENDED: WorkerState.ENDED,
+    Kind.ERROR: WorkerState.FAILED,
+    Kind.LEFT: WorkerState.LEFT,
+}
+_LAST_WORDS = (WorkerState.ENDED, WorkerState.FAILED, WorkerState.LEFT)
+_OVER = (*_LAST_WORDS, WorkerState.DEAD)
+
+
+@dataclass
+class WorkerStates:
+    """The books of one run.
+
+    Attributes:
+        num_workers: How many workers were started.
+        states: The state of each.
+        received: Datapoints received from each.
+    """
+
+    num_workers: int
+    states: list[WorkerState] = field(init=False)
+    received: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.states = [WorkerState.STARTED] * self.num_workers
+        self.received = [0] * self.num_workers
+
+    def heard(self, worker: int, kind: Kind, count: int = 0) -> None:
+        """A message of `worker` has come."""
+        assert self.states[worker] not in _LAST_WORDS, "a worker is silent after its last words"
+        if kind is Kind.DATA:
+            self.received[worker] += count
+        if self.states[worker] is not WorkerState.DEAD:
+            self.states[worker] = _AFTER[kind]
+
+    def dead(self, worker: int) -> None:
+        """`worker` has died, and all that it had sent was heard."""
+        self.states[worker] = WorkerState.DEAD
+
+    def replaced(self, worker: int) -> None:
+        """Another was started in the place of `worker`."""
+        self.states[worker] = WorkerState.STARTED
+        self.received[worker] = 0
+
+    def connected(self, worker: int) -> bool:
+        """Whether `worker` has been heard of."""
+        return self.states[worker] is not WorkerState.STARTED
+
+    @property
+    def all_connected(self) -> bool:
+        """Whether every worker has been heard of."""
+        return WorkerState.STARTED not in self.states
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing more can come, and all is well."""
+        return self.states.count(WorkerState.ENDED) == self.num_workers
+
+    def missed(self, worker: int) -> bool:
+        """Whether the end of `worker` would be untimely: it owes its last words."""
+        return self.states[worker] not in _OVER
+
+    @property
+    def over(self) -> set[int]:
+        """The workers whose end would be no news."""
+        return {worker for worker in range(self.num_workers) if not self.missed(worker)}

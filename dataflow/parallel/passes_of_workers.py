@@ -1,0 +1,119 @@
+"""What a loop over a runner or map gets: a pass of its own if it is strict, else the next of what its workers mix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from dataflow.base import DataFlow
+from dataflow.engine.pass_engine import PassEngine
+from dataflow.interrupts import signals_deferred
+from dataflow.parallel.addressing import Addressed
+from dataflow.parallel.worker_options import initialise, reported_steps
+from dataflow.passes import known_length
+from dataflow.seeding import Stream
+from dataflow.state import FlowState, state_of
+from dataflow.transforms.repeating import passes_on
+from dataflow.workers.place import worker_info
+
+__all__ = ["Looped", "until_over"]
+
+T = TypeVar("T")
+
+
+class Looped(Addressed):
+    """A node whose workers repeat their work for ever, or share each pass."""
+
+    strict: bool = False
+    ordered: bool = False  # whether the order is that of a pass
+
+    def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        """Exactly the datapoints of pass `p`."""
+        raise NotImplementedError
+
+    def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
+        """What comes next of the mixture: of a runner as many as a pass has, of a map without end."""
+        raise NotImplementedError
+
+    @property
+    def _df_indexed(self) -> bool:
+        return self.strict
+
+    @property
+    def _df_ends_if_strict(self) -> bool:
+        return not self.strict and not self.ds._df_endless
+
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.strict and self._df_endless:
+            # Its one pass has no end: as without workers, a loop goes on where the last one stopped.
+            begin = partial(self._df_strict_pass, 0, stream)
+            return self._alive(state_of(self).continued.take(stream, begin, type(self).__name__))
+        if self.strict:
+            return self._df_strict_pass(p, stream)
+        life = state_of(self)
+        if not life.warned:
+            life.warned = True
+            if _is_first_worker():
+                self._df_warn_of_default()
+        return iter(()) if known_length(self) == 0 else self._df_mixed_pass(stream)
+
+    def _df_passes_here(self, ds: DataFlow, stream: Stream) -> Iterator[Any]:
+        """Pass after pass of `ds`, in the consumer: a loop goes on where the last one stopped."""
+        return self._df_continued_by(lambda p: self._df_reported_here(partial(passes_on, ds, stream, p))(), stream)
+
+    def _df_continued_by(self, begin: Callable[[int], Iterator[T]], stream: Stream) -> Iterator[T]:
+        """What a loop goes on with where the last one stopped; if there is nothing, `begin` makes it, from a pass."""
+        life = state_of(self)
+        p = life.begun
+        life.begun += 1
+        return life.continued.take(stream, lambda: begin(p), type(self).__name__)
+
+    def _df_reported_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+        """The same; without workers, its nodes are told here what they would be told in one."""
+        return begin if self.num_workers or self.max_failures is None else partial(reported_steps, begin, self)
+
+    def reset_state(self) -> None:
+        """Stop the workers, if there are any, and start new ones. What they work on is reset inside each."""
+        if self.num_workers:
+            stream = state_of(self).stream
+            assert stream is not None, "reset_state was wrapped: it finds its place"
+            self._df_start(stream)  # before an input that is read here has threads, or files that a child would inherit
+        else:
+            self._df_begin_failures()
+            if self.worker_init is not None:
+                initialise(self.worker_init)
+        if not self.num_workers or not self._df_remote_inputs:
+            super().reset_state()
+
+    def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+        """The same; and whoever iterates it holds this node, as what goes on from loop to loop must not."""
+        yield from datapoints
+
+    def _df_warn_of_default(self) -> None:
+        """Say in the log, once, what a pass without `strict` is, where that may surprise."""
+        raise NotImplementedError
+
+
+def _is_first_worker() -> bool:
+    """Whether what happens in every worker is to be logged here: in the main process, or in the first of all."""
+    here = worker_info()
+    return here is None or not any(index for index, _ in here.path)
+
+
+def until_over(
+    chunks: Iterable[Iterator[Any]], engine: PassEngine, generation: object, life: FlowState, held: object
+) -> Iterator[Any]:
+    """The datapoints of a strict pass; `held` lives as long as they are iterated.
+
+    A generator, and not `itertools.chain` over one: several threads may step it. Those that lose get a ValueError
+    ("generator already executing") and disturb nothing, while `chain` would drop its chunks then, or crash.
+    """
+    try:
+        for chunk in chunks:
+            yield from chunk
+    finally:
+        with signals_deferred(later=True):  # it may be dropped, after a break
+            if engine.failed:
+                life.settle()
+            engine.abandon(generation)

@@ -1,0 +1,286 @@
+"""What everything with workers shares: how many, which kind, how they are started, and what keeps them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
+
+from dataflow.base import ProxyDataFlow
+from dataflow.channel.flow_control import Credit, Window
+from dataflow.channel.local import PipeChannel
+from dataflow.channel.protocols import Channel
+from dataflow.channel.task_queue import TaskQueue
+from dataflow.codec.protocols import ArrayCodec, Codec
+from dataflow.descriptors import closed_on_error, counted
+from dataflow.engine.engine import Engine
+from dataflow.engine.memory_limit import default_max_bytes
+from dataflow.engine.plan import Plan
+from dataflow.engine.schedule import MixedSchedule, Schedule
+from dataflow.engine.worker_main import WorkerSpec
+from dataflow.interrupts import signals_deferred
+from dataflow.parallel.payload import FlowPayload
+from dataflow.parallel.worker_options import WorkerOptions, prepared
+from dataflow.parameters import seconds, start_method, whole_number
+from dataflow.seeding import Stream, current_root
+from dataflow.state import state_of
+from dataflow.workers.place import place_of
+from dataflow.workers.pool import Worker
+from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
+
+if TYPE_CHECKING:
+    from dataflow.channel.zeromq import SocketChannel
+
+__all__ = ["UNBOUNDED", "Placed", "Processes", "Staffed", "context_of", "queued_bytes"]
+
+UNBOUNDED: Final = Window(sys.maxsize // 4)
+"""The window of a worker that does no more than it is asked for."""
+
+_MIN_BYTES: Final = 1 << 20
+_NO_TIMEOUT: Final = "; None waits as long as the workers are alive"
+_DESCRIPTORS: Final = 24  # that this process needs for workers, however many: a context of ZeroMQ, a tray, a directory
+_PER_WORKER: Final = 10  # and for each of them
+
+
+class Placed(Engine):
+    """An engine that knows for which place in the chain it was started."""
+
+    def __init__(self, plan: Plan, stream: Stream) -> None:
+        self.stream = stream
+        super().__init__(plan)
+
+
+class Staffed(WorkerOptions, ProxyDataFlow):
+    """A node that has workers."""
+
+    _df_own_process: ClassVar[bool] = False  # whether a worker has global state of its own
+    _df_run_settings = frozenset(
+        {
+            "buffer_size",
+            "context",
+            "max_bytes",
+            "max_failures",
+            "max_restarts",
+            "num_workers",
+            "ordered",
+            "strict",
+            "thread_limit",
+            "timeout",
+            "_df_window",
+            "worker_init",
+        }
+    )
+
+    _df_workers_name: ClassVar[str] = "num_proc"  # the parameter that says how many workers
+
+    num_workers: int
+    _df_window: Window
+    timeout: float | None
+    max_restarts: int = 0
+
+    def _df_set_staff(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
+        """Check and keep what the user gave."""
+        self.num_workers = self._df_checked_workers(num_workers)
+        self._df_window = window
+        self.timeout = None if timeout is None else seconds(self._df_title, "timeout", timeout, cure=_NO_TIMEOUT)
+
+    def _df_checked_workers(self, num_workers: Any) -> int:
+        """The number of workers, as an integer."""
+        name = self._df_workers_name
+        cure = f". Give the number of workers, for example {name}=4"
+        return whole_number(self._df_title, name, num_workers, 0, cure, alternatives=" (run in the consumer)")
+
+    def _df_set_restarts(self, max_restarts: SupportsIndex) -> None:
+        """Check and keep what the user gave."""
+        self.max_restarts = whole_number(
+            self._df_title,
+            "max_restarts",
+            max_restarts,
+            0,
+            ": it is the number of workers that may die and are replaced",
+        )
+
+    # -- the choices ---------------------------------------------------------------------------------------------------
+
+    def _df_jobs(self, stream: Stream) -> Sequence[Any]:
+        """What each worker does."""
+        raise NotImplementedError
+
+    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
+        """How datapoints come from the workers."""
+        raise NotImplementedError
+
+    def _df_make_task_queue(self) -> TaskQueue | None:
+        """How tasks go to the workers; None where they need none."""
+        return None
+
+    def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
+        """Where datapoints wait to be handed out."""
+        return MixedSchedule()
+
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+        """Start the workers."""
+        return Placed(plan, stream)
+
+    def _df_window_of_worker(self) -> Window:
+        """How far a worker may run ahead."""
+        return self._df_window
+
+    def _df_memory(self) -> int | None:
+        """Bytes that may be under way; None where nothing is copied."""
+        return None
+
+    def _df_starter(self) -> Callable[[WorkerSpec], Worker]:
+        """What starts a worker. It must not hold the node, which could never be collected then."""
+        raise NotImplementedError
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def _df_engine_at(self, stream: Stream) -> Any:
+        """The engine for this place, started if need be."""
+        life = state_of(self)
+        with life.lock:  # of two threads that begin, one starts
+            engine = life.resource
+            if isinstance(engine, Placed) and engine.stream == stream:
+                return engine
+            # Seeded anew, or at another place in the chain: other random numbers, so other workers.
+            return self._df_start(stream)
+
+    def _df_start(self, stream: Stream) -> Engine:
+        """Stop the workers, if there are any, and start new ones. What fails, or is interrupted, leaves nothing.
+
+        Raises:
+            OSError: There are too few descriptors, processes or threads, or there is too little memory.
+        """
+        life = state_of(self)
+        with signals_deferred(), closed_on_error():
+            life.own(self, None)
+            start = self._df_starter()  # may refuse: before there is anything to close
+            with counted(self._df_title, self._df_num_descriptors()):
+                engine = self._df_started(stream, start)
+            life.own(self, engine)
+            return engine
+
+    def _df_num_descriptors(self) -> int:
+        """How many file descriptors the workers need in this process while they start, at least 1."""
+        return 1
+
+    def _df_started(self, stream: Stream, start: Callable[[WorkerSpec], Worker]) -> Engine:
+        n, memory, window = self.num_workers, self._df_memory(), self._df_window_of_worker()
+        places = [place_of(k, n) for k in range(n)]
+        jobs = self._df_jobs(stream)
+        channel, codec, credit = self._df_make_channel()
+        task_queue = self._df_make_task_queue()
+        tolerance = self._df_begin_failures()
+        specs = [
+            WorkerSpec(
+                worker=k,
+                payload=FlowPayload(prepared(job, self.worker_init)),
+                port=channel.port(k),
+                encoder=codec.port(k),
+                credit=credit.line(k),
+                window=window if memory is None else replace(window, max_queued=queued_bytes(memory) // n),
+                place=places[k],
+                seed=(stream.root, *(word for pair in places[k].path for word in pair), *self._df_shard_ranks),
+                reseed=self._df_own_process and current_root() is not None,
+                memory=None if memory is None else memory // n,
+                note=self._df_note(k),
+                task_queue=None if task_queue is None else task_queue.port(k),
+                budget=tolerance.inherited,
+                threads=self._df_threads_of_worker(),
+            )
+            for k, job in enumerate(jobs)
+        ]
+        plan = Plan(
+            self._df_title,
+            channel,
+            codec,
+            credit,
+            specs,
+            start,
+            self._df_make_schedule(task_queue),
+            self.max_restarts,
+            tolerance,
+        )
+        return self._df_make_engine(plan, stream)
+
+    def _df_note(self, worker: int) -> str:
+        """What is added to an exception of a worker."""
+        return f"raised in worker {worker} of {self.num_workers} of {self._df_title}"
+
+
+class Processes(Staffed):
+    """The choices of whatever has processes for workers, with `context` and `max_bytes`."""
+
+    _df_own_process = True
+    _df_over_zmq: ClassVar[bool] = True  # else over pipes
+    context: BaseContext | str | None
+    max_bytes: int | None
+
+    def _df_set_processes(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
+        """Check and keep what the user gave."""
+        self.context = start_method(self._df_title, context)
+        cure = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
+        self.max_bytes = (
+            None if max_bytes is None else whole_number(self._df_title, "max_bytes", max_bytes, _MIN_BYTES, cure)
+        )
+
+    def _df_memory(self) -> int:
+        return max(_MIN_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes
+
+    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
+        n = self.num_workers
+        return self._df_open_channel(n), self._df_make_codec(), Credit(n, shared=True)
+
+    def _df_open_channel(self, n: int) -> SocketChannel | PipeChannel:
+        if not self._df_over_zmq:
+            return PipeChannel(n)
+        from dataflow.channel.zeromq import SocketChannel  # and ZeroMQ, which no other channel needs
+
+        return SocketChannel(n)
+
+    def _df_num_descriptors(self) -> int:
+        return _DESCRIPTORS + _PER_WORKER * self.num_workers
+
+    def _df_make_codec(self) -> ArrayCodec:
+        """Arrays in shared memory, the rest in messages: both together stay within `max_bytes`."""
+        memory = self._df_memory()
+        return ArrayCodec(self.num_workers, memory - queued_bytes(memory))
+
+    def _df_starter(self) -> Callable[[WorkerSpec], Worker]:
+        if sys.platform == "win32":
+            raise NotImplementedError(
+                f"{type(self).__name__} needs the pipes and signals of POSIX. On Windows use MultiThreadRunner or "
+                "MultiThreadMapData, or WSL"
+            )
+        end_if_main_is_imported()
+        return partial(_start_process, context_of(self.context))
+
+
+def context_of(context: BaseContext | str | None) -> BaseContext:
+    """The multiprocessing context that a user means."""
+    return context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
+
+
+def queued_bytes(max_bytes: int) -> int:
+    """The part of `max_bytes` that is for messages; the rest is for arrays in shared memory."""
+    return max_bytes // 8
+
+
+def _start_process(context: BaseContext, spec: WorkerSpec) -> Worker:
+    descriptors = (
+        *spec.port.descriptors(),
+        *spec.encoder.descriptors(),
+        *spec.credit.descriptors(),
+        *(() if spec.task_queue is None else spec.task_queue.descriptors()),
+    )
+    return ProcessWorker(context, spec.place, spec.seed, spec, descriptors, partial(_hand_over, spec))
+
+
+def _hand_over(spec: WorkerSpec) -> None:
+    spec.payload.hand_over()
+    spec.port.hand_over()

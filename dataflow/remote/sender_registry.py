@@ -1,0 +1,139 @@
+"""Who sends to a receiver, and what they owe: pure, no socket and no clock.
+
+Time is *attended* time, in seconds: it stands still while nobody takes datapoints, because then a sign of life may lie
+unread. A sender is who has said a valid hello; connections mean nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dataflow.remote.messages import Hello
+
+__all__ = ["Entry", "SenderRegistry"]
+
+_BEATS: Final = 3  # that may be missed
+_MAX: Final = 10_000  # senders, and as many that wait: strangers must not fill the memory
+
+
+@dataclass(slots=True)
+class Entry:
+    """One sender."""
+
+    sender: bytes
+    peer: bytes  # whom ZeroMQ has to send to
+    hello: Hello
+    heard: float  # attended time of its last sign of life
+    begun: bool = False  # it knows that it is welcome
+    ended: bool = False
+    received: int = 0  # datapoints
+
+    @property
+    def patience(self) -> float:
+        """Seconds of silence after which it is lost."""
+        return _BEATS * self.hello.heartbeat
+
+
+class SenderRegistry:
+    """The senders of one pass, and those that wait for the next.
+
+    Args:
+        num_senders: How many make a pass; None if nobody counts, and passes never end.
+    """
+
+    def __init__(self, num_senders: int | None) -> None:
+        self._num = num_senders
+        self._open = False  # a pass has begun, and is not over
+        self._entries: dict[bytes, Entry] = {}
+        self._waiting: dict[bytes, Entry] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter([*self._entries.values(), *self._waiting.values()])
+
+    @property
+    def complete(self) -> bool:
+        """Whether all senders of the pass have ended."""
+        return self._open and len(self._entries) == self._num and all(entry.ended for entry in self._entries.values())
+
+    def begin(self) -> list[Entry]:
+        """Go on with the pass, or begin one; the senders that become welcome by that."""
+        self._open = True
+        welcome = []
+        for sender, entry in reversed(self._waiting.copy().items()):  # who came last is most likely still there
+            if self._has_room(entry):
+                self._entries[sender] = self._waiting.pop(sender)
+                welcome.append(entry)
+        return welcome
+
+    def turn(self) -> None:
+        """The pass is over."""
+        self._open = False
+        self._entries.clear()
+
+    def _has_room(self, entry: Entry) -> bool:
+        """Whether there is a seat: one for each source, so that a fast one does not send two passes in one."""
+        if not self._open or len(self._entries) >= (_MAX if self._num is None else self._num):
+            return False
+        return self._num is None or all(entry.hello.source != other.hello.source for other in self._entries.values())
+
+    def hello(self, sender: bytes, peer: bytes, hello: Hello, now: float) -> bool:
+        """Somebody introduces itself, perhaps again; whether it is welcome now."""
+        known = self._entries.get(sender)
+        if known is not None:
+            return known.peer == peer and not known.ended
+        entry = Entry(sender, peer, hello, now)
+        self._waiting.pop(sender, None)
+        if self._has_room(entry):
+            self._entries[sender] = entry
+            return True
+        if len(self._waiting) < _MAX:
+            self._waiting[sender] = entry
+        return False
+
+    def find(self, sender: bytes, peer: bytes) -> Entry | None:
+        """The sender of this pass with that id, if it is `peer` who uses it, and has not ended."""
+        entry = self._entries.get(sender)
+        return entry if entry is not None and entry.peer == peer and not entry.ended else None
+
+    def heard(self, entry: Entry, now: float) -> None:
+        """A sign of life."""
+        entry.heard, entry.begun = now, True
+
+    def ended(self, entry: Entry) -> None:
+        """It has sent everything."""
+        entry.ended = True
+        if self._num is None:
+            del self._entries[entry.sender]
+
+    def expel(self, entry: Entry) -> None:
+        """It is none of ours after all."""
+        self._entries.pop(entry.sender, None)
+
+    def longest_pause(self) -> float:
+        """Seconds from one look to the next that count: behind a longer pause, signs of life lie unread.
+
+        ZeroMQ gives out what has come from one peer after the other. So whoever lives is heard within as many looks as
+        there are senders, which together count for a quarter of anybody's patience at most.
+        """
+        entries = [entry for entry in self._entries.values() if entry.begun and not entry.ended]
+        return min((entry.patience for entry in entries), default=1.0) / (4 * max(1, len(entries)))
+
+    def silent(self, now: float) -> Entry | None:
+        """A sender that is lost; one that had not begun is forgotten, as it owes nothing."""
+        for entries in (self._entries, self._waiting):
+            for sender, entry in list(entries.items()):
+                if not entry.ended and now - entry.heard > entry.patience:
+                    if entry.begun:
+                        return entry
+                    del entries[sender]
+        return None
+
+    def state(self) -> str:
+        """Who is there, in words."""
+        entries = list(self._entries.values())
+        wanted = "" if self._num is None else f" of {self._num}"
+        at_work = "; ".join(f"{entry.hello.name}: {entry.received} datapoints" for entry in entries if not entry.ended)
+        num_ended = sum(entry.ended for entry in entries)
+        return f"{len(entries)}{wanted} senders have come, {num_ended} have ended" + (f"; {at_work}" if at_work else "")

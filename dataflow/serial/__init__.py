@@ -1,0 +1,1 @@
+"""Msgpack with arrays beside it: what files and the network share."""

@@ -1,0 +1,77 @@
+"""Dtypes as text, from which the same dtype comes back."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["MAX_NAME", "dtype_name", "dtype_of"]
+
+MAX_NAME: Final = 1 << 17
+"""Characters, of about 5,000 fields; to parse them takes up to 500 bytes each."""
+
+_MAX_SIMPLE: Final = 100  # characters of a name without fields
+# What `repr` gives for dicts, lists and tuples of text, lengths and truth values. Signs and operators would nest
+# without brackets, of which the parser counts no more than 200.
+_LITERAL: Final = re.compile(
+    r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|[0-9]++|True|False|[][{}(),: ])*+""", re.DOTALL
+)
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str | None:
+    """A dtype as text that `dtype_of` reads; None if there is none from which the same dtype comes back."""
+    if dtype.hasobject:
+        return None
+    name = dtype.str if dtype.names is None and dtype.subdtype is None else _structured(dtype)
+    try:
+        return name if dtype_of(name) == dtype and dtype.isbuiltin != 2 else None
+    except (TypeError, ValueError, SyntaxError):
+        return None
+
+
+def _structured(dtype: np.dtype[Any]) -> str:
+    fields: Any = dtype.fields or {}
+    return repr(
+        {
+            "names": list(dtype.names or ()),
+            "formats": [_field(fields[name][0]) for name in dtype.names or ()],
+            "offsets": [fields[name][1] for name in dtype.names or ()],
+            "itemsize": dtype.itemsize,
+            "aligned": dtype.isalignedstruct,
+        }
+    )
+
+
+def _field(dtype: np.dtype[Any]) -> Any:
+    if dtype.subdtype is not None:
+        return _field(dtype.subdtype[0]), dtype.subdtype[1]
+    return dtype.str if dtype.names is None else ast.literal_eval(_structured(dtype))
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The dtype of that name.
+
+    Raises:
+        ValueError: It holds Python objects, which no file of ours does; or it is no such name.
+    """
+    if not name.startswith("{") and len(name) <= _MAX_SIMPLE:
+        return _simple(name)
+    if len(name) > _MAX_SIMPLE and not (name.startswith("{") and _LITERAL.fullmatch(name)):
+        raise ValueError(f"{name[:40]!r}… is not the name of a dtype")
+    return _without_objects(np.dtype(ast.literal_eval(name)), name)
+
+
+@functools.lru_cache(maxsize=256)
+def _simple(name: str) -> np.dtype[Any]:
+    """One without fields, whose names anybody could change."""
+    return _without_objects(np.dtype(name), name)
+
+
+def _without_objects(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
+    if dtype.hasobject:
+        raise ValueError(f"the dtype {name!r} holds Python objects")
+    return dtype

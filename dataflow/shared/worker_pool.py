@@ -1,0 +1,184 @@
+"""Workers that take orders: started together, told what to do, heard, watched, stopped.
+
+Guarantees:
+
+- Nothing waits without a limit, and whoever waits sees the end of a worker at once: it is told by a descriptor.
+- Drain before you judge: what a worker had answered before it died or failed counts.
+- Only the process that started a team uses or stops it.
+- After `close` no process and no descriptor of it is left. A signal that arrives within start or close is raised when
+  that is done, or undone.
+
+One thread at a time, except for `close` of a team that nobody else uses any more.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import Final
+
+from dataflow.channel.local import PipeChannel
+from dataflow.channel.messages import Kind, Message
+from dataflow.codec.exceptions import unpack_failure
+from dataflow.descriptors import Descriptor, closed_on_error, counted
+from dataflow.errors import WorkerDied
+from dataflow.interrupts import signals_deferred
+from dataflow.seeding import derived
+from dataflow.shared.command_loop import ANSWER, CommandLoop, Skill
+from dataflow.shared.commands import CommandSender
+from dataflow.workers.cleanup import close_at_exit
+from dataflow.workers.exit_reasons import explanation
+from dataflow.workers.place import WorkerInfo, place_of
+from dataflow.workers.pool import Worker, WorkerPool, grace
+from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
+
+__all__ = ["CommandPool", "context_of"]
+
+_SETTLE: Final = 0.5  # seconds within which an exit code is known
+_DESCRIPTORS: Final = 8  # that this process needs for a team
+_PER_WORKER: Final = 8  # and for each worker of it, while they start
+_PATIENCE: Final = 0.25  # part of the usual grace: what a worker is still making, nobody wants
+
+
+def context_of(owner: str, context: BaseContext | str | None) -> BaseContext:
+    """The multiprocessing context that a user means.
+
+    Raises:
+        NotImplementedError: There are no such processes on this system.
+    """
+    if sys.platform == "win32":
+        raise NotImplementedError(f"{owner} needs the pipes and signals of POSIX. Use WSL, or threads")
+    return context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
+
+
+class CommandPool:
+    """Worker processes, one for each skill.
+
+    Args:
+        owner: Name of the class that users see, for messages.
+        context: How processes are started.
+        skills: What each of them can do.
+        words: Seed of the team; every worker gets one of its own.
+        reseed: Whether flows that are made in a worker are seeded too: the user has fixed a root.
+    """
+
+    def __init__(
+        self, owner: str, context: BaseContext, skills: Sequence[Skill], words: tuple[int, ...], *, reseed: bool
+    ) -> None:
+        end_if_main_is_imported()
+        n = len(skills)
+        self.owner = owner
+        self.answers: list[deque[float]] = [deque() for _ in range(n)]  # of each worker: seconds that an order took
+        self.verdicts: dict[int, BaseException] = {}  # of workers that have failed or died
+        self._pid = os.getpid()
+        self._heard: set[int] = set()  # workers of which anything was heard
+        self._done = [0] * n  # answers that came from each
+        with signals_deferred(), closed_on_error(), counted(owner, _DESCRIPTORS + _PER_WORKER * n):
+            self._start(context, skills, words, reseed=reseed)
+
+    def _start(self, context: BaseContext, skills: Sequence[Skill], words: tuple[int, ...], *, reseed: bool) -> None:
+        n, owner = len(skills), self.owner
+        self._books = [CommandSender() for _ in skills]
+        channel = PipeChannel(n)
+        places = [place_of(k, n) for k in range(n)]
+        makes = []
+        for k, (skill, book, place) in enumerate(zip(skills, self._books, places, strict=True)):
+            own = (*words, *(word for pair in place.path for word in pair))
+            note = f"raised in worker {k} of {n} of {owner}"
+            command_loop = CommandLoop(k, skill, book, channel.port(k), derived(own) if reseed else None, note)
+            makes.append(partial(_made, context, place, own, command_loop))
+        with ExitStack() as undo:
+            undo.callback(self._close_books)
+            undo.callback(channel.close)
+            self._pool = WorkerPool(makes)
+            undo.callback(self._pool.stop, 0)
+            self._receiver = channel.open_receiver()
+            undo.callback(self._receiver.close)
+            close_at_exit(self)
+            undo.pop_all()
+
+    def command(self, worker: int, data: bytes, memory: Descriptor | None = None) -> None:
+        """Tell a worker what to do next."""
+        self._books[worker].give(data, memory)
+
+    def wait(self, timeout: float) -> None:
+        """Wait for news, `timeout` seconds at most. An interrupt in here does no harm."""
+        self._receiver.wait(timeout, self._pool.sentinels(but=self.verdicts))
+
+    def hear(self) -> None:
+        """Enter what has come into `answers` and `verdicts`. Whoever is interrupted in here closes the team."""
+        ended = [k for k in self._pool.ended() if k not in self.verdicts]
+        # Who has ended has written all it will ever write: now it is read to the end.
+        while (message := self._receiver.take()) is not None or self._receiver.wait(0):
+            if message is not None:
+                self._enter(message)
+        for k in ended:
+            if k not in self.verdicts:
+                worker = self._pool.workers[k]
+                if worker.exitcode() is None:  # the fork server has collected it, and is about to say so
+                    worker.join(_SETTLE)
+                self.verdicts[k] = self._death(k, worker.exitcode())
+
+    def states(self) -> str:
+        """What each worker is doing, for a message."""
+        return "; ".join(f"worker {k}: {worker.state()}" for k, worker in enumerate(self._pool.workers))
+
+    def close(self) -> None:
+        """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
+        if os.getpid() != self._pid:
+            return
+        with signals_deferred(), ExitStack() as last:  # all of it, whatever one of them raises
+            last.callback(self._pool.stop, _PATIENCE * grace())
+            last.callback(self._receiver.close)
+            last.callback(self._close_books)
+
+    def _close_books(self) -> None:
+        for book in self._books:
+            book.close()
+
+    def _enter(self, message: Message) -> None:
+        worker = message.worker
+        self._heard.add(worker)
+        if message.kind is Kind.DATA:
+            self._done[worker] += 1
+            self.answers[worker].append(ANSWER.unpack(message.body[0])[0])
+        elif message.kind is Kind.ERROR:
+            self.verdicts[worker] = unpack_failure(message.body[0])
+        elif message.kind is Kind.LEFT:
+            self.verdicts[worker] = self._death(worker, message.count)
+            self.verdicts[worker].__cause__ = unpack_failure(message.body[0])  # tells where
+
+    def _death(self, worker: int, exitcode: int | None) -> WorkerDied:
+        n, pid = len(self._books), self._pool.workers[worker].pid
+        heard = worker in self._heard
+        happened, cure = explanation(exitcode, heard=heard, work="the target", inline="n_proc=0", less="n_proc")
+        done = self._done[worker]
+        when = f"after {done} results" if done else "before its first result"
+        return WorkerDied(
+            f"worker {worker} of {n} of {self.owner} (pid {pid}) {happened} {when}; {cure}",
+            worker=worker,
+            num_workers=n,
+            pid=pid,
+            exitcode=exitcode,
+        )
+
+
+def _made(context: BaseContext, place: WorkerInfo, seed: tuple[int, ...], command_loop: CommandLoop) -> Worker:
+    descriptors = (
+        *command_loop.port.descriptors(),
+        *command_loop.commands.descriptors(),
+        *command_loop.skill.descriptors(),
+    )
+    return ProcessWorker(context, place, seed, command_loop, descriptors, partial(_hand_over, command_loop))
+
+
+def _hand_over(command_loop: CommandLoop) -> None:
+    command_loop.skill.hand_over()
+    command_loop.port.hand_over()
+    command_loop.commands.hand_over()

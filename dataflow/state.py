@@ -1,0 +1,202 @@
+"""What a flow remembers between passes, in this process only.
+
+A flow is a description: parameters and inputs. Whatever else it needs, namely how many passes were begun, its
+place in the chain, iterators held over from pass to pass, lives in its `FlowState`, which is never pickled or copied,
+and which a forked process does not inherit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from dataflow.errors import DataFlowTerminated, NotReentrant
+from dataflow.interrupts import signals_deferred
+from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
+from dataflow.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from dataflow.workers.cleanup import Closeable
+
+__all__ = ["Continued", "FlowState", "state_of", "terminated"]
+
+_KEY: Final = "_df_state"
+
+_from_parent: list[FlowState] = []
+"""Lives that came through a fork: kept, so that nothing in them is finalised in the child."""
+
+
+N = TypeVar("N")
+
+
+class FlowState:
+    """The memory of one flow in one process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.RLock()  # held while the flow is reset: of two threads that begin, one resets
+        self.entropy: int | None = None  # the root of an outermost flow where nobody called seed(); drawn once
+        self.fixed = False  # it was not drawn: it is that of a saved state, or of a flow whose code began this one
+        self.origin: Turns | None = None  # turns above an outermost flow that user-written code began
+        self.passes = 0  # passes begun by the user; the number of the next one
+        self.stream: Stream | None = None  # the place in the chain, as of the last reset
+        self.ready = False  # reset_state has run since the last close
+        self.resetting = False  # reset_state runs: a nested call is a super() call
+        self.session: object = object()  # replaced by close(); live iterators compare
+        self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
+        self.shown = 0  # PrintData: datapoints printed since the last reset
+        self.begun = 0  # passes begun of what a runner's workers go through; those of new workers come after them
+        self.worked_by: object = None  # the thread that goes through it in this process, in a worker
+        self.warned = False  # the user has been told, once, what is told once
+        self.bookmark: Any = None  # ResumableData: where the iteration that was begun last has got to
+        self.has_dropped = False  # a map dropped a datapoint here, or below: what counts datapoints cannot be addressed
+        self.tolerance: Tolerance | None = None  # what bears failures of single items, and knows those there were
+        self.continued = Continued()  # iterators that outlive a pass
+        self.resource: Closeable | None = None  # what close() has to end: a runner's engine
+        self._finaliser: weakref.finalize[Any, Any] | None = None  # ends it when the flow is collected
+
+    def root(self) -> int:
+        """The root seed: the one fixed by `seed`, else entropy drawn once for this flow."""
+        root = current_root()
+        if root is not None:
+            return root
+        with self.lock:  # two threads that begin must not draw two
+            if self.entropy is None:
+                self.entropy = fresh_root()
+        return self.entropy
+
+    def own(self, df: Any, resource: Closeable | None) -> None:
+        """Close what was owned before, and own `resource`: it is closed at the latest when `df` is collected."""
+        with signals_deferred(), self.lock:
+            if self.resource is not None:
+                self.resource.close()
+            if self._finaliser is not None:
+                self._finaliser.detach()
+            self.resource = resource
+            self._finaliser = None if resource is None else weakref.finalize(df, _close_dropped, resource)
+
+    def settle(self) -> None:
+        """What is owned has failed, and is closed.
+
+        It holds the failure, and that the frames it came through, this flow among them: a finaliser, which holds it,
+        would keep all of them for ever.
+        """
+        if self._finaliser is not None:
+            self._finaliser.detach()
+
+    def end_session(self) -> None:
+        """After this, live iterators raise at their next step."""
+        self.session = object()
+        self.ready = False
+        self.continued.drop()
+        self.own(None, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FlowState, ()
+
+
+def _close_dropped(resource: Closeable) -> None:
+    with signals_deferred(later=True):
+        resource.close()
+
+
+def state_of(df: Any) -> FlowState:
+    """The life of `df` in this process; a forked process finds a fresh one."""
+    found: FlowState | None = df.__dict__.get(_KEY)
+    if found is not None and found.pid == os.getpid():
+        return found
+    if found is not None:
+        _from_parent.append(found)
+    # setdefault: of two threads that meet here, both go on with the same life.
+    fresh = FlowState()
+    if found is not None:
+        df.__dict__[_KEY] = fresh
+        return fresh
+    life: FlowState = df.__dict__.setdefault(_KEY, fresh)
+    return life
+
+
+def terminated(name: str) -> DataFlowTerminated:
+    """The error of an iterator whose flow was closed."""
+    return DataFlowTerminated(f"{name} was closed while it was being iterated; iterate it again to start afresh")
+
+
+class _Held:
+    """An iterator held over from pass to pass, and the ticket of whoever may step it."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self.iterator = iterator
+        self.lock = threading.Lock()
+        self.generation: object = None
+
+
+class Continued:
+    """Iterators on which passes go on where the last one stopped, one for each place in a chain.
+
+    Guarantees:
+
+    - The later of two takers wins; the earlier raises `NotReentrant` at its next step, also from another thread.
+    - Every datapoint goes to exactly one taker: a step is made under the lock that also guards the ticket.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Stream, _Held] = {}
+        self._notes: dict[Stream, Any] = {}
+
+    def note(self, stream: Stream, make: Callable[[], N]) -> N:
+        """What a node notes for its next pass at `stream`, made by `make` if there is nothing."""
+        if stream not in self._notes:
+            for old in [known for known in list(self._notes) if known.root != stream.root]:
+                self._notes.pop(old, None)
+            self._notes.setdefault(stream, make())
+        found: N = self._notes[stream]
+        return found
+
+    def forget(self) -> None:
+        """Begin anew with the next pass; who still steps an iterator goes on with it."""
+        self._held, self._notes = {}, {}
+
+    def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
+        """Go on with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call."""
+        held = self._held.get(stream)
+        if held is None:
+            # Another root means that the user has seeded anew: what was begun under the old one is over.
+            for old in list(self._held):
+                if old.root != stream.root:
+                    self._held.pop(old, None)
+            held = self._held.setdefault(stream, _Held(begin()))
+        generation = held.generation = object()
+        return self._steps(stream, held, generation, name)
+
+    def _steps(self, stream: Stream, held: _Held, generation: object, name: str) -> Iterator[Any]:
+        lock, iterator = held.lock, held.iterator
+        try:
+            while True:
+                with lock:
+                    if held.generation is not generation:
+                        break
+                    dp = next(iterator)
+                yield dp
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if self._held.get(stream) is held:
+                del self._held[stream]
+            if isinstance(error, StopIteration):
+                return
+            raise
+        if held.generation is terminated:
+            raise terminated(name)
+        raise NotReentrant(
+            f"a later iteration of {name} took over; it can serve one at a time, because it goes on where the last "
+            "pass stopped. Make one flow for each loop"
+        )
+
+    def drop(self) -> None:
+        """Forget all iterators; who still steps one finds the flow closed."""
+        dropped, self._held, self._notes = self._held, {}, {}
+        for held in list(dropped.values()):
+            held.generation = terminated

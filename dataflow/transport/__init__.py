@@ -1,1 +1,0 @@
-"""How datapoints move between workers and consumer."""

@@ -1,0 +1,120 @@
+"""How a node that a user wrote, with nothing but ``__iter__``, becomes a node like any other.
+
+`wrap_user_node` looks at the body of a new class. A user's ``__iter__`` (or ``get_data``, its old name) becomes
+``_df_run_pass``: before the user's code runs, the inputs are told pass and stream, so that ``for dp in self.ds`` gives
+the right pass. Iterating the input twice in one pass gives its passes p and p + 1; so does calling
+``super().__iter__()`` twice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from dataflow.errors import LengthUnknown
+from dataflow.passes import next_pass, place, reset_round, root_stream, running_pass, user_pass
+from dataflow.seeding import current_root
+from dataflow.state import FlowState, state_of
+
+__all__ = ["wrap_user_node", "found_inputs", "noted", "super_pass"]
+
+T = TypeVar("T")
+
+
+def wrap_user_node(cls: Any) -> None:
+    """Take over what the body of the class `cls` defines."""
+    own = dict(vars(cls))
+    iterate = own.get("__iter__") or own.get("get_data")
+    if iterate is not None:
+        cls.__iter__ = _iter(iterate)
+        cls._df_run_pass = user_pass
+        # Where both names are defined, one may call the other.
+        if "__iter__" not in own or "get_data" not in own:
+            cls.get_data = cls.__iter__
+    if iterate is not None or "_df_run_pass" in own:
+        cls._df_user_written = iterate is not None
+    length = own.get("__len__") or own.get("size")
+    if length is not None:
+        cls.__len__ = _len(length)
+        if "__len__" not in own or "size" not in own:
+            cls.size = cls.__len__
+    if "reset_state" in own:
+        cls.reset_state = noted(own["reset_state"])
+
+
+def found_inputs(df: Any, kind: type[T]) -> tuple[T, ...]:
+    """The flows (instances of `kind`) among the attributes of a user's node, in order, each once."""
+    found: dict[int, T] = {}
+    for value in list(vars(df).values()):
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        # A long list of anything else is not searched: its first element tells.
+        if isinstance(next(iter(values), None), kind):
+            found.update((id(item), item) for item in values if isinstance(item, kind))
+    return tuple(found.values())
+
+
+def noted(reset: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A ``reset_state`` that notes that it was called, and finds its place in the chain if nobody told it."""
+
+    @functools.wraps(reset)
+    def reset_state(self: Any) -> None:
+        life = state_of(self)
+        if life.resetting:
+            reset(self)  # a super() call
+            return
+        with reset_round() as done:
+            if life not in done:
+                done.add(life)
+                _reset(self, life, reset)
+
+    return reset_state
+
+
+def _reset(self: Any, life: FlowState, reset: Callable[[Any], None]) -> None:
+    # Where the user has seeded anew, the place of the last time is out of date.
+    if life.stream is None or current_root() not in {None, life.stream.root}:
+        place(self, root_stream(self))
+    life.resetting, life.rng, life.tolerance = True, None, None
+    try:
+        reset(self)
+        life.ready = True
+    finally:
+        life.resetting = False
+
+
+def super_pass(df: Any) -> Iterator[Any]:
+    """``super().__iter__()`` in a user's node: a pass of the built-in class that it derives from."""
+    running = running_pass(df)
+    if running is None:
+        return next_pass(df)
+    p, stream = running.own.take()
+    runs = (cls.__dict__["_df_run_pass"] for cls in type(df).__mro__ if "_df_run_pass" in cls.__dict__)
+    builtin = next(run for run in runs if run is not user_pass)
+    datapoints: Iterator[Any] = builtin(df, p, stream)
+    return datapoints
+
+
+def _iter(iterate: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterator[Any]]:
+    """The ``__iter__`` that stands in for a user's: it begins a pass, unless ``super().__iter__()`` called it."""
+
+    @functools.wraps(iterate)
+    def __iter__(self: Any) -> Iterator[Any]:
+        return next_pass(self) if type(self).__iter__ is __iter__ else iter(iterate(self))
+
+    return __iter__
+
+
+def _len(length: Callable[[Any], int]) -> Callable[[Any], int]:
+    """A ``__len__`` whose plain NotImplementedError becomes `LengthUnknown`, so that ``list(df)`` works."""
+
+    @functools.wraps(length)
+    def __len__(self: Any) -> int:
+        try:
+            return length(self)
+        except LengthUnknown:
+            raise
+        except NotImplementedError as error:
+            raise LengthUnknown(f"a pass of {type(self).__name__} has no known length") from error
+
+    return __len__

@@ -1,0 +1,261 @@
+"""Sockets: a private address that goes away, forgeries that are refused unread, what was sent last arrives."""
+
+import logging
+import os
+import pickle
+import select
+import stat
+import tempfile
+import time
+
+import pytest
+import zmq
+
+from dataflow.channel.messages import Kind, Message, new_token, pack
+from dataflow.channel.zeromq import SocketChannel
+from tests.support.fakes import receive
+from tests.support.leaks import socket_directories
+from tests.support.waits import LIMIT, wait_until
+
+
+class Sockets:
+    """A channel with both ends in this process."""
+
+    def __init__(self, num_workers=1):
+        before = socket_directories()
+        self.channel = SocketChannel(num_workers)
+        (self.directory,) = socket_directories().keys() - before.keys()
+        self.address = f"ipc://{self.directory}/s"
+        self.receiver = self.channel.open_receiver()
+        self.senders = [self.channel.port(k).open() for k in range(num_workers)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for sender in self.senders:
+            sender.close(0)
+        self.receiver.close()
+        self.channel.close()
+
+
+def data(worker, count, *frames):
+    return Message(Kind.DATA, worker, count, 0, list(frames))
+
+
+class Trap:
+    """Whoever unpickles it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_messages_arrive_in_order_and_whole():
+    with Sockets(2) as sockets:
+        big = os.urandom(zmq.COPY_THRESHOLD - 1)  # from there on pyzmq keeps a thread of its own for ever
+        for k in range(100):
+            sockets.senders[1].send(data(1, k, b"x", b""))
+        sockets.senders[1].send(data(1, 100, big))
+        messages = [receive(sockets.receiver, LIMIT) for _ in range(101)]
+        assert [(message.worker, message.count) for message in messages] == [(1, k) for k in range(101)]
+        assert [bytes(frame) for frame in messages[3].body] == [b"x", b""]
+        assert bytes(messages[100].body[0]) == big
+
+
+def test_the_directory_belongs_to_the_user_alone_and_goes_away_once_all_have_connected():
+    with Sockets() as sockets:
+        assert stat.S_IMODE(os.stat(sockets.directory).st_mode) == 0o700
+        sockets.senders[0].send(Message(Kind.HELLO, 0))
+        assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
+        sockets.receiver.everyone_connected()
+        assert not sockets.directory.exists()
+        sockets.senders[0].send(data(0, 1, b"still heard"))
+        assert receive(sockets.receiver, LIMIT).count == 1
+
+
+def test_a_channel_that_was_never_opened_leaves_nothing():
+    before = socket_directories()
+    channel = SocketChannel(1)
+    assert socket_directories() != before
+    channel.close()
+    channel.close()
+    assert socket_directories() == before
+
+
+def test_a_worker_may_connect_before_the_consumer_has_opened_its_end():
+    channel = SocketChannel(1)
+    sender = channel.port(0).open()
+    sender.send(Message(Kind.HELLO, 0))
+    receiver = channel.open_receiver()
+    assert receive(receiver, LIMIT).kind is Kind.HELLO
+    sender.close(0)
+    receiver.close()
+
+
+def test_what_was_sent_last_arrives_though_the_sender_has_closed():
+    with Sockets() as sockets:
+        sockets.senders[0].send(data(0, 7, bytes(60_000)))
+        sockets.senders.pop().close(LIMIT)
+        assert receive(sockets.receiver, LIMIT).count == 7
+
+
+def test_closing_without_patience_does_not_wait_for_a_consumer_that_never_comes():
+    channel = SocketChannel(1)
+    sender = channel.port(0).open()
+    sender.send(data(0, 1, bytes(60_000)))
+    began = time.monotonic()
+    sender.close(0)
+    channel.close()
+    assert time.monotonic() - began < LIMIT / 2
+
+
+def forgeries(token, path):
+    trap = pickle.dumps(Trap(path))
+    other = new_token()
+    return {
+        "no token": [trap],
+        "an empty frame": [b""],
+        "another token": [b"".join(pack(other, data(0, 1, trap)))],
+        "a short header": [b"".join(pack(token, data(0, 1)))[:-1], trap],
+        "a worker that does not exist": [b"".join(pack(token, data(9, 1, trap)))],
+        "garbage": [os.urandom(5), os.urandom(300), trap],
+        "an exception with another token": [b"".join(pack(other, Message(Kind.ERROR, 0, body=[trap])))],
+        "half a token": [token[:8], trap],
+    }
+
+
+@pytest.mark.parametrize("name", forgeries(b"x" * 16, ""))
+def test_a_forged_message_is_refused_unread_and_the_next_honest_one_is_heard(name, tmp_path, caplog):
+    path = tmp_path / "written"
+    with Sockets() as sockets, zmq.Context() as context, context.socket(zmq.PUSH) as forger:
+        forger.connect(sockets.address)
+        honest = sockets.senders[0]
+        token = bytes(pack(_token_of(sockets), Message(Kind.HELLO, 0))[0][:16])
+
+        def refused():
+            assert sockets.receiver.take() is None
+            return caplog.records
+
+        with caplog.at_level(logging.WARNING, "dataflow"):
+            for _ in range(3):
+                forger.send_multipart(forgeries(token, str(path))[name])
+            wait_until(refused, LIMIT, "nothing was refused")
+            honest.send(data(0, 5, b"honest"))
+            assert receive(sockets.receiver, LIMIT).count == 5
+        assert [record.getMessage().partition(" that ")[0] for record in caplog.records] == ["refused a message"]
+        assert not path.exists()
+        forger.close(0)
+
+
+def _token_of(sockets):
+    """The token, as a worker's port carries it."""
+    return next(value for value in vars(sockets.channel.port(0)).values() if isinstance(value, bytes))
+
+
+def test_many_forgeries_do_not_keep_an_honest_message_back():
+    with Sockets() as sockets, zmq.Context() as context, context.socket(zmq.PUSH) as forger:
+        forger.connect(sockets.address)
+        for _ in range(500):
+            forger.send(b"forged")
+        sockets.senders[0].send(data(0, 5, b"honest"))
+        found = []
+        wait_until(lambda: (m := sockets.receiver.take()) and found.append(m.count) is None, LIMIT, "not heard")
+        assert found == [5]
+        forger.close(0)
+
+
+def test_what_comes_after_nothing_was_there_is_noticed_however_that_was_found():
+    with Sockets() as sockets:
+        receiver, sender = sockets.receiver, sockets.senders[0]
+        for k, finds_nothing in enumerate([lambda: receiver.wait(0.01), receiver.take] * 20):
+            assert not finds_nothing()
+            sender.send(data(0, k, b"x"))
+            sender.send(data(0, k, b"y"))
+            for frame in (b"x", b"y"):
+                assert receiver.wait(LIMIT)
+                assert receiver.wait(0)  # until it is taken
+                message = receiver.take()
+                assert (message.count, bytes(message.body[0])) == (k, frame)
+
+
+def test_a_socket_in_which_nothing_was_is_not_asked_again_before_its_descriptor_tells(monkeypatch):
+    with Sockets() as sockets:
+        assert sockets.receiver.take() is None
+        asked = []
+        inquire = zmq.Socket.getsockopt
+        monkeypatch.setattr(zmq.Socket, "getsockopt", lambda *args: asked.append(args[1]) or inquire(*args))
+        for _ in range(3):
+            assert not sockets.receiver.wait(0.01)
+        quiet = len(asked)
+        sockets.senders[0].send(data(0, 5, b"x"))
+        assert sockets.receiver.wait(LIMIT)
+        assert len(asked) > quiet
+        assert quiet <= 1  # the connection was news, or not yet
+
+
+def test_a_descriptor_that_tells_of_nothing_does_not_make_the_wait_longer(monkeypatch):
+    with Sockets() as sockets:
+        receiver, waits = sockets.receiver, []
+        while receiver.wait(0.05) or receiver.take():
+            pass
+
+        class Poll:
+            def poll(self, milliseconds):
+                waits.append(milliseconds)
+                time.sleep(0.01)
+                return [(receiver._fd, select.POLLIN)] if len(waits) < 3 else []
+
+        monkeypatch.setattr(receiver, "_poll", Poll())
+        assert not receiver.wait(LIMIT)
+        assert LIMIT * 1000 == waits[0] > waits[1] > waits[2]
+
+
+def test_a_watched_descriptor_wakes_the_receiver_and_is_forgotten_afterwards():
+    read, write = os.pipe()
+    os.close(write)
+    with Sockets() as sockets:
+        began = time.monotonic()
+        assert not sockets.receiver.wait(LIMIT, [read])
+        assert time.monotonic() - began < LIMIT / 2
+        os.close(read)
+        assert not sockets.receiver.wait(0.05)
+
+
+def test_a_long_temporary_directory_is_passed_over(monkeypatch, tmp_path):
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    before = set(os.listdir("/tmp"))
+    channel = SocketChannel(1)
+    receiver = channel.open_receiver()
+    sender = channel.port(0).open()
+    sender.send(Message(Kind.HELLO, 0))
+    assert receive(receiver, LIMIT).kind is Kind.HELLO
+    assert not list(long.iterdir())
+    sender.close(0)
+    receiver.close()
+    assert not [name for name in set(os.listdir("/tmp")) - before if name in channel_names(channel)]
+
+
+def channel_names(channel):
+    return [os.path.basename(os.path.dirname(channel.port(0)._address.removeprefix("ipc://")))]
+
+
+def test_where_no_path_is_short_enough_the_message_names_the_cure(monkeypatch):
+    monkeypatch.setattr(zmq, "IPC_PATH_MAX_LEN", 10)
+    before = socket_directories()
+    with pytest.raises(OSError, match=r"10 bytes.*Set TMPDIR to a shorter path"):
+        SocketChannel(1)
+    assert socket_directories() == before
+
+
+def test_closing_gives_every_descriptor_back():
+    before = len(os.listdir("/proc/self/fd"))
+    with Sockets(3) as sockets:
+        for k, sender in enumerate(sockets.senders):
+            sender.send(Message(Kind.HELLO, k))
+            assert receive(sockets.receiver, LIMIT)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, LIMIT, "descriptors are left")

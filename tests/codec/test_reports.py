@@ -1,0 +1,118 @@
+"""Reports between datapoints: their order, their way through each codec, and how many may be under way."""
+
+import threading
+
+import pytest
+
+from dataflow.channel.batching_sender import BatchingSender, Stopped
+from dataflow.channel.flow_control import Credit, Window
+from dataflow.channel.messages import Kind
+from dataflow.codec.protocols import ArrayCodec, ObjectCodec
+from dataflow.errors import WorkerError, WorkerTraceback
+from dataflow.failures import Failure, Report
+from tests.support.fakes import FakeSender
+from tests.support.waits import LIMIT, wait_until
+
+FAILURE = Failure("MapData(f)", 3, 0, "ValueError", "bad", "there")
+
+
+class Worker:
+    """A worker's outbox, and the consumer's credit."""
+
+    def __init__(self, codec):
+        self.codec = codec
+        self.credit = Credit(1, shared=False)
+        self.sender = FakeSender()
+        encoder = codec.port(0).open_encoder()
+        self.sender = BatchingSender(0, self.sender, encoder, self.credit.line(0).quota(Window(100)))
+
+    def close(self):
+        self.sender.close(0)
+        self.codec.close()
+        self.credit.close()
+
+
+@pytest.fixture(params=[ObjectCodec, lambda: ArrayCodec(1, 1 << 20)], ids=["objects", "arrays"])
+def worker(request):
+    worker = Worker(request.param())
+    yield worker
+    worker.close()
+    vars(worker).clear()  # the arena's mapping lives as long as whoever writes to it
+
+
+def raised(error):
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_a_report_comes_between_the_datapoints_around_it(worker):
+    def steps():
+        for k in range(6):
+            if k == 3:
+                worker.sender.report(Report(FAILURE, raised(ValueError("bad")), False, 4), "in worker 0")
+            yield [k]
+
+    worker.sender.put_all(steps())
+    worker.sender.flush()
+    decoder = worker.codec.open_decoder()
+    story = []
+    for message in worker.sender.sent:
+        if message.kind is Kind.DATA:
+            story += [dp[0] for dp in decoder.decode(0, message.body)]
+        else:
+            assert message.kind is Kind.REPORT
+            report = decoder.decode_report(message.body)
+            assert (report.failure, report.judged, report.seen) == (FAILURE, False, 4)
+            assert type(report.error) is ValueError and str(report.error) == "bad"
+            assert report.error.__notes__[-1] == "in worker 0"
+            story.append("report")
+    assert story == [0, 1, 2, "report", 3, 4, 5]
+
+
+def test_a_report_may_have_no_failure(worker):
+    worker.sender.report(Report(None, None, False, 100), "in worker 0")
+    report = worker.codec.open_decoder().decode_report(worker.sender.sent[0].body)
+    assert (report.failure, report.error, report.seen) == (None, None, 100)
+
+
+def test_an_error_that_cannot_be_pickled_is_reported_all_the_same():
+    worker = Worker(ArrayCodec(1, 1 << 20))
+    error = ValueError(threading.Lock())
+    worker.sender.report(Report(FAILURE, raised(error), True, 0), "in worker 0")
+    report = worker.codec.open_decoder().decode_report(worker.sender.sent[0].body)
+    assert type(report.error) is WorkerError and report.judged
+    assert isinstance(report.error.__cause__, WorkerTraceback)
+    worker.close()
+
+
+def test_reports_that_nobody_hears_are_bounded(worker):
+    sent = worker.sender.sent
+
+    def report_for_ever():
+        try:
+            while True:
+                worker.sender.report(Report(None, None, False, 1), "")
+        except Stopped:
+            pass
+
+    thread = threading.Thread(target=report_for_ever)
+    thread.start()
+    wait_until(lambda: len(sent) == 64, LIMIT, lambda: f"{len(sent)} reports")
+    for _ in range(10):
+        worker.credit.heard(0)
+    wait_until(lambda: len(sent) == 74, LIMIT, lambda: f"{len(sent)} reports")
+    worker.credit.stop()
+    thread.join(LIMIT)
+    assert not thread.is_alive() and len(sent) == 74
+
+
+def test_a_worker_in_the_place_of_another_may_report_as_many():
+    credit = Credit(1, shared=False)
+    for _ in range(100):
+        credit.heard(0)
+    quota = credit.line(0).quota(Window(1))
+    credit.stop()
+    assert not quota.wait_for_hearing(1), "who is to stop reports nothing"
+    credit.close()

@@ -1,0 +1,248 @@
+"""What runs in an actor, without one."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dataflow.channel.messages import Kind, Message
+from dataflow.codec.message_layout import NO_ROOM
+from dataflow.distributed.actor import ActorTaskReader, Chunking, ReplyBuffer
+from dataflow.distributed.object_store_codec import ObjectStoreDecoder, ObjectStoreEncoder
+from dataflow.distributed.push_queue import PushedTaskQueue
+from tests.distributed.drafts import Drafts
+from tests.support.waits import LIMIT
+
+
+def data(count, nbytes=0):
+    return Message(Kind.DATA, 0, count, nbytes, [bytes(nbytes)])
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reply_holds_what_was_sent_since_the_last_one_in_order():
+    replies = ReplyBuffer(Chunking(100, 1000, 0))
+    sent = [data(k) for k in range(5)]
+    for message in sent[:3]:
+        replies.send(message)
+    first = replies.take(0)
+    for message in sent[3:]:
+        replies.send(message)
+    assert [*first, *replies.take(0)] == sent
+    assert replies.take(0) == []
+
+
+@pytest.mark.parametrize(
+    ("chunking", "message"), [(Chunking(10, 10**9, None), data(5)), (Chunking(10**9, 10, None), data(1, 5))]
+)
+def test_a_reply_waits_until_it_is_full_and_takes_no_more(chunking, message):
+    replies = ReplyBuffer(chunking)
+    found = []
+    taking = threading.Thread(target=lambda: found.append(replies.take(LIMIT)))
+    taking.start()
+    replies.send(message)
+    assert taking.is_alive()
+    for _ in range(2):
+        replies.send(message)
+    taking.join(LIMIT)
+    assert [len(reply) for reply in found] in ([2], [3])  # the third may have come while the second woke us
+    replies.close()
+    assert len(found[0]) + len(replies.take(0)) == 3
+
+
+@pytest.mark.parametrize("nothing_more", ["a task is finished", "an exception", "the end"])
+def test_a_reply_does_not_wait_for_what_will_not_come(nothing_more):
+    replies = ReplyBuffer(Chunking(10**9, 10**9, None))
+    replies.send(data(1))
+    if nothing_more == "a task is finished":
+        replies.make_whole()
+    elif nothing_more == "an exception":
+        replies.send(Message(Kind.ERROR, 0))
+    else:
+        replies.close()
+    assert replies.take(LIMIT)[0] == data(1)
+
+
+def test_a_reply_is_empty_after_some_time_with_nothing():
+    assert ReplyBuffer(Chunking(1, 1, None)).take(0.01) == []
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def task(inbox, number, values):
+    encoder = ObjectStoreEncoder()
+    inbox.give(number, 10 * number, encoder.join([encoder.encode(value) for value in values])[0])
+
+
+def test_tasks_are_taken_in_order_and_those_forgotten_are_not():
+    inbox = ActorTaskReader()
+    for number in range(4):
+        task(inbox, number, [number])
+    assert inbox.take().datapoints == [0]
+    assert inbox.is_wanted()
+    inbox.forget(3)
+    assert not inbox.is_wanted()
+    taken = inbox.take()
+    assert (taken.number, taken.first, taken.datapoints) == (3, 30, [3])
+    inbox.stop()
+    assert inbox.take() is None
+
+
+def test_who_waits_for_a_task_is_told_to_stop():
+    inbox = ActorTaskReader()
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(inbox.take()))
+    waiting.start()
+    inbox.stop()
+    waiting.join(LIMIT)
+    assert found == [None]
+
+
+class Seat:
+    """An actor that only notes its calls."""
+
+    is_heard = True
+    is_over = False
+
+    def __init__(self):
+        self.calls = []
+
+    def call(self, method, *args):
+        self.calls.append((method, args[0]))
+
+
+def dealt(*seats, ahead=2, max_bytes=10**6):
+    task_queue = PushedTaskQueue(ahead, max_bytes)
+    for number, seat in enumerate(seats):
+        task_queue.introduce(number, seat)
+    return task_queue
+
+
+def put(task_queue, *numbers):
+    return [task_queue.put(number, number, [task_queue.encode(number, alone=True)], alone=False) for number in numbers]
+
+
+def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
+    one, other = Seat(), Seat()
+    task_queue = dealt(one, other)
+    slots = put(task_queue, *range(6))
+    assert one.calls == [("give", 0), ("give", 2)] and other.calls == [("give", 1), ("give", 3)]
+    assert [slot.taken_by for slot in slots] == [0, 1, None, None, None, None]  # at work on the first of theirs
+    slots[1].discard()
+    task_queue.pump()
+    assert other.calls[-1] == ("give", 4) and slots[3].taken_by == 1
+
+
+def test_nobody_is_given_a_task_before_it_was_heard_of():
+    seat = Seat()
+    seat.is_heard = False
+    task_queue = dealt(seat)
+    put(task_queue, 0)
+    assert seat.calls == []
+    seat.is_heard = True
+    task_queue.pump()
+    assert seat.calls == [("give", 0)]
+
+
+def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_else_is():
+    one, other = Seat(), Seat()
+    task_queue = dealt(one, other)
+    slots = put(task_queue, *range(6))
+    one.is_over = True
+    for slot in slots:
+        slot.put_back()
+    assert other.calls == [("give", 1), ("give", 3)]
+    slots[1].discard(), slots[3].discard()
+    task_queue.pump()
+    assert other.calls[2:] == [("give", 0), ("give", 2)]
+
+
+def test_tasks_are_bounded_in_bytes_unless_one_is_alone():
+    seat = Seat()
+    task_queue = dealt(seat, max_bytes=1000)
+    (slot,) = [task_queue.put(0, 0, [task_queue.encode(bytes(2000), alone=True)], alone=True)]
+    assert task_queue.encode(1, alone=False) is NO_ROOM
+    assert task_queue.encode(1, alone=True) is not NO_ROOM
+    slot.discard()
+    assert task_queue.encode(1, alone=False) is not NO_ROOM
+
+
+def test_workers_are_told_once_what_is_wanted_no_more():
+    seat = Seat()
+    task_queue = dealt(seat)
+    for slot in put(task_queue, 0, 1, 2):
+        slot.discard()
+    task_queue.drop()
+    task_queue.drop()
+    assert seat.calls == [("give", 0), ("give", 1), ("forget", 3)]
+    put(task_queue, 3)
+    assert seat.calls[-1] == ("give", 3)
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def sent(encoder, *datapoints):
+    return encoder.join([encoder.encode(dp) for dp in datapoints])[0]
+
+
+def test_a_large_array_is_a_buffer_of_its_message():
+    encoder = ObjectStoreEncoder()
+    large = np.arange(10_000)
+    body = sent(encoder, [1, large], [2, large])
+    assert [frame.nbytes for frame in body[5:]] == [large.nbytes] * 2
+    (one, two) = ObjectStoreDecoder(copy=False).decode(0, body)
+    assert (one[1] == large).all() and np.shares_memory(one[1], body[5])
+    assert not np.shares_memory(ObjectStoreDecoder(copy=True).decode(0, body)[0][1], body[5])
+    assert not np.shares_memory(two[1], large)
+
+
+def test_many_small_arrays_are_one_buffer():
+    body = sent(ObjectStoreEncoder(), *([np.full(1000, k)] for k in range(20)))
+    assert len(body) == 6 and body[5].nbytes == 20 * 8000
+    assert [int(dp[0].sum()) for dp in ObjectStoreDecoder(copy=False).decode(0, body)] == [1000 * k for k in range(20)]
+
+
+def test_what_nobody_else_can_reach_is_sent_without_a_copy():
+    drafts = Drafts(ObjectStoreEncoder())
+    drafts.put(keep=False)
+    drafts.put(keep=True)
+    drafts.finish()
+    assert [body[5].ctypes.data == address for body, address in zip(drafts.bodies, drafts.addresses, strict=True)] == [
+        True,
+        False,
+    ]
+    drafts.kept[0][...] = 2
+    assert (ObjectStoreDecoder(copy=False).decode(0, drafts.bodies[1])[0][0] == 1).all()
+
+
+def test_a_datapoint_that_fails_half_way_leaves_nothing():
+    encoder = ObjectStoreEncoder()
+    with pytest.raises(TypeError):
+        encoder.encode([np.zeros(10_000), [np.zeros(10_000), threading.Lock()]])
+    encoder.encode([np.zeros(10_000)])  # and is never sent
+    sent(encoder, [np.zeros(10_000)])
+    assert encoder._stored._buffers == {}
+
+
+def test_memory_is_used_again_when_nobody_reads_it_any_more_and_not_before():
+    encoder = ObjectStoreEncoder()
+    large = np.zeros(10_000)
+    first = sent(encoder, [large])[5]
+    address, view = first.ctypes.data, first[100:200]
+    del first
+    large[...] = 1
+    second = sent(encoder, [large])[5]
+    assert second.ctypes.data != address
+    assert not view.any()
+    del view
+    assert sent(encoder, [large])[5].ctypes.data == address
+
+
+def test_memory_that_nobody_uses_is_not_kept_without_end():
+    encoder = ObjectStoreEncoder()
+    bodies = [sent(encoder, [np.zeros(1 << 20)]) for _ in range(20)]
+    del bodies
+    assert sum(len(memory) for free in encoder._stored._memory._free.values() for memory in free) <= 32 << 20

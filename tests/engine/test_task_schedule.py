@@ -1,0 +1,334 @@
+"""The books of tasks, against a tray of paper: what is handed out, what is asked for again, what is ignored."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.codec.message_layout import NO_ROOM
+from dataflow.datapoint import HOLE
+from dataflow.engine.index_ranges import IndexRanges, OnePass
+from dataflow.engine.map_tasks import MapTasks
+from dataflow.engine.task_headers import END, Failed, Mark
+from dataflow.errors import WorkerDied
+
+
+class PaperSlot:
+    def __init__(self, number, datapoints, first):
+        self.number, self.datapoints, self.first = number, datapoints, first
+        self.taken_by = None
+        self.put, self.discarded = 1, False
+
+    def put_back(self):
+        self.taken_by = None
+        self.put += 1
+
+    def discard(self):
+        self.discarded = True
+
+
+class PaperTray:
+    """Has room for so many tasks."""
+
+    def __init__(self, room=10**6):
+        self.room = room
+        self.slots = {}
+        self.dropped = 0
+
+    def encode(self, dp, *, alone):
+        return dp if alone or self.waiting < self.room else NO_ROOM
+
+    @property
+    def waiting(self):
+        return sum(not slot.discarded for slot in self.slots.values())
+
+    def put(self, number, first, encoded, *, alone):
+        if self.waiting >= self.room and not alone:
+            return None
+        self.slots[number] = PaperSlot(number, list(encoded), first)
+        return self.slots[number]
+
+    def take(self, number, worker):
+        self.slots[number].taken_by = worker
+        return self.slots[number].datapoints
+
+    def drop(self):
+        self.dropped += 1
+
+    def pump(self):
+        pass
+
+
+def dispatch(num=2, buffer_size=4, *, ordered=True, room=10**6):
+    return MapTasks(PaperTray(room), num, buffer_size, ordered=ordered, continues=False)
+
+
+def fill(schedule, datapoints):
+    for dp in datapoints:
+        assert schedule.has_room()
+        schedule.give(dp)
+
+
+def answer(schedule, number, worker=0, *results):
+    datapoints = schedule.task_queue.take(number, worker)
+    schedule.heard(worker, [Mark(number, 0.0), *(results or datapoints)], None)
+
+
+def drained(schedule):
+    found = []
+    while (ready := schedule.ready()) is not None:
+        found.append(ready)
+        schedule.handed_out()
+    return found
+
+
+def test_results_wait_for_those_before_them():
+    schedule = dispatch()
+    fill(schedule, "abcd")
+    answer(schedule, 2)
+    answer(schedule, 1, 1)
+    assert drained(schedule) == []
+    answer(schedule, 0)
+    assert drained(schedule) == [["a"], ["b"], ["c"]]
+
+
+def test_without_order_they_do_not():
+    schedule = dispatch(ordered=False)
+    fill(schedule, "abcd")
+    answer(schedule, 2)
+    answer(schedule, 0)
+    assert drained(schedule) == [["c"], ["a"]]
+
+
+def test_what_waits_for_its_turn_takes_up_room():
+    schedule = dispatch()
+    fill(schedule, "abcd")
+    for number in (1, 2, 3):
+        answer(schedule, number)
+    assert drained(schedule) == [] and not schedule.has_room()
+    answer(schedule, 0)
+    assert schedule.ready() == ["a"] and not schedule.has_room()  # it is in the consumer's hands
+    schedule.handed_out()
+    assert schedule.has_room()
+
+
+def test_a_second_result_for_a_task_is_ignored():
+    schedule = dispatch()
+    fill(schedule, "ab")
+    answer(schedule, 0, 0, "first")
+    answer(schedule, 0, 1, "second")
+    assert drained(schedule) == [["first"]]
+
+
+def test_what_comes_for_a_pass_that_was_broken_off_is_ignored():
+    schedule = dispatch()
+    fill(schedule, "abc")
+    answer(schedule, 0)
+    schedule.begin_pass(100)
+    assert all(slot.discarded for slot in schedule.task_queue.slots.values()) and schedule.task_queue.dropped
+    fill(schedule, "xy")
+    answer(schedule, 1)
+    answer(schedule, 3)
+    assert drained(schedule) == [["x"]]
+    assert schedule.task_queue.slots[3].first == 100
+
+
+def test_holes_are_left_out_and_make_room():
+    schedule = dispatch(buffer_size=2)
+    fill(schedule, "ab")
+    answer(schedule, 0, 0, HOLE)
+    assert schedule.ready() == []
+    schedule.handed_out()
+    assert schedule.has_room()
+
+
+def test_an_exception_comes_in_its_turn_after_the_results_of_its_task():
+    schedule = dispatch(1, 40)
+    schedule.per_task = 3
+    fill(schedule, "abcdef")
+    answer(schedule, 1)
+    schedule.heard(0, [Mark(0, 0.0), "a", Failed(ValueError("b"), "a note", placed=True)], None)
+    assert schedule.ready() == ["a"]
+    error = schedule.ready()
+    assert isinstance(error, ValueError) and error.__notes__ == ["a note"]
+
+
+def test_results_may_come_in_parts():
+    schedule = dispatch(1, 40)
+    schedule.per_task = 3
+    fill(schedule, "abc")
+    schedule.task_queue.take(0, 0)
+    schedule.heard(0, [Mark(0, 0.0), "a"], None)
+    schedule.heard(0, ["b"], None)
+    assert drained(schedule) == []
+    schedule.heard(0, ["c"], None)
+    assert drained(schedule) == [["a", "b", "c"]]
+
+
+def test_what_a_dead_worker_had_taken_and_what_nobody_has_is_put_back():
+    schedule = dispatch(2, 8)
+    fill(schedule, "abcd")
+    schedule.task_queue.take(0, 0)
+    schedule.task_queue.take(1, 1)
+    schedule.heard(0, [Mark(0, 0.0)], None)
+    schedule.replaced(0)
+    assert [schedule.task_queue.slots[k].put for k in range(4)] == [2, 1, 2, 2]
+
+
+def test_a_worker_that_is_not_replaced_dies_of_its_last_task():
+    schedule = dispatch(2, 8)
+    fill(schedule, "abcd")
+    for number in (0, 2):
+        schedule.task_queue.take(number, 0)
+    death = WorkerDied("it died")
+    assert schedule.lost(0, death)
+    assert schedule.task_queue.slots[0].put == 2  # it may have been done, but its result has not left the worker
+    for number in (0, 1):
+        answer(schedule, number, 1)
+    assert drained(schedule) == [["a"], ["b"], [], death]
+
+
+def test_nobody_waits_for_a_task_when_nobody_is_left_to_do_it():
+    schedule = dispatch(2, 8)
+    fill(schedule, "abcd")
+    schedule.task_queue.take(0, 0)
+    schedule.task_queue.take(1, 1)
+    assert schedule.lost(1, WorkerDied("1"))
+    assert schedule.lost(0, WorkerDied("0"))  # in its turn, at once
+    assert [type(found) for found in drained(schedule)[1:]] == [WorkerDied, list, WorkerDied]
+
+
+def test_a_worker_that_had_nothing_is_no_tasks_death():
+    schedule = dispatch()
+    fill(schedule, "a")
+    assert not schedule.lost(0, WorkerDied("idle"))
+
+
+def test_a_task_holds_five_to_twenty_milliseconds_of_work():
+    schedule = dispatch(2, 400)
+    sizes = []
+    for pace in (1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 2e-5, 4e-4, 2e-4, 1e-2):
+        schedule.heard(0, [Mark(0, pace)], None)
+        sizes.append(schedule.per_task)
+    assert sizes == [2, 4, 8, 16, 32, 64, 100, 100, 100, 50, 50, 2]
+
+
+def test_a_task_holds_six_mebibytes_of_results():
+    schedule = dispatch(2, 400)
+    sizes = []
+    for nbytes in (0, 10, 1 << 18, 1 << 18, 1 << 18, 1 << 20, 1, 1 << 30):
+        schedule.heard(0, [Mark(0, 1e-6), "result"], None, nbytes)
+        sizes.append(schedule.per_task)
+    assert sizes == [2, 4, 8, 16, 24, 6, 6, 1]  # one large datapoint among small ones counts for a while
+    for _ in range(300):
+        schedule.heard(0, ["result"], None, 1)
+    schedule.heard(0, [Mark(0, 1e-6)], None)
+    assert schedule.per_task == 2
+
+
+def test_a_full_tray_is_asked_again_when_results_have_come():
+    schedule = dispatch(1, 8, room=1)
+    fill(schedule, "a")
+    schedule.give("b")
+    assert not schedule.has_room()  # one is held that finds no place
+    answer(schedule, 0)
+    assert drained(schedule) == [["a"]]
+    assert schedule.has_room() and list(schedule.task_queue.slots) == [0, 1]
+
+
+@settings(max_examples=40)
+@given(st.data(), st.integers(1, 3), st.integers(1, 12), st.booleans(), st.integers(1, 5))
+def test_whatever_happens_everything_is_handed_out_once(data, num, buffer_size, ordered, room):
+    schedule = dispatch(num, buffer_size, ordered=ordered, room=room)
+    source, found, taken = iter(range(12)), [], {}
+    for _ in range(150):
+        if schedule.exhausted:
+            break
+        while schedule.has_room() and (dp := next(source, None)) is not None:
+            schedule.give(dp)
+        schedule.pause()
+        if source.__length_hint__() == 0:
+            schedule.end()
+        free = [n for n, slot in schedule.task_queue.slots.items() if slot.taken_by is None and not slot.discarded]
+        worker = data.draw(st.integers(0, num - 1))
+        what = data.draw(st.sampled_from(["take", "answer", "answer", "die", "hand out"]))
+        if what == "take" and free and worker not in taken:
+            taken[worker] = free[0]
+            schedule.task_queue.take(free[0], worker)
+        elif what == "answer" and worker in taken:
+            answer(schedule, taken.pop(worker), worker)
+        elif what == "die":
+            taken.pop(worker, None)
+            schedule.replaced(worker)
+        elif what == "hand out":
+            found += itertools.chain.from_iterable(drained(schedule))
+    found += itertools.chain.from_iterable(drained(schedule))
+    assert found == list(range(len(found))) if ordered else len(set(found)) == len(found)
+    assert not schedule.exhausted or sorted(found) == list(range(12))
+
+
+# -- spans -------------------------------------------------------------------------------------------------------------
+
+
+def spans_asked(schedule):
+    return [(slot.first, slot.datapoints[0]) for slot in schedule.task_queue.slots.values()]
+
+
+def test_spans_cover_the_pass_and_no_more_than_the_bound():
+    schedule = IndexRanges(PaperTray(), 2, 3, grain=1, ordered=True)
+    schedule.begin_pass(10, 8)
+    assert schedule.ready() is None
+    assert spans_asked(schedule) == [(10 + k, 1) for k in range(6)]
+    for number in range(6):
+        schedule.heard(0, [Mark(number, 0.0), number], None)
+        assert schedule.ready() == [number]
+        schedule.handed_out()
+    schedule.refill()
+    assert spans_asked(schedule)[-2:] == [(16, 1), (17, 1)]
+    assert schedule.read_all and not schedule.exhausted
+
+
+def test_spans_end_where_a_grain_ends():
+    schedule = IndexRanges(PaperTray(), 1, None, grain=4, ordered=True)
+    schedule.per_task = 6
+    schedule.begin_pass(0, 30)
+    schedule.refill()
+    assert spans_asked(schedule) == [(0, 8), (8, 8), (16, 8), (24, 6)]
+
+
+def test_an_empty_span_is_exhausted_at_once():
+    schedule = IndexRanges(PaperTray(), 1, None, grain=1, ordered=True)
+    schedule.begin_pass(5, 0)
+    assert schedule.ready() is None and schedule.exhausted
+
+
+# -- whole passes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pass_is_handed_out_as_it_comes_and_goes_on_after_a_death():
+    schedule = OnePass(PaperTray())
+    schedule.begin_pass(7)
+    assert spans_asked(schedule) == [(7, 1)]
+    schedule.heard(0, [Mark(0, 0.0), "a", "b"], None)
+    assert drained(schedule) == [["a", "b"]]
+    schedule.task_queue.take(0, 0)
+    schedule.replaced(0)
+    assert schedule.task_queue.slots[0].put == 2
+    schedule.heard(0, [Mark(0, 0.0), "a"], None)
+    schedule.heard(0, ["b", "c", END], None)
+    assert drained(schedule) == [["c"]] and schedule.exhausted
+
+
+def test_what_is_left_of_a_pass_that_was_broken_off_is_ignored():
+    schedule = OnePass(PaperTray())
+    schedule.begin_pass(0)
+    schedule.heard(0, [Mark(0, 0.0), "a"], None)
+    schedule.begin_pass(1)
+    schedule.heard(0, ["b", END], None)
+    assert drained(schedule) == [] and not schedule.exhausted
+    schedule.heard(0, [Mark(1, 0.0), Failed(KeyError("x"), "", placed=True)], None)
+    (error,) = drained(schedule)
+    assert isinstance(error, KeyError)
+    with pytest.raises(KeyError):
+        raise error

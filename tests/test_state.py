@@ -1,0 +1,211 @@
+"""What a flow remembers in this process, and iterators that go on from pass to pass."""
+
+import copy
+import os
+import pickle
+import threading
+
+import pytest
+
+from dataflow import seeding
+from dataflow.errors import DataFlowTerminated, NotReentrant
+from dataflow.seeding import Stream
+from dataflow.state import Continued, FlowState, state_of
+from tests.support.waits import LIMIT, wait_until
+
+HERE = Stream(1)
+THERE = Stream(1, ((0, 1),))
+
+
+class Plain:
+    """Anything with attributes has a life."""
+
+
+def exit_code_of_fork(check):
+    """Run `check` in a forked process: 0 if it is true there."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if check() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def numbers():
+    return iter(range(100))
+
+
+def take(continued, stream=HERE, begin=numbers):
+    return continued.take(stream, begin, "Numbers")
+
+
+def test_a_flow_has_one_life_in_a_process():
+    df = Plain()
+    life = state_of(df)
+    assert state_of(df) is life
+    assert state_of(Plain()) is not life
+
+
+@pytest.mark.parametrize("_", range(20))
+def test_threads_that_meet_go_on_with_one_life(_):
+    df, found, gate = Plain(), [], threading.Barrier(4)
+
+    def meet():
+        gate.wait()
+        found.append(state_of(df))
+
+    threads = [threading.Thread(target=meet) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert len(found) == 4
+    assert len(set(map(id, found))) == 1
+
+
+def test_a_forked_process_finds_a_fresh_life_and_leaves_the_old_one_alone():
+    df = Plain()
+    life = state_of(df)
+    life.passes = 3
+    take(life.continued)
+
+    def fresh():
+        mine = state_of(df)
+        return mine is not life and mine.passes == 0 and state_of(df) is mine and life.passes == 3
+
+    assert exit_code_of_fork(fresh) == 0
+    assert state_of(df) is life
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_copied_life_is_a_new_one(duplicate):
+    life = FlowState()
+    life.passes, life.ready = 4, True
+    assert (duplicate(life).passes, duplicate(life).ready) == (0, False)
+
+
+def test_the_root_is_the_fixed_one_or_entropy_drawn_once():
+    life, other = FlowState(), FlowState()
+    assert life.root() == life.root() != other.root()
+    seeding.seed(5)
+    try:
+        assert life.root() == other.root() == 5
+    finally:
+        seeding.seed(None)
+    assert life.root() == life.root() != 5
+
+
+def test_a_pass_goes_on_where_the_last_one_stopped():
+    continued = Continued()
+    assert next(take(continued)) == 0
+    assert next(take(continued)) == 1
+    steps = take(continued)
+    assert [next(steps), next(steps)] == [2, 3]
+    steps.close()
+    assert next(take(continued)) == 4
+
+
+def test_what_ended_begins_again():
+    continued = Continued()
+    assert [list(take(continued, begin=lambda: iter("ab"))) for _ in range(2)] == [["a", "b"]] * 2
+
+
+def test_the_later_taker_wins_at_the_call():
+    continued = Continued()
+    earlier = take(continued)
+    assert next(earlier) == 0
+    later = take(continued)
+    with pytest.raises(NotReentrant, match="Numbers took over"):
+        next(earlier)
+    assert next(later) == 1
+    with pytest.raises(StopIteration):
+        next(earlier)
+
+
+def test_places_do_not_share_an_iterator():
+    continued = Continued()
+    here, there = take(continued), take(continued, THERE)
+    assert [next(here), next(here), next(there), next(here)] == [0, 1, 0, 2]
+
+
+def test_another_root_begins_anew_and_forgets_the_old():
+    continued = Continued()
+    next(take(continued))
+    assert next(take(continued, Stream(2))) == 0
+    assert next(take(continued)) == 0
+
+
+def test_an_error_in_the_iterator_comes_through_and_the_next_pass_begins_anew():
+    def broken():
+        yield 1
+        raise KeyError("mine")
+
+    continued = Continued()
+    steps = take(continued, begin=broken)
+    assert next(steps) == 1
+    with pytest.raises(KeyError, match="mine"):
+        next(steps)
+    assert next(take(continued, begin=broken)) == 1
+
+
+def test_whoever_steps_a_dropped_iterator_finds_the_flow_closed():
+    continued = Continued()
+    steps, there = take(continued), take(continued, THERE)
+    continued.drop()
+    for closed in (steps, there):
+        with pytest.raises(DataFlowTerminated, match="Numbers was closed"):
+            next(closed)
+    assert next(take(continued)) == 0
+
+
+def test_a_thread_that_was_overtaken_keeps_its_step_and_is_refused_the_next():
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        entered.set()
+        assert go_on.wait(LIMIT)
+        yield from "abc"
+
+    continued, outcome = Continued(), []
+
+    def iterate():
+        try:
+            outcome.extend(take(continued, begin=slow))
+        except NotReentrant:
+            outcome.append(NotReentrant)
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    assert entered.wait(LIMIT)
+    later = take(continued, begin=slow)  # while the earlier one is in the middle of its step
+    go_on.set()
+    thread.join(LIMIT)
+    assert outcome == ["a", NotReentrant]
+    assert list(later) == ["b", "c"]
+
+
+def test_every_datapoint_goes_to_exactly_one_taker():
+    continued, taken, stop = Continued(), [], threading.Event()
+
+    def iterate():
+        while not stop.is_set():
+            mine = []
+            try:
+                for number in take(continued, begin=lambda: iter(range(10**9))):
+                    mine.append(number)
+                    if stop.is_set():
+                        break
+            except NotReentrant:
+                pass
+            taken.extend(mine)
+
+    threads = [threading.Thread(target=iterate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(taken) > 2000, LIMIT, "the takers got nowhere")
+    stop.set()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert sorted(taken) == list(range(len(taken)))
