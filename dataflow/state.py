@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dataflow.errors import DataFlowTerminated, NotReentrant
+from dataflow.failures import Tolerance
 from dataflow.interrupts import signals_deferred
 from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
-from dataflow.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from dataflow.workers.cleanup import Closeable

@@ -18,14 +18,18 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "version"},
     {"descriptors", "interrupts"},
-    {"extras", "failures", "pickling", "scratch"},
-    {"datapoint", "seeding", "tolerance", "transport", "workers"},
-    {"life"},
+    {"extras", "failures", "pickling", "temporary"},
+    {"memory"},
+    {"codec"},
+    {"datapoint", "seeding", "channel", "workers"},
+    {"state"},
     {"passes"},
-    {"adoption", "traits"},
+    {"user_nodes"},
     {"base"},
     {"sources", "transforms", "diagnostics"},
-    {"parallel", "formats", "shared"},
+    {"engine"},
+    {"parallel", "serial"},
+    {"formats", "shared"},
     {"remote", "distributed"},
     {"aliases"},
     {"__init__"},
@@ -34,8 +38,8 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ONE_WING = {"datapoint", "seeding"}  # they know each other; all other rooms of one floor are strangers
 NODES = {"datapoint", "seeding", "sources", "transforms", "diagnostics"}
-MACHINES = {"descriptors", "transport", "workers"}
-NODES_AND_MACHINES = {("sources", "transport")}  # packed lists
+MACHINES = {"descriptors", "memory", "codec", "channel", "workers"}
+NODES_AND_MACHINES = {("sources", "memory")}  # packed lists
 
 PROTOCOL = "_df_"  # what our own classes call of each other: the only underscored names that cross files
 MAX_LEVELS = 2  # dataflow/room/file.py
@@ -391,7 +395,7 @@ PLANTED = [
     (imports_go_down, "base.py", "def late():\n    from dataflow.engine.engine import Engine"),
     (imports_go_down, "base.py", "from . import aliases"),
     (imports_go_down, "sources/in_memory.py", "from ..transforms.mapping import MapData"),
-    (imports_go_down, "sources/in_memory.py", "from dataflow.workers import crew"),
+    (imports_go_down, "sources/in_memory.py", "from dataflow.workers import pool"),
     (imports_go_down, "transforms/batching.py", "from dataflow.codec.protocols import encode"),
     (imports_go_down, "diagnostics/speed.py", "import dataflow.sources"),
     (imports_go_down, "seeding.py", "from dataflow import workers"),
@@ -450,12 +454,12 @@ SOUND = {
     "        other._df_level\n"
     "    def _step(self):\n        self._df_level = 1\n"
     "class B(A):\n    def f(self):\n        return self._x, self._step(), self._y\n    _y = 1",
-    "life.py": "class Held(Protocol):\n    pass\ndef f(x):\n    return cast(Held, x), cast(int, x)",
+    "state.py": "class Held(Protocol):\n    pass\ndef f(x):\n    return cast(Held, x), cast(int, x)",
     "remote/connection.py": "from dataflow.base import A\nclass Link(A):\n    def f(self):\n"
     "        self._z = self._df_level\n        return self._z, self.g()",
-    "sources/in_memory.py": "from dataflow.codec.protocols import encode\nfrom . import synthetic",
-    "codec/protocols.py": "import os\nfrom dataflow.transport import arena\nos._exit(1)",
-    "engine/engine.py": "from ..workers.crew import Crew\nfrom .ledger import Ledger",
+    "sources/in_memory.py": "from dataflow.memory import packed_list\nfrom . import synthetic",
+    "codec/protocols.py": "import os\nfrom dataflow.memory import arena\nos._exit(1)",
+    "engine/engine.py": "from ..workers.pool import WorkerPool\nfrom .worker_states import WorkerStates",
 }
 
 

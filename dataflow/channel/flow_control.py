@@ -12,6 +12,8 @@ Guarantees:
 - A worker that has sent something gives way, if the consumer had something to do already; nothing is waited for. Where
   there are more processes than processors, the consumer would else wait for whole slices of time, the windows would
   fill up meanwhile, and all workers wait for the consumer.
+
+
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
-__all__ = ["Quota", "Credit", "Line", "Room", "Window"]
+__all__ = ["Credit", "Line", "Quota", "Room", "Window"]
+
+
+# -- How far a worker may run ahead: counters in shared memory, written by the consumer, read by the workers -----------
+
 
 _WORDS: Final = 16  # per worker: a cache line for the words of the consumer, and one for the worker's own
 _BUSY: Final = 0  # in a line before those of the workers: set by who sends, cleared by the consumer when it waits

@@ -11,11 +11,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from dataflow.codec.array_columns import ColumnReader
 from dataflow.codec.exceptions import unpack_failure, unpack_report
-from dataflow.codec.message_layout import NESTED, Description
+from dataflow.codec.message_layout import NESTED, ColumnReader, Description, apart, load, loaded
 from dataflow.codec.nested_arrays import NestedUnpickler
-from dataflow.codec.skeletons import apart, load, loaded
 from dataflow.failures import Report
 from dataflow.memory.blocks import BlockReaders
 

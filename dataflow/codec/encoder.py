@@ -24,16 +24,28 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.codec.array_columns import Layout, Piece, name_of
 from dataflow.codec.exceptions import pack_failure, pack_report
-from dataflow.codec.message_layout import NESTED, NO_ROOM, PLAIN_BYTES, join
+from dataflow.codec.message_layout import (
+    NESTED,
+    NO_ROOM,
+    NUMBERS,
+    PLAIN_BYTES,
+    PROTOCOL,
+    ROWS,
+    TEXTS,
+    VERSION,
+    DatapointKind,
+    Kinds,
+    Layout,
+    Piece,
+    join,
+    name_of,
+)
 from dataflow.codec.nested_arrays import Direction, ToConsumer
-from dataflow.codec.skeletons import PROTOCOL, VERSION
-from dataflow.codec.structures import NUMBERS, ROWS, TEXTS, DatapointKind, Kinds
 from dataflow.failures import Report
+from dataflow.memory.arena import OutputBufferCounts
 from dataflow.memory.blocks import LARGE_BYTES, Block, BlockWriter
 from dataflow.memory.leases import Base
-from dataflow.memory.output_buffers import OutputBufferCounts
 
 __all__ = ["ArrayEncoder"]
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.codec.skeletons import PROTOCOL
+from dataflow.codec.message_layout import PROTOCOL
 from dataflow.pickling import MainModule, ReturnPickler, dumps_back, dumps_task, worker_pickler
 
 __all__ = ["Direction", "NestedUnpickler", "ToConsumer", "ToWorkers"]

@@ -18,8 +18,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.descriptors import Descriptor
 from dataflow.failures import Report
-from dataflow.memory.arena import Arena
-from dataflow.memory.budget import Budget
+from dataflow.memory.arena import Arena, Budget
 from dataflow.memory.leases import ArenaReader
 
 __all__ = ["ArrayCodec", "Codec", "Decoder", "Encoder", "EncoderPort", "ObjectCodec", "Undecodable"]

@@ -14,8 +14,8 @@ from dataflow.distributed.cluster import Cluster, RayCluster
 from dataflow.distributed.object_store_codec import ObjectStoreCodec
 from dataflow.distributed.pull_channel import Demand, PullChannel
 from dataflow.distributed.push_queue import PushedTaskQueue
-from dataflow.engine.plan import Plan
-from dataflow.parallel.worker_setup import Placed, Staffed
+from dataflow.engine.engine import Placed, Plan
+from dataflow.parallel.worker_setup import Staffed
 from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
 from dataflow.seeding import Stream
 from dataflow.workers.native_threads import ThreadLimit, limit_of

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from dataflow.distributed.cluster import ActorLost, Cluster
-from dataflow.engine.worker_main import WorkerSpec
-from dataflow.parallel.payload import FlowPayload
+from dataflow.engine.worker_main import FlowPayload, WorkerSpec
 from dataflow.pickling import dumps
 from dataflow.workers.place import WorkerInfo
 

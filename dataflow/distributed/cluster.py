@@ -12,8 +12,7 @@ from dataflow.distributed.actor import WorkerActor
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.errors import DataFlowError
 from dataflow.extras import optional
-from dataflow.workers.allocation import keep_freed_memory
-from dataflow.workers.process import seed_globals
+from dataflow.workers.process import keep_freed_memory, seed_globals
 
 __all__ = ["ActorLost", "Cluster", "RayCluster", "connect", "ray_package"]
 

@@ -20,9 +20,9 @@ from dataflow.base import DataFlow, require_flow
 from dataflow.datapoint import component
 from dataflow.distributed.cluster import connect, ray_package
 from dataflow.distributed.shards import Columns, FlowPass, Shard
+from dataflow.engine.worker_main import FlowPayload
 from dataflow.errors import DataFlowError, LengthUnknown, NotAddressable
 from dataflow.extras import optional
-from dataflow.parallel.payload import FlowPayload
 from dataflow.passes import root_stream
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source

@@ -11,7 +11,7 @@ from dataflow.channel.task_queue import TaskQueue
 from dataflow.distributed.actor_setup import Actors
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
-from dataflow.parallel.mapping import ParallelMap
+from dataflow.parallel.maps import ParallelMap
 from dataflow.parallel.worker_options import ThreadLimitOption
 from dataflow.parallel.worker_setup import UNBOUNDED
 

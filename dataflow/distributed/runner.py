@@ -9,10 +9,10 @@ from dataflow.base import DataFlow
 from dataflow.channel.task_queue import TaskQueue
 from dataflow.distributed.actor_setup import Actors
 from dataflow.distributed.weighted_ranges import WeightedIndexRanges
-from dataflow.engine.schedule import Schedule
+from dataflow.engine.schedules import Schedule
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
-from dataflow.parallel.runner import Runner, window_of
+from dataflow.parallel.runners import Runner, window_of
 from dataflow.parallel.worker_options import ThreadLimitOption
 from dataflow.parallel.worker_setup import UNBOUNDED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataflow.channel.task_queue import TaskQueue
-from dataflow.engine.index_ranges import IndexRanges
+from dataflow.engine.schedules import IndexRanges
 
 __all__ = ["WeightedIndexRanges"]
 

@@ -15,36 +15,189 @@ Guarantees:
   `close` does not change that: it is raised when that is done, or undone.
 
 Threads: all but `take_over`'s first line runs under one lock, held for at most `_POLL` seconds at a time while waiting.
+
+What an engine runs: the choices of one runner or map, made and not yet started.
+
+How long the consumer has waited for a datapoint. Pure: no clock.
+
+A worker in the place of one that has died.
+
+An engine whose passes begin and end: what is under way for one that was broken off is wanted no more.
 """
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final, NoReturn
 
+from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import Kind, Message
-from dataflow.codec.protocols import Undecodable
-from dataflow.engine.plan import Plan
-from dataflow.engine.restarts import Restarts
+from dataflow.channel.protocols import Channel, Receiver
+from dataflow.codec.protocols import Codec, Undecodable
+from dataflow.engine.schedules import MixedSchedule, Schedule, TaskSchedule
 from dataflow.engine.task_headers import Mark
-from dataflow.engine.timeouts import WaitTimer
-from dataflow.engine.worker_errors import failed_before, forked, late, superseded, unreadable
+from dataflow.engine.worker_errors import died, failed_before, forked, late, superseded, unreadable
+from dataflow.engine.worker_main import WorkerSpec
 from dataflow.engine.worker_states import WorkerStates
 from dataflow.errors import WorkerDied
+from dataflow.failures import Tolerance
 from dataflow.interrupts import signals_deferred
+from dataflow.seeding import Stream
 from dataflow.state import terminated
 from dataflow.workers.cleanup import close_at_exit
-from dataflow.workers.pool import WorkerPool
+from dataflow.workers.pool import Worker, WorkerPool
 
-__all__ = ["Engine", "Plan"]
+__all__ = ["Placed", "Engine", "PassEngine", "Plan", "Restarts", "WaitTimer"]
+
+
+# -- What an engine runs: the choices of one runner or map, made and not yet started -----------------------------------
+
+
+@dataclass
+class Plan:
+    """What an engine runs.
+
+    Attributes:
+        owner: Name of the runner's class, for messages.
+        channel: How messages move.
+        codec: How the consumer reads them.
+        credit: What bounds the workers.
+        specs: What each worker runs.
+        start: Starts one worker.
+        schedule: Where datapoints wait to be handed out.
+        max_restarts: How many workers that died are replaced.
+        tolerance: Bears the failures of single items that workers report, and judges them.
+        died: Makes the error for a worker that ended without an exception.
+    """
+
+    owner: str
+    channel: Channel
+    codec: Codec
+    credit: Credit
+    specs: list[WorkerSpec]
+    start: Callable[[WorkerSpec], Worker]
+    schedule: Schedule = field(default_factory=MixedSchedule)
+    max_restarts: int = 0
+    tolerance: Tolerance = field(default_factory=lambda: Tolerance("", None))
+    died: Callable[[str, int, int, int | None, int | None, int | None], WorkerDied] = died
+
+    def stop(self) -> None:
+        """Tell the workers that nothing more is wanted."""
+        self.credit.stop()
+        self.schedule.stop()
+
+    def close(self) -> None:
+        """Let go of all that the consumer holds. Idempotent."""
+        with ExitStack() as last:  # all of it, whatever one of them raises
+            for end in (self.credit, self.schedule, self.codec, self.channel):
+                last.callback(end.close)
+
+
+# -- How long the consumer has waited for a datapoint. Pure: no clock --------------------------------------------------
+
+
+_MAX_AT_ONCE: Final = 0.1  # seconds: a source that takes longer to read, or a debugger, is not what is waited for
+_DRAINED: Final = 0.1  # seconds in which all that had come before is heard, also where there is always something new
+
+
+class WaitTimer:
+    """Judges whether a consumer that asks again and again has waited too long.
+
+    Guarantees:
+
+    - What counts is that a datapoint is handed out: neither a report of one that failed, nor results that were all
+      dropped.
+    - What has come is heard before it is judged.
+    """
+
+    def __init__(self) -> None:
+        self._waited: float | None = None  # seconds since a datapoint was handed out; None until it is asked for more
+        self._now = 0.0  # up to here it is counted
+        self._over_since: float | None = None  # when it was first seen that it is too long
+
+    def satisfied(self) -> None:
+        """A datapoint is handed out; or somebody else begins to wait."""
+        self._waited = self._over_since = None
+
+    def asked(self, now: float) -> None:
+        """The consumer has asked, or goes on waiting."""
+        self._waited = 0.0 if self._waited is None else self._waited + min(now - self._now, _MAX_AT_ONCE)
+        self._now = now
+
+    def is_over(self, timeout: float | None, *, silent: bool) -> bool:
+        """Whether it has waited for `timeout` seconds; `silent` if nothing was there to be heard."""
+        if timeout is None or self._waited is None or self._waited < timeout:
+            return False
+        if self._over_since is None:
+            self._over_since = self._now
+        return silent or self._now - self._over_since >= _DRAINED
+
+
+# -- A worker in the place of one that has died ------------------------------------------------------------------------
+
+
+_LOG = logging.getLogger(__name__)
+
+
+class Restarts:
+    """How many deaths are still made good; and how it is done.
+
+    Guarantees:
+
+    - All that the dead worker had sent was heard before: so nothing of it can be taken for its successor's.
+    - The successor has an arena, and a way to the consumer, that nobody used before it: what the dead one left half
+      done in memory or in a pipe is gone with it. Its counters go on where the dead one was heard.
+
+    Args:
+        plan: What is run; `specs` holds what each worker runs at present.
+        num_left: How many deaths are made good.
+
+    Attributes:
+        num_left: How many still are.
+    """
+
+    def __init__(self, plan: Plan, num_left: int) -> None:
+        self._plan = plan
+        self.num_left = num_left
+        self._num_made = 0
+
+    def made_good(self, worker: int, death: WorkerDied, pool: WorkerPool, receiver: Receiver) -> bool:
+        """Start another in the place of `worker`; False if there were too many deaths."""
+        if not self.num_left:
+            return False
+        self.num_left -= 1
+        self._num_made += 1
+        plan = self._plan
+        plan.codec.renew(worker)
+        port = receiver.readmit(worker)
+        spec = replace(plan.specs[worker], port=port, encoder=plan.codec.port(worker))
+        try:
+            pool.replace(worker, partial(plan.start, spec))
+        except BaseException:
+            port.hand_over()  # to nobody
+            raise
+        plan.specs[worker] = spec
+        _LOG.warning(
+            "%s. Another was started in its place: restart %d, of at most %d",
+            death,
+            self._num_made,
+            self._num_made + self.num_left,
+        )
+        return True
+
+
+# -- The one loop: everything that has workers waits for its datapoints here -------------------------------------------
+
 
 _POLL: Final = 0.1  # seconds that one wait may last
 _LOOK: Final = 0.5  # seconds after which the workers are looked at, even while datapoints come
@@ -355,3 +508,59 @@ def _leave_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_all)
+
+
+# -- An engine whose passes begin and end: what is under way for one that was broken off is wanted no more -------------
+
+
+class Placed(Engine):
+    """An engine that knows for which place in the chain it was started."""
+
+    def __init__(self, plan: Plan, stream: Stream) -> None:
+        self.stream = stream
+        super().__init__(plan)
+
+
+class PassEngine(Placed):
+    """An engine of which each iteration is a pass of its own."""
+
+    def __init__(self, plan: Plan, stream: Stream) -> None:
+        assert isinstance(plan.schedule, TaskSchedule)
+        self.schedule: Any = plan.schedule  # which kind, knows who made it
+        self._served: object = None  # the ticket of the iteration that is not over
+        super().__init__(plan, stream)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no iteration is under way."""
+        return self._served is None
+
+    def begin_pass(self, *what: Any, holes: bool = False) -> object:
+        """Take over, for the pass that the desk is told: the ticket for this iteration.
+
+        Args:
+            what: Which pass, in the words of the desk.
+            holes: Whether `HOLE` is given for what was dropped.
+        """
+        generation = self.take_over()
+        with self.lock:
+            self.check(generation)
+            self._forget()
+            self.schedule.begin_pass(*what)
+            self.schedule.keeps_holes = holes
+            self._served = generation
+        return generation
+
+    def abandon(self, generation: object) -> None:
+        """The iteration with this ticket is over, and what is under way for it is wanted no more."""
+        if os.getpid() != self.pid:
+            return
+        with self.lock:
+            if self.generation is generation and not self.closing:
+                self._forget()
+                self._served = None
+
+    def _forget(self) -> None:
+        list(self.take_chunk)
+        self.hand_out_ended()
+        self.schedule.begin()

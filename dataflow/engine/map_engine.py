@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from dataflow.codec.message_layout import NO_ROOM
-from dataflow.engine.pass_engine import PassEngine
+from dataflow.engine.engine import PassEngine
 from dataflow.engine.source_reader import Reading
 
 __all__ = ["MapEngine"]

@@ -1,12 +1,17 @@
-"""What runs in a worker, from its first step to its last: where a job meets its channel."""
+"""What runs in a worker, from its first step to its last: where a job meets its channel.
+
+A flow on its way to a worker process.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from dataflow.base import DataFlow
 from dataflow.channel.batching_sender import BatchingSender, Stopped
 from dataflow.channel.flow_control import Line, Window
 from dataflow.channel.protocols import ConsumerGone, Port
@@ -16,12 +21,58 @@ from dataflow.datapoint import allocating
 from dataflow.engine.jobs import Job
 from dataflow.engine.memory_limit import memory_share
 from dataflow.failures import Budget, FailureReporter, reporting_to
+from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
 from dataflow.workers.exit_reasons import end_if_forked, exit_code
-from dataflow.workers.native_threads import ThreadLimit, limit_threads
+from dataflow.workers.native_threads import ThreadLimit, limit_threads, limit_threads_again
+from dataflow.workers.payload import Payload as AnyPayload
 from dataflow.workers.place import WorkerInfo
 
-__all__ = ["WorkerSpec"]
+__all__ = ["Prepared", "initialise", "prepared", "FlowPayload", "WorkerSpec"]
+
+
+# -- A flow on its way to a worker process -----------------------------------------------------------------------------
+
+
+class FlowPayload(AnyPayload):
+    """A job with a flow in it, or anything else that holds flows; a complaint names the node that cannot be sent."""
+
+    otherwise: ClassVar[str] = ', or start workers by fork (context=multiprocessing.get_context("fork"))'
+
+    def complaint(self, value: Any, error: Exception) -> str:
+        if isinstance(value, Prepared):
+            try:
+                dumps(value.worker_init, main=imported_main())
+            except Exception as reason:
+                return (
+                    f"worker_init ({value.worker_init!r:.200}) cannot be sent to a worker process: {reason}. Make what "
+                    f"it needs inside it{self.otherwise}"
+                )
+            value = value.job
+        for node in _nodes(value):
+            for name, attribute in vars(node).items():
+                if isinstance(attribute, DataFlow) or name == "_df_state":
+                    continue
+                try:
+                    dumps(attribute, main=imported_main())
+                except Exception as reason:
+                    return (
+                        f"{type(node).__name__}.{name} (a {type(attribute).__name__}) cannot be sent to a worker "
+                        f"process: {reason}. Make it in reset_state, which runs inside the worker{self.otherwise}"
+                    )
+        return f"the flow cannot be sent to a worker process: {error}"
+
+
+def _nodes(value: Any) -> Iterator[DataFlow]:
+    flows = [item for item in vars(value).values() if isinstance(item, DataFlow)] if hasattr(value, "__dict__") else []
+    while flows:
+        node = flows.pop(0)
+        yield node
+        flows.extend(node._df_inputs)
+
+
+# -- What runs in a worker, from its first step to its last: where a job meets its channel -----------------------------
+
 
 _FLUSH_SECONDS: Final = 30.0
 
@@ -100,3 +151,35 @@ class WorkerSpec:
         finally:
             if job is not None:
                 job.close()
+
+
+@dataclass
+class Prepared:
+    """A job, in a worker that the user's own function prepares first."""
+
+    job: Any
+    worker_init: Callable[[], object]
+
+    def run(self, *ends: Any) -> None:
+        """Prepare the worker, and do the job."""
+        initialise(self.worker_init)
+        self.job.run(*ends)
+
+    def close(self) -> None:
+        """Close what the job had opened."""
+        self.job.close()
+
+
+def prepared(job: Any, worker_init: Callable[[], object] | None) -> Any:
+    """`job`, with `worker_init` called before it: both in one payload, so that what they share stays shared."""
+    return job if worker_init is None else Prepared(job, worker_init)
+
+
+def initialise(worker_init: Callable[[], object]) -> None:
+    """Call what prepares a worker. An exception gets a note that says whose it is."""
+    try:
+        worker_init()
+    except Exception as error:
+        error.add_note(f"raised by worker_init: {getattr(worker_init, '__qualname__', None) or repr(worker_init)}")
+        raise
+    limit_threads_again()  # of what it has imported

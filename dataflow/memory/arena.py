@@ -12,6 +12,20 @@ owns it. Guarantees:
 - An array that the consumer holds stays readable and writable as long as it lives, also after the worker has died and
   the runner was closed; it keeps its own pages then, and no others. A forked child of the consumer that drops its copy
   frees nothing.
+
+Whether anybody can still reach an array that the flow has filled in a block: by its reference counts.
+
+A draft is passed on without a copy only if nobody else can reach it any more: if the reference counts of datapoint,
+array and base are the lowest that the path of encoding can show. Which these are, is learnt in each worker.
+
+How much memory all arenas of one runner may hold together, and who holds how much of it.
+
+Guarantees:
+
+- The sum of what the workers hold never exceeds the limit: a worker adds to its own counter under a lock of the
+  kernel's, which is released if its holder is killed.
+- Memory goes to who needs it. A worker that finds none left raises the pressure; every other one gives back its idle
+  pages as soon as it looks.
 """
 
 from __future__ import annotations
@@ -21,7 +35,8 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,10 +45,138 @@ from numpy.typing import NDArray
 
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.memory.blocks import LARGE_BYTES, PAGE, Block, class_of, divided
-from dataflow.memory.budget import Budget
 from dataflow.memory.leases import GIVE_BACK, ArenaReader, Base, Lease
 
-__all__ = ["Arena", "ArenaWriter"]
+__all__ = ["Arena", "ArenaWriter", "Budget", "OutputBufferCounts"]
+
+
+# -- Whether anybody can still reach an array that the flow has filled in a block: by its reference counts -------------
+
+
+Draft = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+
+
+class OutputBufferCounts:
+    """The lowest reference counts of a draft, by the type of the datapoint that it is a component of."""
+
+    def __init__(self) -> None:
+        self._lowest: dict[type, tuple[int, ...]] = {}
+        self._seen: tuple[int, ...] = ()  # the counts of the last draft
+
+    def unreachable(self, kind: type, counts: tuple[int, ...]) -> bool:
+        """Whether a draft with these counts can be reached by nobody but the encoder."""
+        self._seen = counts
+        return counts == self._lowest.get(kind)
+
+    def calibrate(self, run: Callable[[Iterator[Any]], Any], draft: Draft, give_back: Callable[[], None]) -> None:
+        """Learn what is lowest.
+
+        Args:
+            run: Encodes datapoints exactly as those of a flow. Two are given: one made by an expression, and one that
+                the generator keeps in a variable. Where the second does not show one reference more in the datapoint
+                and none elsewhere, this Python counts otherwise, and drafts are always copied.
+            draft: Makes one.
+            give_back: Frees what was encoded: other workers may have left little memory.
+        """
+        for kind in (list, tuple, dict):
+            counts = []
+            for keep in (False, True):
+                self._seen = ()  # and so it stays where there is no room for a draft
+                run(_sample(kind, draft, keep=keep))
+                give_back()
+                counts.append(self._seen)
+            lowest, kept = counts
+            if lowest and kept == (lowest[0] + 1, *lowest[1:]):
+                self._lowest[kind] = lowest
+
+
+def _sample(kind: type, draft: Draft, *, keep: bool) -> Iterator[Any]:
+    if keep:
+        kept = _datapoint(kind, draft)
+        yield kept
+    else:
+        yield _datapoint(kind, draft)
+
+
+def _datapoint(kind: type, draft: Draft) -> Any:
+    if kind is dict:
+        return {0: draft((LARGE_BYTES,), np.dtype(np.uint8))}
+    return kind([draft((LARGE_BYTES,), np.dtype(np.uint8))])
+
+
+# -- How much memory all arenas of one runner may hold together, and who holds how much of it --------------------------
+
+
+_WORD_BYTES: Final = 8
+_PRESSURE: Final = 0  # word 0; word 1 + k is what worker k holds
+
+
+class Budget:
+    """Counters in shared memory. Picklable while a process is started."""
+
+    def __init__(self, limit: int, num_workers: int) -> None:
+        self.limit = limit
+        self._size = (1 + num_workers) * _WORD_BYTES
+        self._file = shared_memory_file("dataflow-budget", self._size)
+        self._map()
+
+    def _map(self) -> None:
+        self._words = memoryview(shared_mapping(self._file, self._size)).cast("Q")
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        """What a forked worker has to inherit."""
+        return (self._file,)
+
+    def reserve(self, worker: int, nbytes: int) -> bool:
+        """Let `worker` hold `nbytes` more, if the limit allows."""
+        with self._locked():
+            if sum(self._words[1:]) + nbytes > self.limit:
+                self._words[_PRESSURE] += 1
+                return False
+            self._words[1 + worker] += nbytes
+            return True
+
+    def give_back(self, worker: int, nbytes: int) -> None:
+        """`worker` holds `nbytes` less."""
+        with self._locked():
+            self._words[1 + worker] -= nbytes
+
+    def held(self) -> list[int]:
+        """What each worker holds."""
+        return self._words[1:].tolist()
+
+    @property
+    def pressure(self) -> int:
+        """Rises whenever a worker found no memory left."""
+        return self._words[_PRESSURE]
+
+    def close(self) -> None:
+        """Give the descriptors back, that of the mapping too."""
+        self._words = memoryview(b"").cast("Q")
+        self._file.close()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        # A record lock belongs to a process: in the main process nobody reserves, and in a worker only its arena does,
+        # which has a lock of its own for its threads.
+        import fcntl  # does not exist on Windows, where the package can still be imported
+
+        fcntl.lockf(self._file.fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file.fd, fcntl.LOCK_UN)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"limit": self.limit, "_size": self._size, "_file": self._file}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._map()
+
+
+# -- Shared memory in which workers leave arrays and the consumer reads them in place ----------------------------------
+
 
 _IDLE_SECONDS: Final = 1.0
 _FREE: Final = b"\0"

@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import Blocks, DataFlow
 from dataflow.datapoint import empty
+from dataflow.engine.jobs import Apply, ApplyAndBatch, Handed
 from dataflow.engine.rebatching import regrouped
-from dataflow.engine.task_jobs import Apply, ApplyAndBatch, Handed
 from dataflow.errors import ShapeMismatch
 from dataflow.failures import Budget, Failure
 from dataflow.keywords import hinting

@@ -19,16 +19,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, SupportsIndex
 
-from dataflow.failures import Budget, Failure, FailureReporter, Report, budget_of, failure_reporter, reporting_to
+from dataflow.failures import (
+    Budget,
+    Failure,
+    FailureReporter,
+    Report,
+    Tolerance,
+    budget_of,
+    failure_reporter,
+    reporting_to,
+)
 from dataflow.parameters import whole_number
 from dataflow.state import state_of
-from dataflow.tolerance import Tolerance
-from dataflow.workers.native_threads import ThreadLimit, limit_of, limit_threads_again, share_of_cores
+from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
 
-__all__ = ["Prepared", "WorkerOptions", "ThreadLimitOption", "initialise", "prepared", "reported_steps", "tolerance_of"]
+__all__ = ["WorkerOptions", "ThreadLimitOption", "reported_steps", "tolerance_of"]
 
 ThreadLimitOption = SupportsIndex | Literal["share"] | None
 """`thread_limit`: threads of each native library, "share" for a worker's share of the cores, None to leave them."""
@@ -99,38 +106,6 @@ def tolerance_of(owner: WorkerOptions) -> Tolerance:
     tolerance = state_of(owner).tolerance
     assert tolerance is not None, "begin_terms comes first"
     return tolerance
-
-
-@dataclass
-class Prepared:
-    """A job, in a worker that the user's own function prepares first."""
-
-    job: Any
-    worker_init: Callable[[], object]
-
-    def run(self, *ends: Any) -> None:
-        """Prepare the worker, and do the job."""
-        initialise(self.worker_init)
-        self.job.run(*ends)
-
-    def close(self) -> None:
-        """Close what the job had opened."""
-        self.job.close()
-
-
-def prepared(job: Any, worker_init: Callable[[], object] | None) -> Any:
-    """`job`, with `worker_init` called before it: both in one payload, so that what they share stays shared."""
-    return job if worker_init is None else Prepared(job, worker_init)
-
-
-def initialise(worker_init: Callable[[], object]) -> None:
-    """Call what prepares a worker. An exception gets a note that says whose it is."""
-    try:
-        worker_init()
-    except Exception as error:
-        error.add_note(f"raised by worker_init: {getattr(worker_init, '__qualname__', None) or repr(worker_init)}")
-        raise
-    limit_threads_again()  # of what it has imported
 
 
 def reported_steps(begin: Callable[[], Iterator[Any]], owner: WorkerOptions) -> Iterator[Any]:

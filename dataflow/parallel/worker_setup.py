@@ -17,14 +17,12 @@ from dataflow.channel.protocols import Channel
 from dataflow.channel.task_queue import TaskQueue
 from dataflow.codec.protocols import ArrayCodec, Codec
 from dataflow.descriptors import closed_on_error, counted
-from dataflow.engine.engine import Engine
+from dataflow.engine.engine import Engine, Placed, Plan
 from dataflow.engine.memory_limit import default_max_bytes
-from dataflow.engine.plan import Plan
-from dataflow.engine.schedule import MixedSchedule, Schedule
-from dataflow.engine.worker_main import WorkerSpec
+from dataflow.engine.schedules import MixedSchedule, Schedule
+from dataflow.engine.worker_main import FlowPayload, WorkerSpec, prepared
 from dataflow.interrupts import signals_deferred
-from dataflow.parallel.payload import FlowPayload
-from dataflow.parallel.worker_options import WorkerOptions, prepared
+from dataflow.parallel.worker_options import WorkerOptions
 from dataflow.parameters import seconds, start_method, whole_number
 from dataflow.seeding import Stream, current_root
 from dataflow.state import state_of
@@ -35,7 +33,7 @@ from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 if TYPE_CHECKING:
     from dataflow.channel.zeromq import SocketChannel
 
-__all__ = ["UNBOUNDED", "Placed", "Processes", "Staffed", "context_of", "queued_bytes"]
+__all__ = ["UNBOUNDED", "Processes", "Staffed", "context_of", "queued_bytes"]
 
 UNBOUNDED: Final = Window(sys.maxsize // 4)
 """The window of a worker that does no more than it is asked for."""
@@ -44,14 +42,6 @@ _MIN_BYTES: Final = 1 << 20
 _NO_TIMEOUT: Final = "; None waits as long as the workers are alive"
 _DESCRIPTORS: Final = 24  # that this process needs for workers, however many: a context of ZeroMQ, a tray, a directory
 _PER_WORKER: Final = 10  # and for each of them
-
-
-class Placed(Engine):
-    """An engine that knows for which place in the chain it was started."""
-
-    def __init__(self, plan: Plan, stream: Stream) -> None:
-        self.stream = stream
-        super().__init__(plan)
 
 
 class Staffed(WorkerOptions, ProxyDataFlow):

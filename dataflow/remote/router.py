@@ -25,7 +25,7 @@ from dataflow.descriptors import counted
 from dataflow.interrupts import signals_deferred
 from dataflow.remote.keys import Keys
 from dataflow.remote.messages import PeerMessage, pack
-from dataflow.workers.allocation import keep_freed_memory
+from dataflow.workers.process import keep_freed_memory
 
 __all__ = ["Router"]
 

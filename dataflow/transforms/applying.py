@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.datapoint import HOLE, component, replaced
-from dataflow.failures import failure_of
-from dataflow.tolerance import Tolerance
+from dataflow.failures import Tolerance, failure_of
 
 __all__ = ["Applied", "AppliedToComponent", "Asked", "explain", "name_of"]
 
@@ -55,7 +54,7 @@ class Applied:
         scope: What tells this run from others of the same node, whose passes have the same numbers.
 
     Example:
-        >>> from dataflow.tolerance import Tolerance
+        >>> from dataflow.failures import Tolerance
         >>> from dataflow.transforms.applying import Applied
         >>> tolerance = Tolerance("MapData", 1)
         >>> applied = Applied("MapData", lambda dp: [1 / dp[0]], lambda k: (0, k), tolerance)

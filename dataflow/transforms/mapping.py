@@ -8,13 +8,12 @@ from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
-from dataflow.failures import Budget, Failure, budget_of, failure_reporter
+from dataflow.failures import Budget, Failure, Tolerance, budget_of, failure_reporter
 from dataflow.keywords import hinting
 from dataflow.parameters import function
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of
-from dataflow.tolerance import Tolerance
 from dataflow.transforms.applying import Applied, AppliedToComponent, Asked, Place
 
 __all__ = ["MapData", "MapDataComponent"]

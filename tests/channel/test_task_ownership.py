@@ -1,6 +1,6 @@
 """Claims of tasks: a late one is void."""
 
-from dataflow.channel.task_ownership import TaskOwnership
+from dataflow.channel.shared_task_queue import TaskOwnership
 
 
 def test_a_task_is_claimed_and_freed():

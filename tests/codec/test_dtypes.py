@@ -18,7 +18,7 @@ from dataflow import (
     RemoteDataZMQ,
     send_dataflow_zmq,
 )
-from dataflow.codec.array_columns import name_of
+from dataflow.codec.message_layout import name_of
 from dataflow.datapoint import stack
 
 PLAIN = np.dtype("i4")

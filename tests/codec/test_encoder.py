@@ -19,9 +19,8 @@ from dataflow.codec import decoder as decoding
 from dataflow.codec.decoder import ArrayDecoder, Undecodable
 from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM, Description
-from dataflow.memory.arena import Arena
+from dataflow.memory.arena import Arena, Budget
 from dataflow.memory.blocks import LARGE_BYTES
-from dataflow.memory.budget import Budget
 
 MIB = 1 << 20
 Pair = collections.namedtuple("Pair", "left right")

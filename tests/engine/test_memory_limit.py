@@ -16,7 +16,7 @@ from dataflow.codec.protocols import ArrayCodec
 from dataflow.engine.memory_limit import default_max_bytes, memory_share
 from dataflow.memory.arena import ArenaWriter
 from dataflow.memory.blocks import LARGE_BYTES
-from dataflow.parallel.runner import queued_bytes
+from dataflow.parallel.runners import queued_bytes
 from tests.support.fakes import PROCESS_KINDS, FakeSender
 from tests.support.faults import workers_of
 from tests.support.waits import LIMIT, wait_until

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.datapoint import HOLE
-from dataflow.engine.index_ranges import IndexRanges, OnePass
-from dataflow.engine.map_tasks import MapTasks
+from dataflow.engine.schedules import IndexRanges, MapTasks, OnePass
 from dataflow.engine.task_headers import END, Failed, Mark
 from dataflow.errors import WorkerDied
 

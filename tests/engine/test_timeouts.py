@@ -15,7 +15,7 @@ from dataflow import (
     MultiThreadMapData,
     RepeatedData,
 )
-from dataflow.engine.timeouts import WaitTimer
+from dataflow.engine.engine import WaitTimer
 from tests.support.fakes import Numbers, runner
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT

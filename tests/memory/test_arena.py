@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.descriptors import handing_over
-from dataflow.memory.arena import Arena
+from dataflow.memory.arena import Arena, Budget
 from dataflow.memory.blocks import LARGE_BYTES
-from dataflow.memory.budget import Budget
 from tests.support.waits import LIMIT
 
 MIB = 1 << 20
@@ -370,7 +369,7 @@ def test_a_forked_child_of_a_worker_takes_no_blocks_from_its_arena():
 EXIT = """
 import numpy as np
 from dataflow.memory.arena import Arena
-from dataflow.memory.budget import Budget
+from dataflow.memory.arena import Budget
 budget = Budget(1 << 20, 1)
 arena = Arena(0, budget)
 writer, reader = arena.open_writer(), arena.open_reader()

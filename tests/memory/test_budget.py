@@ -10,8 +10,7 @@ import signal
 import pytest
 
 from dataflow.descriptors import handing_over, pipe
-from dataflow.memory.arena import Arena
-from dataflow.memory.budget import Budget
+from dataflow.memory.arena import Arena, Budget
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
 

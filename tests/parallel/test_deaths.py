@@ -79,7 +79,7 @@ import gc, logging, multiprocessing, os, signal, sys, threading
 from dataflow import *
 from tests.parallel.test_deaths import Busy
 
-logging.getLogger("dataflow.parallel.runner").setLevel(logging.ERROR)  # else each says what a pass by default is
+logging.getLogger("dataflow.parallel.runners").setLevel(logging.ERROR)  # else each says what a pass by default is
 
 def tell(*words):
     print(*words, flush=True)

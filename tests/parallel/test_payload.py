@@ -8,7 +8,7 @@ import pytest
 
 from dataflow import NotPicklable, ProxyDataFlow
 from dataflow.engine.jobs import Produce
-from dataflow.parallel.payload import FlowPayload
+from dataflow.engine.worker_main import FlowPayload
 from dataflow.seeding import Stream
 from tests.support.fakes import Numbers, runner
 

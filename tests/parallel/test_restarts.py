@@ -24,7 +24,7 @@ from dataflow import (
     WorkerDied,
     worker_info,
 )
-from dataflow.engine.task_jobs import WholePasses
+from dataflow.engine.jobs import WholePasses
 from dataflow.memory.blocks import divided
 from dataflow.state import state_of
 from tests.support.fakes import METHODS, Forever, Numbers, runner

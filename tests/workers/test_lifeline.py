@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from dataflow.descriptors import handing_over, pipe
-from dataflow.workers.lifeline import hold_on
+from dataflow.workers.process import hold_on
 from tests.support.waits import LIMIT, wait_until
 
 

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 from dataflow.descriptors import pipe
-from dataflow.workers.allocation import keep_freed_memory
 from dataflow.workers.place import place_of, worker_info
-from dataflow.workers.process import ProcessWorker
+from dataflow.workers.process import ProcessWorker, keep_freed_memory
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
 
