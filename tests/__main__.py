@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-ONE = ("tests/parallel",)
-OTHER = ("tests", "dataflow", "--ignore=tests/parallel")
+ONE = ("tests/parallel", "tests/engine")
+OTHER = ("tests", "dataflow", "--ignore=tests/parallel", "--ignore=tests/engine")
 
 
 def run_halves(halves: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:
