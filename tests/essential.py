@@ -12,7 +12,7 @@ from tests.__main__ import run_halves
 ROOT = Path(__file__).parents[1]
 TOO_SLOW = ["-m", "not slow and not ray and not full"]
 ONE = (
-    "tests/parallel/test_ledger.py",
+    "tests/engine/test_worker_states.py",
     "tests/parallel/test_runners.py",
     "tests/parallel/test_strict.py",
     "tests/parallel/test_maps.py",
@@ -23,7 +23,7 @@ OTHER = (
     "tests/test_architecture.py",
     "tests/test_imports.py",
     "tests/test_base.py",
-    "tests/test_life.py",
+    "tests/test_state.py",
     "tests/test_seeding.py",
     "tests/test_footguns.py",
     "tests/sources",
