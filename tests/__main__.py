@@ -1,7 +1,7 @@
-"""Run the suite as two halves at a time: ``python -m tests``, with the arguments of pytest.
+"""Run the suite as three parts at a time: ``python -m tests``, with the arguments of pytest.
 
-Each half has a session of its own, so that the watch over processes in one does not see those of the other. Half of the
-machine waits in most tests: for a death to be noticed, a timeout, a start.
+Each part has a session of its own, so that the watch over processes in one does not see those of the others. Most tests
+wait: for a death to be noticed, a timeout, a start.
 """
 
 import subprocess
@@ -11,23 +11,24 @@ from collections.abc import Sequence
 from typing import IO
 
 ONE = ("tests/parallel", "tests/engine")
-OTHER = ("tests", "dataflow", "--ignore=tests/parallel", "--ignore=tests/engine")
+OTHER = ("tests/shared", "tests/remote", "tests/distributed", "tests/workers", "tests/channel", "tests/memory")
+REST = ("tests", "dataflow", *(f"--ignore={place}" for place in (*ONE, *OTHER)))
 
 
-def run_halves(halves: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:
-    """Run all halves at once; show what the first says as it comes, and then the others.
+def run_parts(parts: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:
+    """Run all parts at once; show what the first says as it comes, and then the others.
 
     Returns:
         The highest exit code.
     """
-    kept = [None, *(tempfile.TemporaryFile() for _ in halves[1:])]  # noqa: SIM115 (closed below)
-    running = [start([*half, *arguments], output) for half, output in zip(halves, kept, strict=True)]
+    kept = [None, *(tempfile.TemporaryFile() for _ in parts[1:])]  # noqa: SIM115 (closed below)
+    running = [start([*part, *arguments], output) for part, output in zip(parts, kept, strict=True)]
     try:
-        codes = [half.wait() for half in running]
+        codes = [part.wait() for part in running]
     finally:
-        for half in running:  # only if this was interrupted
-            half.terminate()
-            half.wait()
+        for part in running:  # only if this was interrupted
+            part.terminate()
+            part.wait()
     sys.stdout.flush()
     for output in kept[1:]:
         output.seek(0)
@@ -43,4 +44,4 @@ def start(arguments: Sequence[str], output: IO[bytes] | None) -> subprocess.Pope
 
 
 if __name__ == "__main__":
-    sys.exit(run_halves((ONE, OTHER), sys.argv[1:]))
+    sys.exit(run_parts((ONE, OTHER, REST), sys.argv[1:]))

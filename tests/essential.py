@@ -7,7 +7,7 @@ starts a Ray cluster or belongs to a whole product of cases is left out of both;
 import sys
 from pathlib import Path
 
-from tests.__main__ import run_halves
+from tests.__main__ import run_parts
 
 ROOT = Path(__file__).parents[1]
 TOO_SLOW = ["-m", "not slow and not ray and not full"]
@@ -39,8 +39,8 @@ OTHER = (
 def main(arguments: list[str]) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     rooms, options = arguments[:split], arguments[split + 1 :]
-    halves = [paths_of(room) for room in rooms] or [ONE, OTHER]
-    return run_halves(halves, [*TOO_SLOW, *options])
+    parts = [paths_of(room) for room in rooms] or [ONE, OTHER]
+    return run_parts(parts, [*TOO_SLOW, *options])
 
 
 def paths_of(room: str) -> list[str]:
