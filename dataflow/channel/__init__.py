@@ -1,1 +1,1 @@
-"""How messages move between workers and their consumer."""
+"""Channels: message passing between workers and their consumer."""

@@ -1,14 +1,14 @@
-"""Where a worker puts what it makes: encoded at once, collected in messages, bounded by its window.
+"""Batching sender: encodes a worker's datapoints at once and collects them in messages, bounded by its window.
 
 Guarantees:
 
 - A datapoint is encoded before the flow takes its next step.
-- The worker never runs ahead of the consumer by more than its window, plus the datapoint in its hands.
-- A datapoint that was put never waits for a later one for more than `_FLUSH_INTERVAL` (while the flow gives other
-  threads a chance to run): the flusher thread sends what has been collected.
-- Messages leave in the order in which their datapoints were put: both threads take them from one end of one deque,
-  under one lock, and only the worker's own thread puts.
-- A process that the flow's code forks sends nothing: it finds an error when it has made a message.
+- The worker never runs ahead of the consumer by more than its window, plus the datapoint that it is working on.
+- A datapoint that was put never waits for a later one for more than `_FLUSH_INTERVAL` seconds (as long as the flow lets
+  other threads run): the flusher thread sends what has been collected.
+- Messages leave in the order in which their datapoints were put: both threads take from the same end of one deque,
+  under one lock, and only the worker's own thread appends.
+- A process forked by the flow's code sends nothing: it raises an error when it has completed a message.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ __all__ = ["BatchingSender", "Stopped"]
 _FLUSH_INTERVAL: Final = 0.008
 _SHORT: Final = 0.0005  # a message that fills up faster may be longer
 _LONG: Final = 0.002
-_MAX: Final = 640  # with 700 new containers alive, Python looks for garbage among them, in vain
+_MAX: Final = 640  # 700 new containers alive would trigger garbage collections, which would find nothing
 _NAP: Final = 50e-6
 _LONGEST_NAP: Final = 2e-3
-_MAX_REPORTS: Final = 64  # under way: while nothing but failures comes of a flow, no window bounds it
+_MAX_REPORTS: Final = 64  # under way: while a flow yields only failures, no window bounds it
 
 
 class Stopped(Exception):
-    """The consumer wants nothing more."""
+    """The consumer has requested the worker to stop."""
 
 
 class BatchingSender:
-    """One worker's way to the consumer."""
+    """One worker's sender of messages to the consumer."""
 
     def __init__(self, worker: int, sender: Sender, encoder: Encoder, quota: Quota) -> None:
         self._worker = worker
         self._sender = sender
         self._encoder = encoder
         self._quota = quota
-        self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, whoever sends takes
+        self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, either thread takes and sends
         self._target = 1  # datapoints per message, at present
         self._sent = 0  # datapoints
         self._sending = threading.Lock()
@@ -60,30 +60,33 @@ class BatchingSender:
         self._pid = os.getpid()
 
     def hello(self) -> None:
-        """The worker is connected."""
+        """Report that the worker is connected."""
         self._send(Message(Kind.HELLO, self._worker))
 
     def rehearse(self) -> None:
-        """Let the encoder see what a datapoint looks like on this path, with nobody listening."""
+        """Calibrate the encoder by encoding sample datapoints on this path, without sending them."""
         nobody = BatchingSender(self._worker, _Nobody(), self._encoder, self._quota.without_end())
         self._encoder.calibrate(nobody.put_all)
         nobody.close(0)
 
     def put_mark(self, mark: Any) -> None:
-        """Put what tells something of the datapoints that follow. It leaves with the first of them, and bounds none."""
+        """Put a task header, which describes the datapoints that follow.
+
+        It is sent with the first of them, and the window does not count it.
+        """
         encoder = self._encoder
         plain = encoder.plain
         self._collected.append(encoder.encode(mark))
-        encoder.plain = plain  # it is not like them
+        encoder.plain = plain  # a header says nothing about the datapoints
 
     def put_all(self, datapoints: Iterable[Any]) -> int:
-        """Put the datapoints of one pass, and say how many there were.
+        """Put the datapoints of one pass. Return how many there were.
 
         Args:
             datapoints: The pass; each datapoint is encoded before the next step.
 
         Raises:
-            Stopped: The consumer wants nothing more.
+            Stopped: The consumer has requested the worker to stop.
             TypeError: A datapoint cannot be encoded; a note names its position and component.
         """
         steps = iter(datapoints)
@@ -132,10 +135,10 @@ class BatchingSender:
                 break
 
     def report(self, report: Report, note: str) -> None:
-        """A step of the flow has something to tell; what it made before goes first.
+        """Send a report of a step of the flow, after all datapoints that were put before.
 
         Raises:
-            Stopped: The consumer wants nothing more.
+            Stopped: The consumer has requested the worker to stop.
         """
         self.flush()
         if not self._quota.wait_for_hearing(_MAX_REPORTS):
@@ -143,34 +146,40 @@ class BatchingSender:
         self._send(Message(Kind.REPORT, self._worker, body=self._encoder.encode_report(report, note)))
 
     def ended(self) -> None:
-        """A pass had nothing in it."""
+        """Report that a pass was empty."""
         self.flush()
         self._send(Message(Kind.ENDED, self._worker))
 
     def failed(self, error: BaseException, note: str) -> None:
-        """The flow raised; what it made before goes first. A forked child has nothing to say of the flow."""
+        """Send the exception that the flow raised, after all datapoints that were put before.
+
+        No-op in a forked child.
+        """
         if os.getpid() != self._pid:
             return
         self.flush()
         self._send(Message(Kind.ERROR, self._worker, body=self._encoder.encode_failure(error, note)))
 
     def left(self, error: SystemExit, note: str, exitcode: int) -> None:
-        """The flow called sys.exit; what it made before goes first."""
+        """Report that the flow called sys.exit, after all datapoints that were put before."""
         self.flush()
         self._send(Message(Kind.LEFT, self._worker, count=exitcode, body=self._encoder.encode_failure(error, note)))
 
     def flush(self) -> None:
-        """Send what is collected."""
+        """Send the datapoints collected so far."""
         self._check_process()
         with self._sending:
             if self._collected:
-                # Only this thread appends, so none is left out; the flusher would have to take one after the other.
+                # Only this thread appends, so `clear` loses nothing. The flusher has to take them one after the other.
                 taken = list(self._collected)
                 self._collected.clear()
                 self._send_collected(taken)
 
     def close(self, flush: float) -> None:
-        """Close the sender, after what was sent has left, or after `flush` seconds; none if the consumer stopped us."""
+        """Close the sender once all messages have left, or after `flush` seconds.
+
+        If the consumer stopped the worker, close at once.
+        """
         if os.getpid() != self._pid:
             return
         self._closed.set()
@@ -178,7 +187,7 @@ class BatchingSender:
             self._flusher.join()
         self._sender.close(0.0 if self._quota.stopped else flush)
 
-    # -- chunks --------------------------------------------------------------------------------------------------------
+    # -- Message length, waiting for room, flushing --------------------------------------------------------------------
 
     def _adapt(self, count: int, took: float) -> None:
         if took < _SHORT:
@@ -188,14 +197,15 @@ class BatchingSender:
             self._target = max(1, count // 2)
         if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory):
             flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
-            flusher.start()  # may raise: then there is none to be joined
+            flusher.start()  # may raise: then there is no thread to join
             self._flusher = flusher
 
     def _encode_when_there_is_room(self, dp: Any) -> Any:
-        """The arena is full. While the consumer has anything of ours, it will give blocks back: wait.
+        """Encode a datapoint although the arena is full.
 
-        Once it has handed out all and blocks are still missing, it keeps them. Then the arrays travel in the message,
-        of which there is then one for each worker at a time: what is queued stays bounded.
+        While the consumer holds datapoints of any worker that it has not handed out, it will free blocks: wait. Once it
+        has handed out all and blocks are still missing, the consumer keeps the arrays. Then the arrays travel in the
+        message, and each worker has only one such message at a time, so the queue stays bounded.
         """
         self.flush()
         nap = _NAP
@@ -214,20 +224,21 @@ class BatchingSender:
         while not self._closed.wait(_FLUSH_INTERVAL):
             try:
                 with self._sending:
-                    # The worker's thread may append meanwhile.
+                    # The worker's thread may append at the same time.
                     if taken := [self._collected.popleft() for _ in range(len(self._collected))]:
                         self._send_collected(taken)
                 self._encoder.tidy()
             except Exception:
-                continue  # if it lasts, the worker's own thread meets it at its next message
+                continue  # a lasting failure is raised in the worker's own thread, at its next message
 
     def _send_collected(self, taken: list[Any]) -> None:
-        """Send what was taken from the front of what is collected."""
+        """Send items taken from the front of `_collected`."""
         count = len(taken)
         try:
             body, nbytes = self._encoder.join(taken)
             message = Message(Kind.DATA, self._worker, count, nbytes, body)
-            # Counted before it can arrive: whoever waits for room compares what was made with what is done with.
+            # Counted before the message can arrive: a worker that waits for room compares the datapoints made with
+            # those done.
             self._quota.spend(count, nbytes)
             try:
                 self._sender.send(message)
@@ -237,11 +248,11 @@ class BatchingSender:
             self._quota.queue(message.queued)
             self._sent += count
         except BaseException:
-            self._collected.extendleft(reversed(taken))  # nothing may be missing in front of what comes next
+            self._collected.extendleft(reversed(taken))  # the messages that follow must not have a gap before them
             raise
 
     def _explain(self, error: Exception, start: int, dp: Any) -> None:
-        """Note which component of which datapoint cannot travel."""
+        """Add a note that names the datapoint and the component that cannot be sent."""
         with self._sending:
             position = self._sent + len(self._collected) - start
         parts: Sequence[tuple[Any, Any]] = ()
@@ -262,7 +273,7 @@ class BatchingSender:
         )
 
     def _check_process(self) -> None:
-        """Before the lock is taken, which the flusher may have held at a fork."""
+        """Raise in a forked child. Called before the lock is taken; the flusher may have held it at the fork."""
         if os.getpid() != self._pid:
             raise forked_off(self._pid)
 
@@ -273,7 +284,7 @@ class BatchingSender:
 
 
 class _Nobody:
-    """A sender that throws everything away."""
+    """A sender that discards every message."""
 
     def send(self, message: Message) -> None:
         pass

@@ -1,19 +1,17 @@
-"""How far a worker may run ahead: counters in shared memory, written by the consumer, read by the workers.
+"""Credit-based flow control: counters in shared memory that bound how far each worker runs ahead of the consumer.
 
 Guarantees:
 
-- Every counter has one writer, and is one aligned word of 8 bytes: no lock, so nothing that a killed process could
-  leave taken. One word is a hint and has more: that the consumer has something to do. A mistake there costs one call of
-  the system.
-- A worker waits while what it made and the consumer has not yet handed out fills its window; it looks at the stop
-  flag while it waits. At least one datapoint may always be under way.
-- A worker that waits sleeps with a limit, 20 µs at first and 2 ms at most, and looks again. So there is no memory
-  barrier: a store that it sees late costs it one more sleep.
-- A worker that has sent something gives way, if the consumer had something to do already; nothing is waited for. Where
-  there are more processes than processors, the consumer would else wait for whole slices of time, the windows would
-  fill up meanwhile, and all workers wait for the consumer.
-
-
+- Every counter has one writer and is one aligned word of 8 bytes, so there is no lock that a killed process could leave
+  taken. One word has several writers: the hint that the consumer has something to do. A wrong hint costs one system
+  call.
+- A worker waits while the datapoints that it made and the consumer has not yet handed out fill its window; it checks
+  the stop flag while it waits. At least one datapoint may always be under way.
+- A waiting worker sleeps for a limited time, 20 µs at first and 2 ms at most, and checks again. So no memory barrier is
+  needed: a store that becomes visible late costs one more sleep.
+- A worker that has sent a message yields the processor if the consumer already had something to do; it does not wait.
+  Otherwise, with more processes than processors, the consumer would wait for whole time slices while the windows fill
+  up, and then all workers would wait for the consumer.
 """
 
 from __future__ import annotations
@@ -30,29 +28,31 @@ from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 __all__ = ["Credit", "Line", "Quota", "Room", "Window"]
 
 
-# -- How far a worker may run ahead: counters in shared memory, written by the consumer, read by the workers -----------
+# -- Layout of the counters --------------------------------------------------------------------------------------------
 
 
-_WORDS: Final = 16  # per worker: a cache line for the words of the consumer, and one for the worker's own
-_BUSY: Final = 0  # in a line before those of the workers: set by who sends, cleared by the consumer when it waits
+_WORDS: Final = 16  # per worker: one cache line for the words of the consumer, and one for those of the worker
+# Index in the block before those of the workers; set by senders, cleared by the consumer before it waits.
+_BUSY: Final = 0
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP, _HEARD = range(6)  # written by the consumer
 _MADE: Final = 8  # written by the worker
 _WORD_BYTES: Final = 8
 _NAP: Final = 20e-6
 _LONGEST_NAP: Final = 2e-3
-_let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # no-op if nobody else is ready
+# Yields the processor; no-op if no other process is ready.
+_let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 _MAX_AT_ONCE: Final = 8 << 20  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much may be under way for one worker: while either `count` or `nbytes` is not used up, it goes on.
+    """Limits on what may be under way for one worker, which continues while either `count` or `nbytes` is not used up.
 
     Attributes:
         count: Datapoints.
         nbytes: Bytes, arrays included.
-        max_queued: Bytes in messages, without what is in shared memory, after which it waits in any case; 0 for no
-            such bound.
+        max_queued: Bytes in messages, without those in shared memory, at which the worker waits in any case; 0 for no
+            such limit.
     """
 
     count: int
@@ -70,7 +70,7 @@ class Room:
 
 
 class _Board:
-    """The memory in which the counters stand."""
+    """The memory that holds the credit counters."""
 
     def __init__(self, num_words: int, *, shared: bool) -> None:
         size = num_words * _WORD_BYTES
@@ -83,7 +83,7 @@ class _Board:
         self.words = memoryview(memory).cast("Q")
 
     def close(self) -> None:
-        """Give the descriptors back; the mapping, which holds one too, lives as long as a worker's side reads it."""
+        """Close the descriptors. The mapping, which holds one too, stays valid as long as a worker's side reads it."""
         self.words = memoryview(b"").cast("Q")
         if self.file is not None:
             self.file.close()
@@ -97,79 +97,83 @@ class _Board:
 
 
 class Credit:
-    """The consumer's side: a line of counters for each worker."""
+    """The consumer's side: credit counters for each worker."""
 
     def __init__(self, num_workers: int, *, shared: bool) -> None:
         self._board = _Board((1 + num_workers) * _WORDS, shared=shared)
 
     def line(self, worker: int) -> Line:
-        """The description of the side of `worker`."""
+        """The description of the counters of `worker`."""
         return Line(self._board, worker)
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
-        """The consumer begins to hand out `count` datapoints of `worker`; `queued` bytes of messages are used up."""
+        """Grant credit for `count` datapoints of `worker` that begin to be handed out.
+
+        `queued` bytes of its messages are used up.
+        """
         words, start = self._board.words, _start_of(worker)
         words[start + _FRAMES] += queued
         words[start + _COUNT] += count
         words[start + _BYTES] += nbytes
 
     def done(self, worker: int, count: int) -> None:
-        """The consumer has handed them all out, and asks for more."""
+        """Record that `count` datapoints of `worker` have all been handed out, and the consumer asks for more."""
         self._board.words[_start_of(worker) + _DONE] += count
 
     def heard(self, worker: int) -> None:
-        """The consumer has heard one report of `worker`."""
+        """Record that one report of `worker` was received."""
         self._board.words[_start_of(worker) + _HEARD] += 1
 
     def idle(self) -> None:
-        """The consumer has nothing to do, and is going to wait."""
+        """Record that the consumer has nothing to do and is about to wait."""
         self._board.words[_BUSY] = 0
 
     def stop(self) -> None:
-        """Tell every worker to stop at its next step."""
+        """Request every worker to stop at its next step."""
         words = self._board.words
         for start in _starts(words):
             words[start + _STOP] = 1
 
     def close(self) -> None:
-        """Give the descriptors back. Idempotent."""
+        """Close the descriptors. Idempotent."""
         self._board.close()
 
 
 def _start_of(worker: int) -> int:
-    """Where the line of `worker` begins."""
+    """Index of the first counter of `worker`."""
     return (1 + worker) * _WORDS
 
 
 def _starts(words: memoryview) -> range:
-    """Where the lines of all workers begin."""
+    """Indexes of the first counters of all workers."""
     return range(_WORDS, len(words), _WORDS)
 
 
 class Line:
-    """One worker's line of counters, as a description; picklable while a process is started."""
+    """Description of one worker's credit counters; picklable while a process is started."""
 
     def __init__(self, board: _Board, worker: int) -> None:
         self._board = board
         self._worker = worker
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Descriptors that a forked worker has to inherit."""
         return () if self._board.file is None else (self._board.file,)
 
     def quota(self, window: Window) -> Quota:
-        """The worker's side, in the worker."""
+        """Open the worker's side, in the worker."""
         return Quota(self._board.words, self._worker, window, yields=self._board.file is not None)
 
 
 class Quota:
-    """The worker's side of one line of `Credit`.
+    """The worker's side of its credit counters.
 
     Args:
-        words: Those of the board.
-        worker: Whose line it is.
+        words: All counters of the run.
+        worker: Index of the worker.
         window: How far the worker may run ahead.
-        yields: Whether the worker gives way to a consumer that is behind: one in another process of this machine.
+        yields: Whether the worker yields the processor to a consumer that is behind: one in another process of this
+            machine.
     """
 
     def __init__(self, words: memoryview, worker: int, window: Window, *, yields: bool = False) -> None:
@@ -178,7 +182,7 @@ class Quota:
         self._words = words[start : start + _WORDS]
         self._window = window
         self._yields = yields
-        # All are 0, unless this worker replaces another: then it goes on where that one was heard.
+        # All are 0, unless this worker replaces another: then it continues with the counts received from that one.
         self._made = words[start + _COUNT]
         self._made_bytes = words[start + _BYTES]
         self._sent_bytes = words[start + _FRAMES]
@@ -187,35 +191,36 @@ class Quota:
 
     @property
     def stopped(self) -> bool:
-        """Whether the consumer has told the workers to stop."""
+        """Whether the consumer has requested the workers to stop."""
         return self._words[_STOP] != 0
 
     def spend(self, count: int, nbytes: int) -> None:
-        """`count` datapoints are on their way."""
+        """Record that `count` datapoints of `nbytes` are on their way."""
         self._made += count
         self._made_bytes += nbytes
         self._words[_MADE] = self._made
 
     def queue(self, nbytes: int) -> None:
-        """A message of `nbytes` was sent. Called by one thread at a time."""
+        """Record that a message of `nbytes` was sent. Called by one thread at a time."""
         self._sent_bytes += nbytes
 
     def without_end(self) -> Quota:
-        """One that nobody reads and nothing bounds: all is done with at once."""
+        """Return a quota without limits, for calibration."""
         words = memoryview(bytearray(2 * _WORDS * _WORD_BYTES)).cast("Q")
         words[_start_of(0) + _DONE] = sys.maxsize
         return Quota(words, 0, Window(sys.maxsize))
 
     def give_way(self) -> None:
-        """Something was sent: let the consumer use this processor, if it had something to do before."""
-        if not self._yields:  # a thread, which takes turns by the interpreter's lock; or it is on another machine
+        """Yield the processor after a message was sent, if the consumer already had something to do."""
+        # The worker is a thread, which takes turns by the interpreter's lock, or runs on another machine.
+        if not self._yields:
             return
         if self._all_words[_BUSY]:
             _let_others_run()
         self._all_words[_BUSY] = 1
 
     def wait_for_room(self) -> Room | None:
-        """Wait until something may be made, and say how much; None if the worker is to stop."""
+        """Wait until datapoints may be made. Return how many; None if the worker has to stop."""
         nap = _NAP
         while not self.stopped:
             room = self._room()
@@ -226,7 +231,10 @@ class Quota:
         return None
 
     def wait_for_hearing(self, most: int) -> bool:
-        """Wait until fewer than `most` reports are unheard, and count one more; False if the worker is to stop."""
+        """Wait until fewer than `most` reports are outstanding, and count one more.
+
+        Returns False if the worker has to stop.
+        """
         nap = _NAP
         while not self.stopped:
             if self._reported - self._words[_HEARD] < most:
@@ -248,10 +256,10 @@ class Quota:
         return Room(max(0, min(count, window.count // 2 or 1)), max(0, min(nbytes, window.nbytes // 2)), max_bytes)
 
     def nothing_left(self) -> bool:
-        """Whether the consumer is done with everything that any worker has made.
+        """Return True if the consumer is done with all datapoints that all workers have made.
 
-        Another worker's datapoints may be done with before it has counted them: the flusher sends what stands in an
-        unfinished message.
+        The `done` count of another worker may already include datapoints that its `made` count does not: the flusher
+        sends the contents of an unfinished message.
         """
         words = self._all_words
         return all(words[k + _MADE] <= words[k + _DONE] for k in _starts(words))

@@ -1,11 +1,13 @@
-"""Channels inside one machine without sockets: a queue between threads, a pipe from each process.
+"""Channels within one machine without sockets: a queue between threads, or a pipe from each process.
 
-`PipeChannel` is what a `multiprocessing.Queue` is inside, without its locks and its feeder thread: those are not
-crash-safe, and a killed worker could leave a lock taken. Guarantees:
+`PipeChannel` corresponds to the inside of a `multiprocessing.Queue`, without its locks and feeder thread: these are not
+crash-safe, because a killed worker could leave a lock taken.
 
-- One writer per pipe: a killed worker cannot tear another's message.
-- The consumer never waits for the rest of a message: it reads what is there and puts messages together itself, so a
-  message torn by a kill is never delivered, and never waited for.
+Guarantees:
+
+- Each pipe has one writer: a killed worker cannot tear another's message.
+- The consumer never waits for the rest of a message: it reads the available bytes and reassembles messages itself, so a
+  message torn by a kill is neither delivered nor waited for.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ __all__ = ["PipeChannel", "ThreadChannel"]
 
 
 class ThreadChannel:
-    """One queue for all threads. Messages are passed on as they are; it is port, sender and receiver at once."""
+    """One queue for all threads, which passes messages unchanged; port, sender and receiver in one."""
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
@@ -45,14 +47,15 @@ class ThreadChannel:
         return ()
 
     def hand_over(self) -> None:
-        """Nothing is held by one thread alone."""
+        """No-op: both sides share everything."""
 
     def open(self) -> ThreadChannel:
         return self
 
     def send(self, message: Message) -> None:
         self._messages.append(message)
-        # Whoever clears the event looks for messages after that: so it is set, or this one is seen.
+        # The receiver clears the event before it looks for messages. So either the event is set here, or the receiver
+        # sees this message.
         if not self._news.is_set():
             self._news.set()
 
@@ -67,13 +70,13 @@ class ThreadChannel:
         return self
 
     def everyone_connected(self) -> None:
-        """Nobody else can connect."""
+        """No-op: nothing else can connect."""
 
     def stop(self) -> None:
-        """A thread never waits to be read."""
+        """No-op: a sending thread never blocks."""
 
     def close(self, flush: float = 0) -> None:
-        """Nothing is held."""
+        """No-op."""
 
 
 _PREFIX: Final = struct.Struct("<Q")  # bytes of the message that follows
@@ -101,12 +104,15 @@ class PipeChannel:
 
 
 def _wide_pipe() -> tuple[Descriptor, Descriptor]:
-    """A pipe that holds a few whole messages, where the system allows: so the worker goes on while nobody reads."""
+    """Create a pipe that holds several whole messages, where the system allows it.
+
+    The worker can then continue while the consumer does not read.
+    """
     read, write = pipe()
     if sys.platform == "linux":
         import fcntl
 
-        with suppress(OSError):  # the user's share of such pipes is used up: a narrow one will do
+        with suppress(OSError):  # the user's limit for such pipes is used up: keep the default size
             fcntl.fcntl(write.fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return read, write
 
@@ -145,7 +151,7 @@ class _PipeSender:
             raise ConsumerGone from error
 
     def close(self, flush: float) -> None:
-        self._end.close()  # what was written stays readable
+        self._end.close()  # bytes already written stay readable
 
 
 class _PipeReceiver:
@@ -153,9 +159,9 @@ class _PipeReceiver:
         self._token = token
         self._ends = ends
         self._inbox: deque[Message] = deque()
-        self._partial: dict[int, bytearray] = {}  # what came of messages that are not whole yet
+        self._partial: dict[int, bytearray] = {}  # by descriptor: bytes of incomplete messages
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._poll = select.poll()  # what data come from
+        self._poll = select.poll()  # descriptors with data to read
         for end in ends:
             self._add(end.fd)
 
@@ -181,7 +187,7 @@ class _PipeReceiver:
                     self._poll.unregister(fd)
 
     def _read(self, fd: int) -> None:
-        """Read what is there, once, and put whole messages into the inbox."""
+        """Read the available bytes once, and put complete messages into the inbox."""
         got = os.readv(fd, [self._scratch])
         if not got:
             self._poll.unregister(fd)
@@ -203,7 +209,7 @@ class _PipeReceiver:
 
     def readmit(self, worker: int) -> _PipePort:
         old = self._ends[worker]
-        if self._partial.pop(old.fd, None) is not None:  # its end was not read yet
+        if self._partial.pop(old.fd, None) is not None:  # end of file was not read yet
             self._poll.unregister(old.fd)
         old.close()
         read, write = _wide_pipe()
@@ -212,12 +218,13 @@ class _PipeReceiver:
         return _PipePort(self._token, write)
 
     def everyone_connected(self) -> None:
-        """A pipe has no address."""
+        """No-op: a pipe has no address to connect to."""
 
     def stop(self) -> None:
         self._inbox.clear()
         self._partial.clear()
-        self._poll = select.poll()  # whoever asks again must not read from numbers that are given to others
+        # The old descriptor numbers may be reused by other files, so a later call must not read from them.
+        self._poll = select.poll()
         for end in self._ends:
             end.close()
 

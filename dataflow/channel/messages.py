@@ -1,4 +1,7 @@
-"""What workers tell the consumer: six kinds of message. Token and header are checked before anything is unpickled."""
+"""Wire format of messages from workers to the consumer.
+
+There are six kinds of message. Token and header are checked before anything is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ from typing import Any, Final
 __all__ = ["TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "unpack"]
 
 TOKEN_BYTES: Final = 16
-_HEADER: Final = struct.Struct("<BIIQI")  # kind, worker, count, nbytes, how many frames
+_HEADER: Final = struct.Struct("<BIIQI")  # kind, worker, count, nbytes, number of frames
 _LENGTH: Final = struct.Struct("<Q")  # bytes of a frame
 
 
 class Kind(enum.IntEnum):
-    """What a message means."""
+    """The kind of a message."""
 
     HELLO = 1  # the worker is connected and about to begin
     DATA = 2  # `count` datapoints
-    ENDED = 3  # a pass of the worker's flow had nothing in it: it will send nothing more
-    ERROR = 4  # an exception, as data; the worker's last message
-    LEFT = 5  # the worker's code called sys.exit, told as an exception; `count` is the exit code; its last message
+    ENDED = 3  # a pass of the worker's flow was empty; the worker sends nothing more
+    ERROR = 4  # an exception, serialized; the worker's last message
+    LEFT = 5  # the worker's code called sys.exit; an exception with `count` as exit code; the worker's last message
     REPORT = 6  # an item that was skipped because its function raised, or how many were seen
 
-    __hash__ = int.__hash__  # what it stands for in tables; an enumeration's own is slower
+    __hash__ = int.__hash__  # kinds are keys of tables, and the hash of an Enum is slower
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
@@ -44,28 +47,28 @@ class Message:
 
     @property
     def queued(self) -> int:
-        """Bytes that the message holds until it is heard."""
+        """Bytes that the message occupies until it is processed."""
         return sum(map(len, self.body)) if type(self.body) is list and self.kind is Kind.DATA else 0
 
 
 def new_token() -> bytes:
-    """The secret of one run: who does not know it is not heard."""
+    """Create the secret of one run; messages without it are rejected."""
     return secrets.token_bytes(TOKEN_BYTES)
 
 
 def pack(token: bytes, message: Message) -> list[Any]:
-    """A message as buffers, one after the other: the token, a header with the lengths of what follows, the body."""
+    """Pack a message as consecutive buffers: the token, a header with the lengths of the frames, the body."""
     body = [memoryview(frame).cast("B") for frame in message.body]
     head = _HEADER.pack(message.kind, message.worker, message.count, message.nbytes, len(body))
     return [token + head + b"".join([_LENGTH.pack(len(frame)) for frame in body]), *body]
 
 
 def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message | None:
-    """The message in `data`; None where it does not come from a worker of this run. Unpickles nothing."""
+    """Parse the message in `data`. Return None unless it comes from a worker of this run. Unpickles nothing."""
     view = memoryview(data)
     if not hmac.compare_digest(view[:TOKEN_BYTES], token):
         return None
-    # Who knows the token is one of ours, and sends nothing but what `pack` makes, if not always all of it.
+    # A sender that knows the token is a worker of this run. It sends only output of `pack`, but possibly truncated.
     view = view[TOKEN_BYTES:]
     if len(view) < _HEADER.size:
         return None

@@ -1,7 +1,7 @@
-"""How messages move, seen from both ends. `queues` and `sockets` have the channels themselves.
+"""Channel interface: message passing as seen from both ends. Implementations are in `local` and `zeromq`.
 
-A channel is made by the consumer. What goes to a worker is a `Port`, a description; the worker opens its own end, and
-the consumer opens its own after the workers were started, so that no child inherits an open end in use.
+The consumer creates a channel. A worker receives a `Port`, a description, and opens its own end; the consumer opens its
+end after the workers were started, so that no child inherits an open end in use.
 """
 
 from __future__ import annotations
@@ -16,65 +16,69 @@ __all__ = ["Channel", "ConsumerGone", "Port", "Receiver", "Sender"]
 
 
 class ConsumerGone(Exception):
-    """Nobody reads any more; the worker ends without a word."""
+    """The consumer no longer reads messages; the worker exits silently."""
 
 
 class Sender(Protocol):
     """A worker's end. One thread at a time."""
 
     def send(self, message: Message) -> None:
-        """Send; may wait for the consumer. Raises `ConsumerGone`."""
+        """Send a message; may wait for the consumer. Raises `ConsumerGone`."""
 
     def close(self, flush: float) -> None:
-        """Close, after what was sent has left this process, or after `flush` seconds."""
+        """Close the end once all messages have left this process, or after `flush` seconds."""
 
 
 class Port(Protocol):
-    """A worker's end, as a description; picklable while a process is started."""
+    """Description of a worker's end; picklable while a process is started."""
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Descriptors that a forked worker has to inherit."""
 
     def open(self) -> Sender:
         """Open the end, in the worker."""
 
     def hand_over(self) -> None:
-        """The worker was started: close what only it may hold."""
+        """Close what only the worker may hold. Called once the worker was started."""
 
 
 class Receiver(Protocol):
     """The consumer's end. One thread at a time."""
 
     def take(self) -> Message | None:
-        """The next message that has come, or None. Whoever is interrupted in here may have lost one."""
+        """Return the next message that has arrived, or None. An interrupt in this method may lose a message."""
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
-        """Wait until something comes: True; False after `timeout` seconds, or if only a watched descriptor is readable.
+        """Wait until a message arrives.
 
-        Takes nothing: an interrupt in here does no harm.
+        Returns False after `timeout` seconds, or if only a watched descriptor is readable. Consumes no message, so an
+        interrupt in this method is harmless.
         """
 
     def readmit(self, worker: int) -> Port:
-        """The description for a worker that takes the place of `worker`, which has ended and was heard to its end."""
+        """Return the description for the successor of `worker`.
+
+        `worker` has ended, and all its messages were received.
+        """
 
     def everyone_connected(self) -> None:
-        """Every worker has said hello: nobody else may connect from now on."""
+        """Refuse further connections: every worker has said hello."""
 
     def stop(self) -> None:
-        """Let go of workers that wait to be read; nothing is received after this."""
+        """Release workers that are blocked in `send`. Nothing is received after this."""
 
     def close(self) -> None:
-        """Close the end and remove what it left on disk. Idempotent."""
+        """Close the end and remove its files. Idempotent."""
 
 
 class Channel(Protocol):
-    """The consumer's handle."""
+    """The consumer's handle of a channel."""
 
     def port(self, worker: int) -> Port:
         """The description for one worker."""
 
     def open_receiver(self) -> Receiver:
-        """Open the consumer's end; to be called after the workers were started."""
+        """Open the consumer's end. Called after the workers were started."""
 
     def close(self) -> None:
         """Close what was never opened. Idempotent."""

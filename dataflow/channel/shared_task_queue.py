@@ -1,23 +1,18 @@
-"""The tray between processes: tasks in an arena that the consumer fills, tokens in a pipe that all workers read.
+"""Task queue between processes: tasks in an arena that the consumer fills, tokens in a pipe that all workers read.
 
 Guarantees:
 
-- A token is 16 bytes, written and read at once, as pipes do with so few: it is never torn, nor read by two.
-- A worker copies its task out and looks at the number again: where the consumer has discarded the task meanwhile, and
-  the memory may hold another, the copy is thrown away.
-- A worker never writes into the arena: it says in `TaskOwnership` which task it has taken.
-- Nothing waits: what the arena or the pipe has no room for stays with the consumer until there is. A datapoint for
-  which the share of the memory is too small gets its room when it is alone in the tray.
-
-Who has taken which task: words in shared memory that nothing else uses.
-
-Guarantees:
-
-- A word says of which task it tells: so a claim that comes late, when the task was discarded and its memory holds
-  another, is seen to be void, and destroys nothing.
-- There is no lock. Of two that claim a task at once both do it.
-
-A worker's end of the tray between processes, and how a task stands in it.
+- A token is 16 bytes, written and read at once; pipes keep writes of this size atomic, so a token is never torn, and
+  never read by two workers.
+- A worker copies its task out and then checks the number again: if the consumer has discarded the task in the meantime,
+  and the memory may hold another, the copy is thrown away.
+- A worker never writes into the arena: it records in `TaskOwnership` which task it has taken.
+- Nothing blocks: tasks for which the arena or the pipe has no room stay with the consumer until there is room. A
+  datapoint that exceeds its share of the memory gets room when it is alone in the queue.
+- `TaskOwnership` records which worker has taken which task, in shared memory that is used for nothing else. Each word
+  includes the number of its task: a claim that comes late, when the task was discarded and its memory holds another, is
+  recognized as void and destroys nothing.
+- There is no lock. If two workers claim a task at the same time, both execute it.
 """
 
 from __future__ import annotations
@@ -53,16 +48,16 @@ __all__ = [
 ]
 
 
-# -- Who has taken which task: words in shared memory that nothing else uses -------------------------------------------
+# -- Task ownership ----------------------------------------------------------------------------------------------------
 
 
-_NUM: Final = 4096  # tasks of which it is known; of more, some count as free, and may be done twice
-_HOLDERS: Final = 1 << 16  # a word is ``number * _HOLDERS + holder``; worker k is k + 1, and 0 is nobody
+_NUM: Final = 4096  # tasks whose owner is recorded; of more, some count as free, and may be executed twice
+_HOLDERS: Final = 1 << 16  # a word is ``number * _HOLDERS + holder``; worker k is k + 1, and 0 means free
 _BYTES: Final = _NUM * 8
 
 
 class TaskOwnership:
-    """The words. Picklable while a process is started; each side maps them for itself."""
+    """The recorded owner of each task. Picklable while a process is started; each side maps the memory itself."""
 
     def __init__(self) -> None:
         self._file = shared_memory_file("dataflow-claims", _BYTES)
@@ -72,24 +67,24 @@ class TaskOwnership:
         self._words = memoryview(shared_mapping(self._file, _BYTES)).cast("Q")
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Descriptors that a forked worker has to inherit."""
         return (self._file,)
 
     def holder(self, number: int) -> int | None:
-        """The worker that has taken the task; None if nobody has."""
+        """The worker that has taken the task; None if it is free."""
         claimed, holder = divmod(self._words[number % _NUM], _HOLDERS)
         return holder - 1 if holder and claimed == number else None
 
     def claim(self, number: int, worker: int) -> None:
-        """`worker` has taken the task."""
+        """Record that `worker` has taken the task."""
         self._words[number % _NUM] = number * _HOLDERS + worker + 1
 
     def free(self, number: int) -> None:
-        """Nobody has taken it."""
+        """Mark the task as free."""
         self._words[number % _NUM] = number * _HOLDERS
 
     def close(self) -> None:
-        """Give the descriptor back. Idempotent."""
+        """Close the descriptor. Idempotent."""
         self._file.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,22 +95,23 @@ class TaskOwnership:
         self._map()
 
 
-# -- A worker's end of the tray between processes, and how a task stands in it -----------------------------------------
+# -- Worker's end, and memory layout of a task -------------------------------------------------------------------------
 
 
 LARGEST_BYTES: Final = 1 << 32
-"""What one datapoint may have at all. It costs addresses, not memory."""
+"""Maximum size of one datapoint. It reserves addresses, not memory."""
 
 TOKEN: Final = struct.Struct("<QQ")
-"""Number of a task, and where it stands."""
+"""Number of a task, and its start in the arena."""
 
 WORD_BYTES: Final = 8
 
 NUMBER: Final = 0
-"""Which word of a task is its number; `_FIRST`, the number of its frames and their lengths follow, and then these."""
+"""Index of the word with the task's number; `_FIRST`, the number of frames and their lengths follow, then the frames.
+"""
 
 _FIRST, _FRAMES = 1, 2
-_WORDS: Final = 3  # the lengths of the frames come after them
+_WORDS: Final = 3  # the lengths of the frames come after these words
 _MAX_FRAMES: Final = 64
 
 
@@ -126,7 +122,7 @@ def words_of(arena: ArenaWriter, limit: int) -> memoryview:
 
 
 class SharedPort:
-    """The description of a worker's end."""
+    """Description of a worker's end."""
 
     def __init__(self, worker: int, arena: Arena, limit: int, ownership: TaskOwnership, end: Descriptor) -> None:
         self._worker = worker
@@ -149,19 +145,20 @@ class _SharedInbox:
         self._end = end
         self._words = words_of(arena, limit)
         self._bytes = self._words.cast("B")
-        self._taken = -1, 0  # the task that was taken last, and where its number stands
+        self._taken = -1, 0  # the last task taken: its number, and the word index of its start
         self._decoder = ArrayDecoder((_Copies(arena),))
 
     def take(self) -> Task | None:
         words, ownership = self._words, self._ownership
-        # The kernel wakes one of those that sleep in a read, and all of those that would sleep beside a poll. The read
-        # is empty when the consumer has closed the pipe; the lifeline ends it when the consumer is gone.
+        # The kernel wakes one of several readers that block in `read`, but all of those that wait in `poll`. The read
+        # returns no bytes when the consumer has closed the pipe; the lifeline ends it when the consumer is gone.
         while token := os.read(self._end.fd, TOKEN.size):
             number, start = TOKEN.unpack(token)
             at = start // WORD_BYTES
             if words[at + NUMBER] != number or ownership.holder(number) is not None:
-                continue  # discarded, or taken by another under an earlier token
-            # Of two that see it free at once both do it. The consumer takes the first result, and drops the other.
+                continue  # discarded, or taken by another worker under an earlier token
+            # Race: two workers may both see the task as free. Then both execute it; the consumer takes the first
+            # result, and drops the other.
             ownership.claim(number, self._worker)
             frames = self._frames(at)
             if words[at + NUMBER] != number:
@@ -178,7 +175,7 @@ class _SharedInbox:
         return self._words[at + NUMBER] == number
 
     def _frames(self, at: int) -> list[memoryview]:
-        # Of another task, if this one was discarded: then it may be anything.
+        # If the task was discarded, these words may belong to another task and have any value.
         count = min(self._words[at + _FRAMES], _MAX_FRAMES)
         lengths = self._words[at + _WORDS : at + _WORDS + count].tolist()
         begin, nbytes = (at + _WORDS + count) * WORD_BYTES, sum(lengths)
@@ -196,7 +193,7 @@ class _SharedInbox:
 
 
 class _Copies:
-    """Where an encoded datapoint says that an array stands in a block: a copy of it."""
+    """Block reader for tasks: copies an array out of its block."""
 
     def __init__(self, arena: ArenaWriter) -> None:
         self._arena = arena
@@ -211,17 +208,20 @@ class _Copies:
         return memoryview(self._arena.view(Block(status, start, 0), (nbytes,), np.dtype(np.uint8)).tobytes())
 
     def free(self, status: int) -> None:
-        """The consumer does it, when the task is done."""
+        """No-op: the consumer frees the block when the task is done."""
 
 
-# -- The tray between processes: tasks in an arena that the consumer fills, tokens in a pipe that all … ----------------
+# -- Consumer's end ----------------------------------------------------------------------------------------------------
 
 
 _NO_TASK: Final = 2**64 - 1
 
 
 class _Share(Budget):
-    """The arena is laid out for the largest datapoint; what may be held at a time is less, unless one is alone."""
+    """Budget of a task arena, limited to its share unless one datapoint is alone.
+
+    The arena itself is laid out for the largest datapoint.
+    """
 
     def __init__(self, share: int, largest: int) -> None:
         super().__init__(max(largest, share), 1)
@@ -238,12 +238,12 @@ class _Share(Budget):
 
 
 class SharedTaskQueue:
-    """Tasks for processes of one machine.
+    """Task queue for processes of one machine.
 
     Args:
-        max_bytes: What all tasks may hold together.
-        largest: How many bytes one datapoint may have at all: more than `max_bytes`, if it is alone.
-        direction: How what is not an array is pickled.
+        max_bytes: Limit for all tasks together.
+        largest: Maximum bytes of one datapoint; it may exceed `max_bytes` if it is alone.
+        direction: How everything but arrays is pickled.
     """
 
     def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES, *, direction: Direction | None = None) -> None:
@@ -252,7 +252,7 @@ class SharedTaskQueue:
         self._arena = Arena(0, self._budget)
         self.ownership = TaskOwnership()
         self._read, self._write = pipe()
-        self._writer: _Recorder | None = None  # None while the tray is not open
+        self._writer: _Recorder | None = None  # None while the queue is not open
         self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
 
     def port(self, worker: int) -> SharedPort:
@@ -298,13 +298,13 @@ class SharedTaskQueue:
             self._writer.taken = []
 
     def withdraw(self, start: int, blocks: Sequence[Block]) -> None:
-        """Nobody is to take the task at `start` any more. After a close there is nothing to be done."""
+        """Make the task at `start` unavailable, and free its blocks. No-op after a close."""
         if self._writer is not None:
-            self._words[start // WORD_BYTES + NUMBER] = _NO_TASK  # before the memory is given to another
+            self._words[start // WORD_BYTES + NUMBER] = _NO_TASK  # before the memory is reused
             self.free(blocks)
 
     def free(self, blocks: Sequence[Block]) -> None:
-        """Nobody reads these blocks any more; after a close there is nothing to be freed."""
+        """Free blocks that are no longer read. No-op after a close."""
         if self._writer is not None:
             for block in list(blocks):
                 self._writer.give_back(block)
@@ -324,7 +324,7 @@ class SharedTaskQueue:
             while self._tokens:
                 os.write(self._write.fd, self._tokens[0])
                 self._tokens.popleft()
-        except (BlockingIOError, BrokenPipeError):  # full; or all workers have ended, which will be noticed
+        except (BlockingIOError, BrokenPipeError):  # full; or all workers have ended, which the engine notices
             pass
 
     def stop(self) -> None:
@@ -343,7 +343,7 @@ class SharedTaskQueue:
 
 
 class _Recorder:
-    """An arena's writer that remembers which blocks the encoder has taken."""
+    """Arena writer that records which blocks the encoder has taken."""
 
     def __init__(self, writer: ArenaWriter) -> None:
         self._writer = writer

@@ -1,14 +1,15 @@
-"""From the consumer to its workers: a tray of tasks, from which whoever is idle takes the next.
+"""Task queue from the consumer to its workers: each idle worker takes the next task.
 
 Guarantees:
 
-- Work is taken, not dealt: a slow task holds up nobody but its own worker. An idle worker sleeps in the kernel.
-- There is no lock that a killed worker could leave taken. Between processes a task stands in shared memory, and a token
-  of 16 bytes in a pipe that all workers read: the kernel gives each token to one reader, whole.
-- A worker claims the task that it has taken. After its death whatever it had claimed is put back; a
-  token that it may have taken with it, before it wrote, is written once more, and found by a worker that drops it if
-  the task was taken meanwhile. So a task may be done twice, and never not at all.
-- What a worker gets is its own: it may change it, and keep it. The task stays as it was, to be done again.
+- Workers pull tasks: a slow task delays only its own worker. An idle worker sleeps in the kernel.
+- There is no lock that a killed worker could leave taken. Between processes, a task is in shared memory, and a token of
+  16 bytes in a pipe that all workers read: the kernel gives each token to one reader, whole.
+- Tasks run at least once. A worker claims the task that it has taken, and after its death all its claimed tasks are put
+  back. A worker that was killed between reading a token and claiming the task takes the token with it, so the tokens of
+  unclaimed tasks are written once more; a worker that reads such a token drops it if the task was taken in the
+  meantime.
+- A worker gets its own copy, which it may change and keep. The task itself stays unchanged, so that it can be repeated.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ PlainEncoder = Callable[[Iterator[Any], Callable[[Any], object]], Any]
 
 @dataclass(slots=True)
 class Task:
-    """What a worker has taken: a chunk of datapoints, under a number.
+    """A task as taken by a worker: a numbered chunk of datapoints.
 
     Attributes:
-        number: Of the task.
+        number: Number of the task.
         first: Index of its first datapoint; the others follow.
         datapoints: The datapoints.
     """
@@ -43,40 +44,40 @@ class Task:
 
 
 class TaskReader(Protocol):
-    """A worker's end."""
+    """The worker's end."""
 
     def take(self) -> Task | None:
-        """The next task; waits for one. None when the consumer wants no more."""
+        """Wait for the next task. Return None when the consumer has no more."""
 
     def is_wanted(self) -> bool:
-        """Whether the consumer still wants the task that was taken last."""
+        """Return True while the consumer still wants the result of the last task taken."""
 
     def close(self) -> None:
         """Close the end."""
 
 
 class TaskQueuePort(Protocol):
-    """A worker's end, as a description; picklable while a process is started."""
+    """Description of a worker's end; picklable while a process is started."""
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Descriptors that a forked worker has to inherit."""
 
     def open(self) -> TaskReader:
         """Open the end, in the worker."""
 
 
 class Slot(Protocol):
-    """A task in the tray, as the consumer sees it."""
+    """A queued task, as the consumer sees it."""
 
     @property
     def taken_by(self) -> int | None:
-        """The worker that has taken it; None while it waits."""
+        """The worker that has taken the task; None while it is waiting."""
 
     def put_back(self) -> None:
-        """Let somebody take it: for the first time, or again."""
+        """Make the task available: for the first time, or again."""
 
     def discard(self) -> None:
-        """It is done, or wanted no more: free its memory. Whoever is about to take it does not."""
+        """Free the memory of a task that is done or no longer wanted. A worker about to take it will skip it."""
 
 
 class TaskQueue(Protocol):
@@ -86,25 +87,31 @@ class TaskQueue(Protocol):
         """The description for one worker."""
 
     def open(self) -> None:
-        """Open the consumer's end; to be called after the workers were started."""
+        """Open the consumer's end. Called after the workers were started."""
 
     def encode(self, dp: Any, *, alone: bool) -> Any:
-        """One datapoint, as it is now; `NO_ROOM` if there is none for it at present, which cannot be if it is alone."""
+        """Encode a snapshot of one datapoint. Return `NO_ROOM` if there is no room at present.
+
+        A datapoint that is alone always has room.
+        """
 
     def plain_encoder(self) -> PlainEncoder | None:
-        """What encodes many datapoints in a row, as `Encoder.encode_plain` does; None where that is not to be tried."""
+        """Return a function that encodes many datapoints in a row, as `Encoder.encode_plain` does.
+
+        None if it should not be tried.
+        """
 
     def put(self, number: int, first: int, encoded: Sequence[Any], *, alone: bool) -> Slot | None:
-        """Make a task of all that was encoded since the last one. None where there is no room at present."""
+        """Queue a task of everything encoded since the last one. Return None if there is no room at present."""
 
     def drop(self) -> None:
-        """Forget what was encoded since the last task."""
+        """Discard what was encoded since the last task."""
 
     def pump(self) -> None:
-        """Go on with what could not be done without waiting."""
+        """Continue operations that were postponed to avoid blocking."""
 
     def stop(self) -> None:
-        """Tell the workers that there is nothing more to take."""
+        """Signal to the workers that there are no more tasks."""
 
     def close(self) -> None:
         """Close what this process holds. Idempotent."""
@@ -117,7 +124,7 @@ def _as_they_are(datapoints: Iterator[Any], append: Callable[[Any], object]) -> 
 
 
 class ThreadTaskQueue:
-    """Between threads: the datapoints themselves, in a queue."""
+    """Task queue between threads, which holds the datapoints themselves."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[_ThreadSlot | None] = queue.SimpleQueue()
@@ -126,7 +133,7 @@ class ThreadTaskQueue:
         return _ThreadInbox(self._waiting, worker)
 
     def open(self) -> None:
-        """Nothing is held by one side alone."""
+        """No-op: both sides share everything."""
 
     def encode(self, dp: Any, *, alone: bool) -> Any:
         return dp
@@ -140,16 +147,16 @@ class ThreadTaskQueue:
         return slot
 
     def drop(self) -> None:
-        """Nothing was copied."""
+        """No-op: nothing was copied."""
 
     def pump(self) -> None:
-        """Nothing is ever in the way."""
+        """No-op: nothing is ever postponed."""
 
     def stop(self) -> None:
         self._waiting.put(None)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op."""
 
 
 class _ThreadSlot:
@@ -170,7 +177,7 @@ class _ThreadInbox:
     def __init__(self, waiting: queue.SimpleQueue[_ThreadSlot | None], worker: int) -> None:
         self._waiting = waiting
         self._worker = worker
-        self._slot: _ThreadSlot | None = None  # of the task that was taken last
+        self._slot: _ThreadSlot | None = None  # of the last task taken
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
@@ -180,7 +187,7 @@ class _ThreadInbox:
 
     def take(self) -> Task | None:
         while (slot := self._waiting.get()) is not None:
-            task = slot.task  # read once: the consumer may discard it at any time
+            task = slot.task  # read once: the consumer may discard the task at any time
             if task is not None and slot.taken_by is None:
                 slot.taken_by = self._worker
                 self._slot = slot
@@ -192,4 +199,4 @@ class _ThreadInbox:
         return self._slot is not None and self._slot.task is not None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op."""

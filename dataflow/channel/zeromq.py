@@ -1,13 +1,13 @@
-"""The channel over ZeroMQ: PUSH from each worker, PULL at the consumer, on a socket file in a private directory.
+"""ZeroMQ channel: PUSH from each worker, PULL at the consumer, on a socket file in a private directory.
 
 Guarantees:
 
-- The directory is fresh and has mode 0700: a process of another user cannot connect. It is removed once every worker
-  has connected, so nobody can connect afterwards. If the main process is killed before, the next start of a runner
-  removes it, or a worker that finds itself without its parent as it starts: see `scratch`.
-- A message without the token of this run is refused before anything in it is unpickled.
-- Nothing is bounded by ZeroMQ's high-water marks, which count neither bytes nor what the peer has queued: both are off,
-  and `Credit` is the bound.
+- The directory is new and has mode 0700: a process of another user cannot connect. It is removed once every worker has
+  connected, so no process can connect afterwards. If the main process is killed before that, the directory is removed
+  by the next start of a runner, or by a worker that finds itself without its parent as it starts: see `scratch`.
+- A message without the token of this run is rejected before anything in it is unpickled.
+- ZeroMQ's high-water marks count neither bytes nor what the peer has queued, so both are switched off; `Credit` is the
+  limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataflow.temporary import PrivateDirectory
 __all__ = ["SocketChannel"]
 
 _LOG = logging.getLogger(__name__)
-_RECONNECT_MS: Final = 1  # a worker that is faster than the consumer's bind tries again soon
+_RECONNECT_MS: Final = 1  # a worker that connects before the consumer binds soon tries again
 _RECONNECT_MAX_MS: Final = 100
 _NAME: Final = "s"
 _READ_AT_ONCE: Final = 64
@@ -65,10 +65,10 @@ def _private_directory() -> PrivateDirectory:
 
 @contextmanager
 def _undone(context: zmq.Context[Any]) -> Iterator[None]:
-    """If the block raises, its sockets are closed, with `context`: else whoever collects it would wait for them.
+    """Close the sockets and `context` if the block raises; otherwise the garbage collector would wait for them.
 
     Raises:
-        OSError: ZeroMQ has no descriptors left, or says of anything else that the system refuses it.
+        OSError: ZeroMQ has no descriptors left, or reports any other refusal of the system.
     """
     try:
         yield
@@ -91,7 +91,7 @@ class _SocketPort:
         return _SocketSender(self._address, self._token)
 
     def hand_over(self) -> None:
-        """A socket is opened by the worker itself."""
+        """No-op: the worker opens its own socket."""
 
 
 class _SocketSender:
@@ -104,17 +104,18 @@ class _SocketSender:
     def _open(self, address: str) -> None:
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.set_hwm(0)
-        self._socket.setsockopt(zmq.LINGER, 0)  # where it is dropped without `close`, nothing waits
+        self._socket.setsockopt(zmq.LINGER, 0)  # does not wait if the socket is dropped without `close`
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         self._socket.connect(address)
 
     def send(self, message: Message) -> None:
-        # Copied: without, a frame of 64 KiB or more gives this process a thread and descriptors of pyzmq's for ever.
+        # Copied: otherwise, a frame of 64 KiB or more would permanently add a pyzmq thread and its descriptors to this
+        # process.
         self._socket.send(b"".join(pack(self._token, message)), copy=True)
 
     def close(self, flush: float) -> None:
-        # Lingering 0 would throw away what was sent last, and that is where an exception stands.
+        # Linger 0 would discard the last messages, and these include exceptions.
         self._socket.close(linger=int(flush * 1000))
         self._context.term()
 
@@ -130,14 +131,14 @@ class _SocketReceiver:
             self._socket = self._context.socket(zmq.PULL)
             self._socket.set_hwm(0)
             self._socket.bind(address)
-        self._fd = int(self._socket.getsockopt(zmq.FD))  # tells that something has happened, not what
-        self._is_empty = False  # nothing was there, and the descriptor has told nothing since
+        self._fd = int(self._socket.getsockopt(zmq.FD))  # signals that something has happened, not what
+        self._is_empty = False  # no message was there, and the descriptor has signalled nothing since
         self._poll = select.poll()
-        self._watched: Sequence[int] | None = None  # what is registered beside the socket
+        self._watched: Sequence[int] | None = None  # descriptors registered beside the socket
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
         if watched != self._watched:
-            # A new one: an interrupt in the middle must not leave a number registered that is closed and given away.
+            # A new poll object: an interrupt halfway must not leave a number registered that is closed and reused.
             self._poll, self._watched = select.poll(), None
             for fd in (self._fd, *watched):
                 self._poll.register(fd, select.POLLIN)
@@ -152,8 +153,8 @@ class _SocketReceiver:
         return True
 
     def _has_next(self) -> bool:
-        # The descriptor tells what has happened once, and whoever asks the socket hears it: after that, it must be
-        # asked until nothing is there.
+        # The descriptor is edge-triggered: it signals an event once, and any query of the socket resets it. After a
+        # signal, the socket must be queried until it is empty.
         if not self._is_empty:
             self._is_empty = not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
         return not self._is_empty
@@ -181,12 +182,12 @@ class _SocketReceiver:
         return _SocketPort(address, self._token)
 
     def everyone_connected(self) -> None:
-        # The socket lives on without its name.
+        # The open socket does not need its file.
         while self._directories:
             self._directories.pop().close()
 
     def stop(self) -> None:
-        """A PUSH socket never waits to be read."""
+        """No-op: a PUSH socket never blocks in `send`."""
 
     def close(self) -> None:
         self._socket.close(linger=0)

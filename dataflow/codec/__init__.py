@@ -1,1 +1,1 @@
-"""Values to message bodies, and back."""
+"""Codecs: values to message bodies, and back."""

@@ -1,8 +1,9 @@
-"""Bytes to datapoints: shells are loaded, and their gaps filled with arrays.
+"""Decoder: message bodies to datapoints. Skeletons are unpickled, and their gaps filled with arrays.
 
-A small array is copied out, so that a datapoint which is kept does not keep its whole message; an array in a block of
-the arena is read in place. Both may be written to. What messages say of their arrays is often the same, and is
-remembered: without, the benchmarks `image`, `ragged` and `batch` take 1.15 to 1.3 times the consumer's CPU time here.
+A small array is copied out, so that a datapoint that is kept does not keep its whole message alive; an array in a block
+of the arena is read in place. Both are writable. Messages often describe their arrays in the same way, so descriptions
+are cached: without the cache, the benchmarks `image`, `ragged` and `batch` take 1.15 to 1.3 times the consumer's CPU
+time here.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from dataflow.memory.blocks import BlockReaders
 __all__ = ["ArrayDecoder", "Undecodable"]
 
 _MAX_DESCRIPTIONS: Final = 64
-_LONG: Final = 4096  # bytes of a description that is not remembered
+_LONG: Final = 4096  # descriptions of at least this many bytes are not cached
 
 
 class Undecodable(Exception):
-    """A datapoint could not be read; its cause says why, `before` holds those of the message that came before it."""
+    """A datapoint could not be decoded.
+
+    Its cause gives the reason; `before` holds the datapoints that precede it in the message.
+    """
 
     def __init__(self, before: list[Any]) -> None:
         super().__init__()
@@ -35,21 +39,21 @@ class ArrayDecoder:
     """The consumer's end of the codec between processes.
 
     Args:
-        arenas: Where the large arrays of each worker are.
+        arenas: The arena of each worker, with its large arrays.
     """
 
     def __init__(self, arenas: BlockReaders) -> None:
         self._arenas = arenas
-        self._descriptions: dict[bytes, Description] = {}  # that were read before
+        self._descriptions: dict[bytes, Description] = {}  # cache, by their bytes
 
     def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
-        """The datapoints of a message."""
+        """Decode the datapoints of a message."""
         data, lengths, *described = body
         groups, has_nested = self._arrays(worker, *described) if described else ([], False)
         try:
             shells = None if has_nested else loaded(data, lengths)
         except Exception:
-            shells = None  # one by one, it will be seen which it is
+            shells = None  # loading them one by one shows which one fails
         if shells is None:
             return _decode_apart(data, lengths, groups)
         if len(groups) == 1:
@@ -65,15 +69,18 @@ class ArrayDecoder:
         return datapoints
 
     def decode_failure(self, body: Sequence[Any]) -> BaseException:
-        """The exception of a message about one."""
+        """Decode the exception of an error message."""
         return unpack_failure(body[0])
 
     def decode_report(self, body: Sequence[Any]) -> Report:
-        """The report of a message with one."""
+        """Decode the report of a report message."""
         return unpack_report(body[0])
 
     def _arrays(self, worker: int, described: Any, rest: Any) -> tuple[list[tuple[Any, int, list[Any]]], bool]:
-        """The gaps of datapoints in a row, how many these are, their arrays by component; and whether any is nested."""
+        """Return groups of consecutive datapoints, and whether any datapoint is nested.
+
+        A group is (gaps, number of datapoints, arrays by component).
+        """
         description, rest = self._description(bytes(described)), memoryview(rest)
         arena = self._arenas[worker]
         where = description.where(rest)
@@ -85,7 +92,7 @@ class ArrayDecoder:
                 groups.append((gaps, count, list(map(reader.read, columns))))
             return groups, description.has_nested
         finally:
-            if where is not None:  # all were copied out
+            if where is not None:  # all arrays were copied out
                 arena.free(where[0])
 
     def _description(self, data: bytes) -> Description:
@@ -101,7 +108,7 @@ class ArrayDecoder:
 
 
 def _decode_apart(data: Any, lengths: Any, groups: Sequence[Any]) -> list[Any]:
-    """The datapoints of a message, loaded one by one."""
+    """Decode the datapoints of a message one by one."""
     datapoints: list[Any] = []
     bodies = apart(data, lengths)
     for gaps, count, columns in groups or [(None, None, [])]:
@@ -116,7 +123,7 @@ def _decode_apart(data: Any, lengths: Any, groups: Sequence[Any]) -> list[Any]:
 
 
 def _complete(shells: list[Any], gaps: Any, columns: Sequence[Iterable[Any]]) -> list[Any]:
-    """The datapoints of shells that all have the same gaps."""
+    """Fill the gaps of skeletons that all have the same gaps."""
     if gaps is None or gaps == NESTED:
         return shells
     is_tuple, places, names = gaps

@@ -1,17 +1,20 @@
-"""Datapoints to bytes, at the yield: arrays leave their datapoint, and what is left, its *shell*, is pickled.
+"""Encoder: datapoints to bytes, at the yield. Arrays are taken out; the rest, the *skeleton*, is pickled.
 
-An array of `LARGE_BYTES` or more goes into a block of the arena; a smaller one becomes bytes. Guarantees:
+An array of `LARGE_BYTES` or more goes into a block of the arena; a smaller one becomes bytes.
 
-- What is encoded is the datapoint as it is now; the flow may go on to change it.
-- All or nothing: where the arena has no room for every large array of a datapoint, none is taken.
-- Within one datapoint identity survives: an array that stands in it twice arrives as one object.
-- The shells of many datapoints are loaded by one call: protocol 3 has explicit memo indexes and no frames, so the
+Guarantees:
+
+- The encoded datapoint is a snapshot; the flow may change the datapoint afterwards.
+- All or nothing: if the arena lacks room for one large array of a datapoint, no block is taken for the others.
+- Identity survives within one datapoint: an array that occurs twice in it arrives as one object.
+- The skeletons of many datapoints are loaded by one call: protocol 3 has explicit memo indexes and no frames, so the
   bodies of pickles can be joined into one list.
-- A block that the flow itself has filled (`dataflow.empty`) is passed on without a copy only if nobody else can reach
-  it any more: the reference counts of datapoint, array and base are the lowest that this path can show.
+- An output buffer (a block that the flow itself has filled, see `dataflow.empty`) is sent without a copy only if
+  nothing but the encoder can reach it: the reference counts of datapoint, array and base are the lowest that this path
+  can show.
 
-A datapoint with one array, like the one before it, has a short way (`_encode_like`): without it, the benchmarks `mnist`
-and `image` take 1.6 and 1.14 times the worker's CPU time in here.
+A datapoint with one array, like the one before it, takes a fast path (`_encode_like`): without it, the benchmarks
+`mnist` and `image` take 1.6 and 1.14 times the worker's CPU time in the encoder.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ from dataflow.memory.leases import Base
 
 __all__ = ["ArrayEncoder"]
 
-_ARRAY: Final = np.ndarray  # exactly: what a subclass adds would be lost
-_ARRAY_INSIDE: Final = b"ndarray\n"  # how a pickle that holds an array names the class
+_ARRAY: Final = np.ndarray  # exactly this type: the additions of a subclass would be lost
+_ARRAY_INSIDE: Final = b"ndarray\n"  # names the class in every pickle that contains an array
 _marshalled: Final = marshal.dumps
 
 
@@ -59,7 +62,7 @@ class ArrayEncoder:
 
     Args:
         arena: Where large arrays go.
-        direction: How what is not an array is pickled.
+        direction: How everything but arrays is pickled.
     """
 
     keeps_memory = True
@@ -70,15 +73,15 @@ class ArrayEncoder:
         self._quick = self._direction.quick
         self._inline = False  # for this datapoint, every array becomes bytes
         self.nbytes = 0  # of the last encoded datapoint
-        self.plain = False  # the last datapoint was short and without arrays: the next one will be
+        self.plain = False  # the last datapoint was short and without arrays, so the next one probably is too
         self._kinds = Kinds()
         self._drafts = OutputBufferCounts()
 
     def encode_plain(self, datapoints: Iterator[Any], append: Callable[[bytes], object]) -> Any:
-        """Encode datapoints as long as they are short and without arrays, as those of millions are; `append` each.
+        """Encode datapoints as long as they are short and without arrays; call `append` with each result.
 
         Returns:
-            The first datapoint that is something else, for `encode`; `NO_ROOM` after the last.
+            The first datapoint that does not qualify, to be passed to `encode`; `NO_ROOM` after the last.
         """
         pickled = self._quick
         for dp in datapoints:
@@ -93,16 +96,19 @@ class ArrayEncoder:
                 else:
                     body = pickled(dp, PROTOCOL)
             except Exception:
-                self.plain = False  # `encode` meets it again
+                self.plain = False  # `encode` raises the exception again
                 return dp
             if len(body) > PLAIN_BYTES:
-                self.plain = False  # there may be an array inside, which must not be pickled whole
+                self.plain = False  # it may contain an array, which must not be pickled whole
                 return dp
             append(body)
         return NO_ROOM
 
     def encode(self, dp: Any) -> Any:
-        """Bytes, or a `Parcel` for a datapoint with arrays; `NO_ROOM` if the arena has no room for these now."""
+        """Encode one datapoint: bytes, or a `Parcel` if it has arrays.
+
+        Returns `NO_ROOM` if the arena has no room for its arrays now.
+        """
         its_type = type(dp)
         kind = self._kinds.last
         if its_type is kind.type and kind.alone is not None and (parcel := self._encode_like(dp, kind)) is not None:
@@ -120,7 +126,7 @@ class ArrayEncoder:
             return self._encode_without(dp, kind.is_simple, kind.is_row)
         if not kind.has_plain_keys:
             return self._encode_nested(dp)
-        # Contiguous arrays are done here; the rest elsewhere.
+        # Contiguous arrays are encoded here, all others in `_encode_mixed`.
         arrays: Any = (row[kind.places[0]],) if kind.pick is None else kind.pick(row)
         shapes: list[Any] = []
         data: list[Any] = []
@@ -145,7 +151,7 @@ class ArrayEncoder:
             nbytes += size
         else:
             num = len(data)
-            # Of two or three, these are all pairs.
+            # For two or three arrays, these are all pairs.
             maybe_twice = num > 1 and (
                 num > 3 or arrays[0] is arrays[1] or arrays[0] is arrays[-1] or arrays[-2] is arrays[-1]
             )
@@ -166,12 +172,12 @@ class ArrayEncoder:
                         data[k] = block
             self.nbytes = nbytes = nbytes + len(body)
             return body, kind.form, shapes, data, nbytes
-        # A draft's references are counted: no variable may hold it now.
+        # References to output buffers are counted: no variable may hold one now.
         row = arrays = array = data = None  # type: ignore[assignment]
         return self._encode_mixed(dp, kind)
 
     def _encode_like(self, dp: Any, kind: DatapointKind) -> Any:
-        """A parcel, if the datapoint is like the last one, with a single array: the case of millions. None if not."""
+        """Fast path: encode a datapoint like the last one, with a single array. Return None if it is not like it."""
         if kind.names is not None and not kind.has_names_of(dp):
             return None
         row = list(dp if kind.names is None else dp.values())
@@ -207,7 +213,7 @@ class ArrayEncoder:
         return body, kind.form, shapes, (piece,), nbytes
 
     def encode_inline(self, dp: Any) -> Any:
-        """The same without the arena."""
+        """Encode one datapoint without using the arena."""
         self._inline = True
         try:
             return self.encode(dp)
@@ -215,29 +221,29 @@ class ArrayEncoder:
             self._inline = False
 
     def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
-        """The body of a message, and the bytes of its datapoints."""
+        """Return the body of a message, and the bytes of its datapoints."""
         return join(encoded, self._arena.write)
 
     def encode_failure(self, error: BaseException, note: str) -> list[Any]:
-        """The body of a message about an exception."""
+        """Return the body of an error message."""
         return [pack_failure(error, note=note)]
 
     def encode_report(self, report: Report, note: str) -> list[Any]:
-        """The body of a report."""
+        """Return the body of a report message."""
         return [pack_report(report, note=note)]
 
     def tidy(self) -> None:
-        """Give back memory that is not used."""
+        """Release unused memory."""
         self._arena.tidy()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array for the flow to fill, in a block of the arena if there is room."""
+        """Return an output buffer for the flow to fill, in a block of the arena if there is room."""
         return self._arena.draft(shape, dtype)
 
-    # -- datapoints with arrays ----------------------------------------------------------------------------------------
+    # -- Datapoints with arrays ----------------------------------------------------------------------------------------
 
     def _encode_without(self, dp: Any, is_simple: bool, is_row: bool = False) -> Any:
-        """A datapoint of which no component is an array."""
+        """Encode a datapoint none of whose components is an array."""
         body = _marshalled(dp, VERSION) if is_row else self._pickled(dp)
         self.nbytes = len(body)
         if self.nbytes <= PLAIN_BYTES:
@@ -258,7 +264,7 @@ class ArrayEncoder:
                 self._arena.give_back(piece)
 
     def _encode_mixed(self, dp: Any, kind: DatapointKind) -> Any:
-        """Components of which at least one is a draft, or not contiguous."""
+        """Encode components of which at least one is an output buffer or not contiguous."""
         row = list(dp if kind.names is None else dp.values())
         arrays = [row[place] for place in kind.places]
         if len(set(map(id, arrays))) < len(arrays) or True in [array.dtype.hasobject for array in arrays]:
@@ -283,7 +289,7 @@ class ArrayEncoder:
         return NO_ROOM if packed is None else (body, NESTED, *packed, self.nbytes)
 
     def _pack(self, arrays: list[NDArray[Any]], kind: type, dp_count: int) -> tuple[list[Layout], list[Piece]] | None:
-        """The arrays as bytes and blocks. None if the arena has no room."""
+        """Convert arrays to bytes and blocks. Return None if the arena has no room."""
         layouts: list[Layout] = []
         data: list[Any] = []
         drafts = False
@@ -308,12 +314,12 @@ class ArrayEncoder:
                 self._give_back(data)
                 return None
             data.append(block)
-        # Only now is it sure that the datapoint leaves: drafts change hands.
+        # From here on the datapoint is certain to leave, so output buffers can be handed over.
         return layouts, list(map(self._passed_on, data)) if drafts else data
 
     def _passed_on(self, data: Any) -> bytes | Block:
         return self._arena.release(data) if isinstance(data, np.ndarray) else data
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
-        """Learn which reference counts a draft has that nobody else can reach, on the very path that encodes."""
+        """Measure the reference counts of an unshared output buffer, on the same path that encodes datapoints."""
         self._drafts.calibrate(run, self._arena.draft, self._arena.give_back_all)

@@ -1,4 +1,4 @@
-"""Exceptions as data: what a worker's exception becomes on its way to the consumer."""
+"""Exception serialization: a worker's exception as bytes, and back in the consumer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["pack_failure", "pack_report", "unpack_failure", "unpack_report"]
 
 
 def pack_failure(error: BaseException, *, note: str) -> bytes:
-    """The exception as bytes that can be loaded by whoever has its class.
+    """Serialize an exception; any process that can import its class can load it.
 
-    In order of preference: a pickle that survives the way there and back; its class, arguments and attributes, put
-    together again without calling ``__init__``; its type and text alone.
+    In order of preference: a pickle that survives the round trip; its class, arguments and attributes, reassembled
+    without calling ``__init__``; its type and text alone.
     """
     text = "".join(traceback.format_exception(error))
     error.add_note(note)
@@ -33,15 +33,15 @@ def pack_failure(error: BaseException, *, note: str) -> bytes:
             if _is_faithful(_load(packed), error):
                 return pickle.dumps((packed, *failure_reporter))
         except Exception:
-            continue  # whatever pickling raises, there is a next way
+            continue  # pickling may raise any exception: try the next form
     return pickle.dumps((("text", b""), *failure_reporter))
 
 
 def unpack_failure(packed: bytes) -> BaseException:
-    """The exception, with the worker's traceback as its cause.
+    """Return the exception, with the worker's traceback as its cause.
 
-    What could be loaded where it was raised may not be here, for example if only the worker can import its class: then
-    type and text are left.
+    An exception that could be loaded in the worker may fail to load here, for example if only the worker can import its
+    class: then only type and text are left.
     """
     record, failure_reporter, note, text = pickle.loads(packed)
     try:
@@ -54,13 +54,13 @@ def unpack_failure(packed: bytes) -> BaseException:
 
 
 def pack_report(report: Report, *, note: str) -> bytes:
-    """A report as bytes, with its error packed by itself."""
+    """Serialize a report; its error is packed separately."""
     error = None if report.error is None else pack_failure(report.error, note=note)
     return dumps_back((report.failure, error, report.judged, report.seen))
 
 
 def unpack_report(packed: bytes) -> Report:
-    """The report, with its error as `unpack_failure` gives it."""
+    """Return the report, with its error restored by `unpack_failure`."""
     failure, error, judged, seen = pickle.loads(packed)
     return Report(failure, None if error is None else unpack_failure(error), judged, seen)
 
@@ -87,11 +87,14 @@ def _load(record: tuple[Any, ...]) -> BaseException:
 
 
 def _is_faithful(copy: BaseException, error: BaseException) -> bool:
-    """Some classes load without an error, as something else: a wrong type, or arguments lost or nested."""
+    """Check that type, attributes and arguments have survived.
+
+    Some classes load without an error but with a wrong type, or with arguments lost or nested.
+    """
     same_attributes = copy.__dict__.keys() == error.__dict__.keys()
     return type(copy) is type(error) and same_attributes and _are_equal(copy.args, error.args)
 
 
 def _are_equal(copied: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Told by their text, since arrays compare otherwise; by their pickles where the text is but an address."""
+    """Compare by repr, because arrays have no single truth value; or by pickle, where the repr is only an address."""
     return repr(copied) == repr(args) or dumps_back(copied) == dumps_back(pickle.loads(dumps_back(args)))

@@ -1,24 +1,26 @@
-"""What a message of datapoints looks like, between the worker that encodes and the consumer that decodes.
+"""Layout of a message of datapoints, shared by the encoder in the worker and the decoder in the consumer.
 
-A datapoint with arrays is a parcel: its *shell*, which is what is left without the arrays; its *form*, which it has in
-common with others: its *gaps*, where the arrays belong, and what these are like; their shapes; and the arrays
-themselves, as bytes or as blocks of the arena. One without arrays is its shell alone.
+Terms:
 
-What datapoints are like: their arrays have the same places, and the rest is of the same types.
+- Skeleton: the part of a datapoint that is left without its arrays. A datapoint without arrays is encoded as its
+  skeleton alone.
+- Gaps: the places in a skeleton where arrays belong.
+- Form: the gaps, and the dtype and order of the arrays in them; many datapoints have the same form.
+- Encoded datapoint (`Parcel`): skeleton, form, shapes of the arrays, and the arrays themselves, as bytes or as blocks
+  of the arena.
 
-Most flows give datapoints of one kind, and what follows from the types of the components is found out when it changes.
-Of the benchmarks `mnist` and `ragged` show it: without, the worker's encoder takes 3 and 1.3 times as long.
+Datapoint kinds: most flows yield datapoints of one kind, with arrays in the same places and other components of the
+same types. What follows from these types is computed only when they change. Without this cache, the worker's encoder
+takes 3 times as long in the benchmark `mnist`, and 1.3 times in `ragged`.
 
-Shells, which are what is left of datapoints without their arrays: many of them in one buffer, loaded by one call.
+Skeletons: many of them are joined in one buffer and loaded by one call. A skeleton is a pickle; or, if it is a row of
+numbers and text, the output of `marshal`, which is faster. Both can be joined: `marshal` writes the elements of a list
+one after the other, and so does pickle with protocol 3, which has explicit memo indexes and no frames. The first byte
+tells the two apart.
 
-A shell is a pickle; or, if it is a row of numbers and text, what `marshal` writes of it, which is faster. Both can be
-joined: `marshal` writes the elements of a list one after the other, and so does pickle by protocol 3, which has
-explicit memo indexes and no frames. The first byte tells which it is.
-
-The arrays of datapoints that are alike, by component: what they are like, and where they stand.
-
-Said once for a whole column, where all of it is alike but for the first dimension, as most is: texts, sounds and sets
-of points differ in how long they are. The bytes of all small arrays stand one after the other, column by column.
+Array columns: the arrays of similar datapoints are described by component. If all arrays of a column are alike except
+for the first dimension, as is common for texts, sounds and point sets, one description covers the whole column. The
+bytes of all small arrays follow one another, column by column.
 """
 
 from __future__ import annotations
@@ -70,28 +72,31 @@ __all__ = [
 ]
 
 
-# -- What datapoints are like: their arrays have the same places, and the rest is of the same types --------------------
+# -- Datapoint kinds ---------------------------------------------------------------------------------------------------
 
 
 ROWS: Final = frozenset({list, tuple})
 NUMBERS: Final = frozenset({int, float, bool, type(None)})
-"""Exactly these arrive from `marshal` as they do from `pickle`: it does not remember them either."""
+"""Exactly these types arrive from `marshal` as they do from `pickle`: `marshal` does not memoize them either."""
 
 TEXTS: Final = NUMBERS | {str, bytes}
-"""Beside arrays these too are written by `marshal`: equal, if not as one object where one stands there twice."""
+"""Beside arrays, `marshal` writes these types too. The values arrive equal, but an object that occurs twice arrives as
+two.
+"""
 
-_PLAIN_KEYS: Final = frozenset({str, int})  # what a copy of them finds is what they find: not so for nan or an object
+# A copy of such a key finds what the key finds; this is not so for nan, or for objects compared by identity.
+_PLAIN_KEYS: Final = frozenset({str, int})
 _ARRAY: Final = np.ndarray
 _SIMPLE: Final = TEXTS | {complex}
 _UNKNOWN: Final[tuple[Any, Any, Any, int]] = (None, None, None, 0)
 
 
 class DatapointKind:
-    """The datapoints of one type whose components have these types; those of a dict, under the same keys.
+    """Properties shared by datapoints of one type with the same component types (for a dict: under the same keys).
 
     Args:
-        dp: One of them.
-        types: Of its components.
+        dp: One of these datapoints.
+        types: Types of its components.
     """
 
     __slots__ = (
@@ -113,31 +118,39 @@ class DatapointKind:
     def __init__(self, dp: Any, types: list[type]) -> None:
         self.type = type(dp)
         self.types = types
-        self.names = list(dp) if self.type is dict else None  # its keys
+        self.names = list(dp) if self.type is dict else None  # the keys of a dict
         self.has_plain_keys = self.names is None or _PLAIN_KEYS.issuperset(map(type, self.names))
         self.places = [place for place, its in enumerate(types) if its is _ARRAY]  # of the arrays
         self.gaps = (self.type is tuple, self.places, self.names)
         self.alone = self.places[0] if len(self.places) == 1 and self.has_plain_keys else None
         self.pick = itemgetter(*self.places) if len(self.places) > 1 else None
-        self.last = [_UNKNOWN] * len(self.places)  # of each array, as `learn` found it: dtype, its name, shape, bytes
-        self.shapes: Any = ()  # of these arrays, for all parcels that have the same
+        self.last = [_UNKNOWN] * len(self.places)  # dtype, its name, shape and bytes of each array, as found by `learn`
+        self.shapes: Any = ()  # of these arrays; shared by all encoded datapoints with the same shapes
         self.form = (self.gaps, [("", "C")] * len(self.places))
         rest = set(types) - {_ARRAY}
-        # `marshal` can write what travels: without arrays the whole datapoint, which must be no dict then.
+        # Whether `marshal` can write what is sent: without arrays that is the whole datapoint, which must not be a
+        # dict.
         self.is_row = rest <= TEXTS if self.places else self.names is None and rest <= NUMBERS
-        self.is_simple = self.has_plain_keys and rest <= _SIMPLE  # no array stands anywhere else
+        self.is_simple = self.has_plain_keys and rest <= _SIMPLE  # arrays occur as components only
 
     def learn(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """The next ones may be like these. Arrays of objects are never met again: the encoder must see each."""
+        """Remember what these arrays are like, for the next ones.
+
+        Arrays of objects are excluded: the encoder must inspect each.
+        """
         if True in [array.dtype.hasobject for array in arrays]:
             return
         names = [name_of(array.dtype) for array in arrays]
         self.last = [(a.dtype, name, a.shape, a.nbytes) for a, name in zip(arrays, names, strict=True)]
         self.shapes = [array.shape for array in arrays]
-        self.form = (self.gaps, [(name, "C") for name in names])  # a new one: parcels hold the other
+        # A new list, because earlier encoded datapoints refer to the old one.
+        self.form = (self.gaps, [(name, "C") for name in names])
 
     def has_names_of(self, dp: Any) -> bool:
-        """Whether a dict has the very same keys in the same order: 1, 1.0 and True are equal, and not the same."""
+        """Return True if a dict has exactly these keys in this order.
+
+        1, 1.0 and True are equal, but they are different keys here.
+        """
         names = self.names or []
         if len(dp) == len(names) and all(map(is_, dp, names)):
             return True
@@ -145,36 +158,39 @@ class DatapointKind:
 
 
 class Kinds:
-    """The kind of the last datapoint."""
+    """Cache of the last datapoint kind."""
 
     def __init__(self) -> None:
         self.last = DatapointKind([], [])
 
     def find(self, dp: Any, types: list[type]) -> DatapointKind:
-        """The kind of a datapoint that is not like the last one."""
+        """Return the kind of a datapoint that differs from the last one."""
         kind = DatapointKind(dp, types)
-        if kind.has_plain_keys:  # else nobody's objects are kept
+        if kind.has_plain_keys:  # keys of other types are the user's objects and must not be kept alive
             self.last = kind
         return kind
 
 
-# -- Shells, which are what is left of datapoints without their arrays: many of them in one buffer, loaded … -----------
+# -- Skeletons: many in one buffer -------------------------------------------------------------------------------------
 
 
 PROTOCOL: Final = 3  # of pickle
-VERSION: Final = 2  # of marshal: the last without references, whose numbers would not hold in a list
+VERSION: Final = 2  # of marshal: the last without references, whose numbers would be wrong inside a list
 
-_PICKLED: Final = b"\x80"  # how each pickle begins
+_PICKLED: Final = b"\x80"  # first byte of each pickle
 _ALONE: Final = b"\x80\x03"  # with its protocol
-_STOP: Final = b"."  # and how it ends
-_HEAD: Final = _ALONE + b"]("  # a list, and a mark: how many begin
-_TAIL: Final = b"e" + _STOP  # append all since the mark; no pickle of an object begins so
-_ROWS: Final = b"["  # a list by marshal; in the next four bytes, its length
+_STOP: Final = b"."  # last byte of each pickle
+_HEAD: Final = _ALONE + b"]("  # opcodes: empty list, and a stack mark
+_TAIL: Final = b"e" + _STOP  # opcode: append everything since the mark; no pickled object begins with it
+_ROWS: Final = b"["  # a list in marshal format; its length is in the next four bytes
 _COUNT_BYTES: Final = 4
 
 
 def joined(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
-    """All shells, and their lengths, which serve where they cannot be loaded at once; and the bytes of all."""
+    """Join skeletons. Return the frames of a message, and the total bytes of the skeletons.
+
+    The frames are one buffer, and the lengths of its skeletons, needed if they cannot be loaded at once.
+    """
     if bodies and max(bodies) < _PICKLED:
         data = _rows(bodies)
         return [data, b""], len(data) - len(_ROWS) - _COUNT_BYTES
@@ -201,16 +217,16 @@ def _pickles(bodies: Sequence[bytes]) -> tuple[bytes, array[int]]:
 
 
 def load(body: Any) -> Any:
-    """What the bytes of one shell, or the first of several parts, stand for."""
+    """Load the bytes of one skeleton, or the first of several parts."""
     return pickle.loads(body) if body[0] == _PICKLED[0] else marshal.loads(body)
 
 
 def loaded(data: Any, lengths: Any) -> list[Any]:
-    """All shells."""
+    """Load all skeletons."""
     shells: list[Any] = load(data)
     sizes = memoryview(lengths).cast("I") if len(lengths) else ()
     start = done = 0
-    while len(shells) < len(sizes):  # those of the other sort come after them
+    while len(shells) < len(sizes):  # the parts in the other format follow
         around = len(_HEAD + _TAIL) if data[start] == _PICKLED[0] else len(_ROWS) + _COUNT_BYTES
         start += around + sum(sizes[done : len(shells)])
         done = len(shells)
@@ -219,7 +235,7 @@ def loaded(data: Any, lengths: Any) -> list[Any]:
 
 
 def apart(data: Any, lengths: Any) -> Iterator[bytes]:
-    """Each as it was before it was joined."""
+    """Yield each skeleton as it was before it was joined."""
     sizes = iter(memoryview(lengths).cast("I"))
     start = 0
     while start < len(data):
@@ -239,20 +255,21 @@ def apart(data: Any, lengths: Any) -> Iterator[bytes]:
                 start += size
 
 
-# -- The arrays of datapoints that are alike, by component: what they are like, and where they stand -------------------
+# -- Array columns -----------------------------------------------------------------------------------------------------
 
 
 Like = tuple[Any, str]  # name of the dtype, order
 Layout = tuple[Any, tuple[int, ...], str]  # name of the dtype, shape, order
-Piece = bytes | Block  # an array that was copied
+Piece = bytes | Block  # a copied array
 Run = tuple[Any, tuple[int, ...], str, int, bool, bool]
-"""Some arrays of a column: what their dtype is called; their shape, or what follows the first dimension; their order;
-how many they are; whether they differ in the first dimension; and whether any of them has a block. All that is the same
-in many messages: the first dimensions and the places of the blocks stand elsewhere."""
+"""Consecutive arrays of a column: the name of their dtype; their shape, or the dimensions after the first; their order;
+their number; whether they differ in the first dimension; and whether any of them has a block. All of this is the same
+in many messages: the first dimensions and the places of the blocks are stored separately, in the details.
+"""
 KnownRun = tuple[np.dtype[Any], tuple[int, ...], str, int, bool, bool, int]
-"""The same at the reader: with a dtype; and the bytes of an array, or of one of its rows."""
+"""A `Run` in the reader: with a dtype object, and the bytes of one array, or of one of its rows."""
 
-_SMALL: Final = -(2**63), 0  # instead of status byte and start: among blocks, a small array
+_SMALL: Final = -(2**63), 0  # stands for a small array among blocks, instead of status byte and start
 _NO_PLACE: Final = PLACE.pack(*_SMALL)
 _LENGTH_BYTES: Final = 8
 _place: Final = attrgetter("place")
@@ -260,11 +277,11 @@ _copied: Final = np.ndarray.copy
 
 
 class ColumnWriter:
-    """Says what arrays are, column by column, and collects what each of them has for itself.
+    """Describes arrays column by column, and collects the details of each.
 
     Attributes:
-        details: Of each run, the first dimensions, where they differ; and the places of the blocks, if it has any.
-        small: The bytes of the arrays that have no block.
+        details: Of each run: the first dimensions, if they differ; and the places of the blocks, if it has any.
+        small: The bytes of the arrays without a block.
     """
 
     def __init__(self) -> None:
@@ -272,7 +289,7 @@ class ColumnWriter:
         self.small: list[bytes] = []
 
     def column(self, like: Like, shapes: tuple[Any, ...], data: Sequence[Piece]) -> list[Run]:
-        """What the arrays of a column are, all of which are `like`."""
+        """Describe the arrays of a column, all of which have dtype and order `like`."""
         name, order = like
         count, first = len(shapes), shapes[0]
         kinds = set(map(type, data))
@@ -290,7 +307,7 @@ class ColumnWriter:
         return self.column_apart([(name, shape, order) for shape in shapes], data)
 
     def column_apart(self, layouts: Iterable[Layout], data: Iterable[Piece]) -> list[Run]:
-        """What arrays are that may have nothing in common."""
+        """Describe arrays that may have nothing in common."""
         runs: list[Run] = []
         pieces = zip(layouts, data, strict=True)
         for (layout, kind), run in groupby(pieces, lambda piece: (piece[0], type(piece[1]))):
@@ -299,7 +316,7 @@ class ColumnWriter:
         return runs
 
     def _place(self, data: Sequence[Any], kinds: set[type]) -> bool:
-        """Write down where the blocks are; whether there are any."""
+        """Record the places of the blocks. Return True if there are any."""
         if Block not in kinds:
             self.small += data
             return False
@@ -312,7 +329,7 @@ class ColumnWriter:
 
 
 def known(runs: Iterable[Run]) -> list[KnownRun]:
-    """The runs of a column as `ColumnReader` wants them."""
+    """Prepare the runs of a column for `ColumnReader`."""
     found: list[KnownRun] = []
     for name, shape, order, count, differ, placed in runs:
         dtype = _dtype(name)
@@ -321,18 +338,18 @@ def known(runs: Iterable[Run]) -> list[KnownRun]:
 
 
 def detail_bytes(run: Run) -> int:
-    """How much a run has of what stands elsewhere."""
+    """Bytes of a run's details."""
     *_, count, differ, placed = run
     return count * (_LENGTH_BYTES * differ + PLACE.size * placed)
 
 
 class ColumnReader:
-    """Makes the arrays of columns, in the order in which they were described.
+    """Restores the arrays of columns, in the order in which they were described.
 
     Args:
-        details: As `ColumnWriter` has collected them.
-        small: The bytes of the small ones, which are copied out.
-        leases: Makes arrays in blocks, as `ArenaReader.leases` does.
+        details: As collected by `ColumnWriter`.
+        small: The bytes of the small arrays, which are copied out.
+        leases: Returns arrays in blocks, as `ArenaReader.leases` does.
     """
 
     def __init__(self, details: memoryview, small: memoryview, leases: Callable[..., list[NDArray[Any]]]) -> None:
@@ -341,7 +358,7 @@ class ColumnReader:
         self._leases = leases
 
     def read(self, runs: Iterable[KnownRun]) -> list[NDArray[Any]]:
-        """The arrays of a column."""
+        """Return the arrays of a column."""
         arrays: list[NDArray[Any]] = []
         for dtype, shape, order, count, differ, placed, nbytes in runs:
             lengths = self._details.take(count * _LENGTH_BYTES).cast("q").tolist() if differ else None
@@ -362,7 +379,7 @@ class ColumnReader:
         dtype: np.dtype[Any],
         row_bytes: int,
     ) -> Iterable[NDArray[Any]]:
-        """Arrays that are alike but for the first dimension."""
+        """Return arrays that are alike except for the first dimension."""
         if not row_bytes:
             return [np.ndarray((length, *tail), dtype) for length in lengths]
         if places is None:
@@ -384,14 +401,14 @@ class ColumnReader:
 
 
 class _Unread:
-    """Bytes that are read from the beginning."""
+    """A buffer with a read position."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self._start = 0
 
     def take(self, nbytes: int) -> memoryview:
-        """The next of them."""
+        """Read the next `nbytes`."""
         start = self._start
         self._start = stop = start + nbytes
         return self._data[start:stop]
@@ -400,8 +417,8 @@ class _Unread:
 def _copies(
     data: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any], order: Any, count: int
 ) -> Iterable[NDArray[Any]]:
-    """The `count` arrays in `data`, each in memory of its own."""
-    if not data.nbytes:  # nothing to copy, and numpy's copy would make one byte of none
+    """Copy the `count` arrays in `data`, each into its own memory."""
+    if not data.nbytes:  # numpy's copy of an empty array would have one byte
         return [np.ndarray(shape, dtype, order=order) for _ in range(count)]
     many = np.ndarray((count, *(shape[::-1] if order == "F" else shape)), dtype, data)
     if not shape:
@@ -412,47 +429,50 @@ def _copies(
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
-    # What was pickled is loaded each time: users can change such a dtype (its field names), and it is theirs alone.
+    # A pickled dtype is loaded each time: users can change such a dtype (its field names), so it must not be shared.
     dtype: np.dtype[Any] = np.dtype(name) if type(name) is str else pickle.loads(name)
     return dtype
 
 
 def name_of(dtype: np.dtype[Any]) -> Any:
-    """A dtype as text; or as a pickle, where text would lose something: metadata, fields, alignment."""
-    if dtype.metadata is not None or dtype.kind == "V" or dtype.isbuiltin == 2:  # 2: of another package, as bfloat16
+    """A dtype as text; or as a pickle, where text would lose metadata, fields or alignment."""
+    # `isbuiltin` is 2 for dtypes of other packages, for example bfloat16.
+    if dtype.metadata is not None or dtype.kind == "V" or dtype.isbuiltin == 2:
         return pickle.dumps(dtype, pickle.HIGHEST_PROTOCOL)
     return dtype.str
 
 
-# -- What a message of datapoints looks like, between the worker that encodes and the consumer that decodes ------------
+# -- Messages ----------------------------------------------------------------------------------------------------------
 
 
 NESTED: Final = "nested"
-"""The gaps of a shell that refers to its arrays by number, wherever they are; and the form of its parcel, which has
-layouts instead of shapes."""
+"""The gaps of a skeleton that refers to its arrays by number, wherever they are; and the form of its encoded datapoint,
+which has layouts instead of shapes.
+"""
 
 PLAIN_BYTES: Final = 64
-"""A pickle that holds an array is longer."""
+"""Every pickle that contains an array is longer than this."""
 
 NO_ROOM: Final = object()
-"""Instead of an encoded datapoint: the arena has no room for its arrays at present."""
+"""Returned instead of an encoded datapoint: the arena has no room for its arrays at present."""
 
 _ONLY_BYTES: Final = frozenset({bytes})
 _WHERE: Final = struct.Struct("<qqq")  # status byte and start of the block with the small arrays, and their bytes
 
 Form = tuple[Any, Sequence[Like]]
-"""The gaps, and what the arrays in them are like."""
+"""The gaps, and dtype and order of the arrays in them."""
 
 Parcel = tuple[bytes, Form | str, Sequence[Any], Sequence[Piece], int]
-"""An encoded datapoint with arrays: its shell, its form, the shapes of its arrays, these, and the bytes of all."""
+"""An encoded datapoint with arrays: its skeleton, its form, the shapes of its arrays, the arrays, and the total bytes.
+"""
 
 
 def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tuple[list[Any], int]:
-    """The body of a message, and the bytes of its datapoints.
+    """Return the body of a message, and the bytes of its datapoints.
 
-    The body is all shells and their lengths; and, where there are arrays, what a `Description` reads, which is the same
-    for many messages; and the rest: details of the columns, and after them the bytes of the small arrays; or, if these
-    are many and `write` finds a block, its place.
+    The body consists of all skeletons and their lengths. If there are arrays, two frames follow: the data of a
+    `Description`, which is the same for many messages; and the details of the columns, followed by the bytes of the
+    small arrays, or by the place of a block with these bytes, if they are many and `write` finds a block.
     """
     if _ONLY_BYTES.issuperset(map(type, encoded)):
         return joined(encoded)
@@ -482,13 +502,13 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
 
 
 class Description:
-    """What a message says of its arrays, as the reader keeps it for all messages that say the same.
+    """The array description of a message, cached by the reader for all messages with the same description.
 
     Attributes:
-        groups: The gaps of datapoints in a row, how many these are, and the arrays of each component.
-        has_nested: Whether there are shells that refer to their arrays by number.
-        detail_bytes: Of all columns.
-        may_be_kept: No dtype is one that a user could change.
+        groups: For consecutive datapoints: their gaps, their number, and the arrays of each component.
+        has_nested: Whether any skeleton refers to its arrays by number.
+        detail_bytes: Bytes of the details of all columns.
+        may_be_kept: Whether it can be cached: it has no dtype that a user could change.
     """
 
     def __init__(self, data: Any) -> None:
@@ -502,12 +522,12 @@ class Description:
         self.detail_bytes = sum(map(detail_bytes, runs))
 
     def where(self, rest: memoryview) -> tuple[int, int, int] | None:
-        """The block with the small arrays, and their bytes; None if they stand in `rest`, after the details."""
+        """The block with the small arrays, and their bytes; None if they are in `rest`, after the details."""
         return _WHERE.unpack_from(rest, self.detail_bytes) if self._in_block else None
 
 
 def _runs(values: Sequence[Any]) -> list[tuple[Any, int]]:
-    """What is equal in a row, and how often."""
+    """Run-length encoding: each value, and how often it repeats in a row."""
     if values.count(values[0]) == len(values):
         return [(values[0], len(values))]
     return [(value, len(list(run))) for value, run in groupby(values)]

@@ -1,7 +1,8 @@
-"""Pickling what is left of a datapoint without its arrays; also where these stand anywhere, not only as components.
+"""Pickling of skeletons, including datapoints that contain arrays at any depth, not only as components.
 
-Then the shell refers to each array by its number. There are two directions, which differ in what the other side finds
-by its name: from a worker to its consumer (`ToConsumer`), and with the tasks of a map to its workers (`ToWorkers`).
+In the nested case, the skeleton refers to each array by its number. There are two directions, which differ in what the
+receiving process can find by name: from a worker to its consumer (`ToConsumer`), and with the tasks of a map to its
+workers (`ToWorkers`).
 """
 
 from __future__ import annotations
@@ -21,25 +22,28 @@ from dataflow.pickling import MainModule, ReturnPickler, dumps_back, dumps_task,
 
 __all__ = ["Direction", "NestedUnpickler", "ToConsumer", "ToWorkers"]
 
-_OF_MAIN: Final = b"c__main__\n"  # how a pickle names what belongs to the main module
+_OF_MAIN: Final = b"c__main__\n"  # how a pickle names members of the main module
 
 
 class Direction(Protocol):
-    """How the rest of a datapoint is pickled, by protocol 3."""
+    """How skeletons are pickled, with protocol 3."""
 
     @property
     def quick(self) -> Callable[[Any, int], bytes]:
-        """What does it for nearly all; what it raises an exception for, `complete` may be able to pickle."""
+        """Fast pickling function, sufficient for nearly all values. If it raises an exception, use `complete`."""
 
     def complete(self, value: Any) -> bytes:
-        """What does it for all."""
+        """Pickle any value that can be pickled."""
 
     def nested(self, dp: Any) -> tuple[bytes, list[NDArray[Any]]]:
-        """A datapoint in which arrays stand anywhere: its pickle, and the arrays that it refers to by number."""
+        """Pickle a datapoint with arrays at any depth.
+
+        Returns the pickle, and the arrays that it refers to by number.
+        """
 
 
 class ToConsumer:
-    """From a worker to the process for which it works."""
+    """From a worker to the process that it works for."""
 
     quick = staticmethod(pickle.dumps)
 
@@ -60,8 +64,8 @@ class ToWorkers:
     """To workers that take tasks.
 
     Args:
-        forked: Whether they were forked, and have the main module as it was then.
-        main: What they have of it otherwise; None for nothing.
+        forked: Whether they were forked, and so have the main module as it was at that time.
+        main: The main module as other workers have it; None if they do not have it.
     """
 
     def __init__(self, *, forked: bool, main: MainModule | None) -> None:
@@ -86,17 +90,17 @@ class ToWorkers:
 
 
 class _Numbering:
-    """Pickles a datapoint in which arrays stand anywhere: each is replaced by its number."""
+    """Pickler mixin that replaces each array, at any depth, by its number."""
 
     def __init__(self, *args: Any) -> None:
         self.file = io.BytesIO()
         super().__init__(self.file, *args)  # type: ignore[call-arg]
-        self.arrays: list[NDArray[Any]] = []  # keeps them alive, so that no two have the same id
+        self.arrays: list[NDArray[Any]] = []  # keeps them alive, so that ids are unique
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
         if type(obj) is not np.ndarray or obj.dtype.hasobject:
-            return None  # numpy pickles the objects of an array of objects
+            return None  # numpy pickles the elements of an object array
         number = self._numbers.setdefault(id(obj), len(self.arrays))
         if number == len(self.arrays):
             self.arrays.append(obj)
@@ -127,7 +131,7 @@ def _to_worker() -> type[Any]:
 
 
 class NestedUnpickler(pickle.Unpickler):
-    """Loads a shell that refers to its arrays by number, in the order of the numbers."""
+    """Loads a skeleton that refers to its arrays by number, in the order of the numbers."""
 
     def __init__(self, body: bytes, arrays: Iterator[NDArray[Any]]) -> None:
         super().__init__(io.BytesIO(body))

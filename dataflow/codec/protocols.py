@@ -1,7 +1,7 @@
-"""How datapoints are written by a worker and read by the consumer. A codec is a description; each side opens its end.
+"""Codec: the interface by which workers encode datapoints and the consumer decodes them.
 
-A datapoint is encoded at once, before the flow's next step: the flow may go on to change what it has yielded. What is
-collected for one message is encoded datapoints, never the datapoints themselves.
+A codec is a description; each side opens its own end. A datapoint is encoded at once, before the flow's next step,
+because the flow may change what it has yielded. Messages collect encoded datapoints, never the datapoints themselves.
 """
 
 from __future__ import annotations
@@ -25,70 +25,73 @@ __all__ = ["ArrayCodec", "Codec", "Decoder", "Encoder", "EncoderPort", "ObjectCo
 
 
 class Encoder(Protocol):
-    """A worker's end."""
+    """The worker's end of a codec."""
 
     nbytes: int
-    """Bytes of the last encoded datapoint, as they count against a window."""
+    """Bytes of the last encoded datapoint, as counted against a window."""
 
     plain: bool
-    """Whether the next datapoints may be tried with `encode_plain`."""
+    """Whether to try `encode_plain` for the next datapoints."""
 
     keeps_memory: bool
-    """Whether `tidy` has anything to do."""
+    """Whether `tidy` has an effect."""
 
     def encode_plain(self, datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
-        """Encode one after the other what takes a few bytes; the first datapoint that does not, or `NO_ROOM`."""
+        """Encode datapoints as long as they take a few bytes.
+
+        Returns the first datapoint that does not, or `NO_ROOM` at the end.
+        """
 
     def encode(self, dp: Any) -> Any:
-        """One datapoint, as it is now; `NO_ROOM` if there is none for its arrays at present."""
+        """Encode a snapshot of one datapoint. Return `NO_ROOM` if there is no room for its arrays at present."""
 
     def encode_inline(self, dp: Any) -> Any:
-        """The same where there will be no room."""
+        """Encode one datapoint without waiting for room: its arrays travel in the message."""
 
     def join(self, encoded: Sequence[Any]) -> tuple[Any, int]:
-        """The body of a message, and the bytes of its datapoints."""
+        """Return the body of a message, and the bytes of its datapoints."""
 
     def encode_failure(self, error: BaseException, note: str) -> Any:
-        """The body of a message about an exception."""
+        """Return the body of an error message."""
 
     def encode_report(self, report: Report, note: str) -> Any:
-        """The body of a report."""
+        """Return the body of a report message."""
 
     def tidy(self) -> None:
-        """Give back memory that is not used. Called now and then, from another thread."""
+        """Release unused memory. Called periodically, from another thread."""
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
-        """See what datapoints look like on the path of `run`, which sends them to nobody."""
+        """Calibrate reference counts by encoding sample datapoints on the path of `run`, which discards them."""
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array for the flow to fill, where it would be sent from."""
+        """Return an array for the flow to fill, in the memory that it would be sent from."""
 
 
 class Decoder(Protocol):
-    """The consumer's end."""
+    """The consumer's end of a codec."""
 
     def decode(self, worker: int, body: Any) -> list[Any]:
-        """The datapoints of a message."""
+        """Decode the datapoints of a message."""
 
     def decode_failure(self, body: Any) -> BaseException:
-        """The exception of a message about one."""
+        """Decode the exception of an error message."""
 
     def decode_report(self, body: Any) -> Report:
-        """The report of a message with one."""
+        """Decode the report of a report message."""
 
 
 class EncoderPort(Protocol):
-    """A worker's end, as a description; picklable while a process is started."""
+    """Description of a worker's end; picklable while a process is started."""
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Descriptors that a forked worker has to inherit."""
 
     def open_encoder(self) -> Encoder:
         """Open the end, in the worker."""
 
 
 class Codec(Protocol):
-    """The consumer's handle."""
+    """The consumer's handle of a codec."""
 
     def port(self, worker: int) -> EncoderPort:
         """The description for one worker."""
@@ -97,16 +100,19 @@ class Codec(Protocol):
         """Open the consumer's end."""
 
     def renew(self, worker: int) -> None:
-        """`worker` has ended, and was heard to its end; the next `port` is for one that takes its place."""
+        """Prepare for a replacement of `worker`, which has ended and all whose messages were received.
+
+        The next `port` is for its successor.
+        """
 
     def close(self) -> None:
-        """Close what this process holds; what was decoded stays valid. Idempotent."""
+        """Close what this process holds; decoded datapoints stay valid. Idempotent."""
 
 
 class ObjectCodec:
-    """Between threads: the datapoint itself travels. It is codec, port, encoder and decoder at once."""
+    """Codec between threads, which passes the datapoints themselves; codec, port, encoder and decoder in one."""
 
-    nbytes = 0  # nobody counts them
+    nbytes = 0  # bytes are not counted
     plain = True
     keeps_memory = False
 
@@ -123,10 +129,10 @@ class ObjectCodec:
         return self
 
     def renew(self, worker: int) -> None:
-        """Nothing was its own."""
+        """No-op: there is no state per worker."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op."""
 
     def encode_plain(self, datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
         for dp in datapoints:
@@ -160,10 +166,10 @@ class ObjectCodec:
         return body
 
     def tidy(self) -> None:
-        """Nothing is kept."""
+        """No-op."""
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
-        """Nothing is copied."""
+        """No-op: datapoints are not copied."""
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.empty(shape, dtype)
@@ -181,11 +187,11 @@ class _ArrayPort:
 
 
 class ArrayCodec:
-    """Between processes of one machine, which trust each other: arrays in shared memory, the rest pickled.
+    """Codec between mutually trusting processes of one machine: arrays in shared memory, the rest pickled.
 
     Args:
-        num_workers: Each gets an arena of its own.
-        max_bytes: What all arenas may hold together.
+        num_workers: Number of workers; each gets its own arena.
+        max_bytes: Limit for all arenas together.
     """
 
     def __init__(self, num_workers: int, max_bytes: int) -> None:
@@ -198,11 +204,11 @@ class ArrayCodec:
 
     def open_decoder(self) -> ArrayDecoder:
         self._readers = [arena.open_reader() for arena in self._arenas]
-        return ArrayDecoder(self._readers)  # the list itself: `renew` exchanges one
+        return ArrayDecoder(self._readers)  # not a copy: `renew` replaces an element
 
     def renew(self, worker: int) -> None:
-        # A fresh arena: what the dead worker had taken and never sent is gone with the old one, whose pages are given
-        # back, now or as the last views of what it did send die.
+        # A new arena: blocks that the dead worker had taken and not sent disappear with the old one. Its pages are
+        # returned now, or when the last views of what the worker did send are gone.
         self._readers[worker].worker_ended()
         self._arenas[worker].close()
         self.budget.give_back(worker, self.budget.held()[worker])

@@ -1,1 +1,1 @@
-"""The engine: workers, schedules of their work, and the loop that waits for both."""
+"""Engine: worker pool, schedules of their work, and the loop that waits for both."""

@@ -1,28 +1,25 @@
-"""The one loop: everything that has workers waits for its datapoints here.
+"""Engine: the event loop in which every runner and map waits for the datapoints of its workers.
+
+A `Plan` holds the parts of one runner or map, before it is started. `WaitTimer` decides when the consumer has waited
+too long, `Restarts` replaces workers that died, and `PassEngine` is an engine whose passes begin and end.
 
 Guarantees:
 
-- Nothing waits without a limit: the consumer looks at its workers whenever nothing comes, and every half second while
-  others deliver.
-- Drain before you judge: what a worker had sent before it died or failed is handed out before its end is reported.
-- No pass ends as if nothing had happened after a worker died in it: before its end is reported, the workers are looked
-  at, and a death that was found is raised.
-- No message is lost unnoticed: whatever interrupts the engine between taking a message and entering it in the books
-  (an exception, Ctrl-C) ends the run. An interrupt while it waits does no harm.
+- Every wait has a limit: the engine checks its workers whenever no message arrives, and every half second while
+  messages do.
+- Messages before verdicts: what a worker had sent before it died or failed is handed out before its end is reported.
+- A pass in which a worker died never ends normally: before its end is reported, the workers are checked, and a death
+  that was found is raised.
+- No message is lost silently: any interruption of the engine (an exception, Ctrl-C) between taking a message and
+  entering it in the schedule ends the run. An interrupt while it waits is harmless.
 - The later of two iterations wins. The earlier raises `NotReentrant` at its next step, and no datapoint is lost or
-  given twice: a chunk is a list iterator, stepped under the interpreter's lock, and the later empties the earlier's.
-- After `close` no worker, descriptor or socket file of the run is left. A signal that arrives within the start or
-  `close` does not change that: it is raised when that is done, or undone.
+  given out twice: a chunk is a list iterator, stepped under the interpreter's lock, and the later iteration empties the
+  earlier one's.
+- After `close`, no worker, descriptor or socket file of the run is left. A signal that arrives during the start or
+  `close` does not change that: it is raised when that is complete, or undone.
 
-Threads: all but `take_over`'s first line runs under one lock, held for at most `_POLL` seconds at a time while waiting.
-
-What an engine runs: the choices of one runner or map, made and not yet started.
-
-How long the consumer has waited for a datapoint. Pure: no clock.
-
-A worker in the place of one that has died.
-
-An engine whose passes begin and end: what is under way for one that was broken off is wanted no more.
+Threads: everything except the first line of `take_over` runs under one lock, held for at most `_POLL` seconds at a time
+while waiting.
 """
 
 from __future__ import annotations
@@ -60,23 +57,23 @@ from dataflow.workers.pool import Worker, WorkerPool
 __all__ = ["Placed", "Engine", "PassEngine", "Plan", "Restarts", "WaitTimer"]
 
 
-# -- What an engine runs: the choices of one runner or map, made and not yet started -----------------------------------
+# -- Plan --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Plan:
-    """What an engine runs.
+    """The parts of an engine, made and not yet started.
 
     Attributes:
         owner: Name of the runner's class, for messages.
         channel: How messages move.
-        codec: How the consumer reads them.
-        credit: What bounds the workers.
-        specs: What each worker runs.
+        codec: How the consumer decodes them.
+        credit: Flow control of the workers.
+        specs: The worker spec of each worker.
         start: Starts one worker.
-        schedule: Where datapoints wait to be handed out.
+        schedule: Holds datapoints until they are handed out.
         max_restarts: How many workers that died are replaced.
-        tolerance: Bears the failures of single items that workers report, and judges them.
+        tolerance: Failure budget for the single items that workers report as failed.
         died: Makes the error for a worker that ended without an exception.
     """
 
@@ -92,50 +89,52 @@ class Plan:
     died: Callable[[str, int, int, int | None, int | None, int | None], WorkerDied] = died
 
     def stop(self) -> None:
-        """Tell the workers that nothing more is wanted."""
+        """Request the workers to stop."""
         self.credit.stop()
         self.schedule.stop()
 
     def close(self) -> None:
-        """Let go of all that the consumer holds. Idempotent."""
-        with ExitStack() as last:  # all of it, whatever one of them raises
+        """Release everything that the consumer holds. Idempotent."""
+        with ExitStack() as last:  # closes all, even if one of them raises
             for end in (self.credit, self.schedule, self.codec, self.channel):
                 last.callback(end.close)
 
 
-# -- How long the consumer has waited for a datapoint. Pure: no clock --------------------------------------------------
+# -- Wait timer --------------------------------------------------------------------------------------------------------
 
 
-_MAX_AT_ONCE: Final = 0.1  # seconds: a source that takes longer to read, or a debugger, is not what is waited for
-_DRAINED: Final = 0.1  # seconds in which all that had come before is heard, also where there is always something new
+# Maximum seconds counted per call: time spent reading a slow source, or in a debugger, is not waiting for workers.
+_MAX_AT_ONCE: Final = 0.1
+_DRAINED: Final = 0.1  # seconds after which all earlier messages have been received, even if new ones keep coming
 
 
 class WaitTimer:
-    """Judges whether a consumer that asks again and again has waited too long.
+    """Decides whether a consumer that asks repeatedly has waited too long. Pure: no clock.
 
     Guarantees:
 
-    - What counts is that a datapoint is handed out: neither a report of one that failed, nor results that were all
-      dropped.
-    - What has come is heard before it is judged.
+    - Only a datapoint that is handed out ends the wait; a report of a failed item, or results that were all dropped, do
+      not.
+    - Messages that have arrived are received before the timer is over.
     """
 
     def __init__(self) -> None:
-        self._waited: float | None = None  # seconds since a datapoint was handed out; None until it is asked for more
-        self._now = 0.0  # up to here it is counted
-        self._over_since: float | None = None  # when it was first seen that it is too long
+        # Seconds since a datapoint was handed out; None until the consumer asks for more.
+        self._waited: float | None = None
+        self._now = 0.0  # time up to which `_waited` is counted
+        self._over_since: float | None = None  # when the wait was first found to be too long
 
     def satisfied(self) -> None:
-        """A datapoint is handed out; or somebody else begins to wait."""
+        """Reset the timer: a datapoint is handed out, or another iteration begins to wait."""
         self._waited = self._over_since = None
 
     def asked(self, now: float) -> None:
-        """The consumer has asked, or goes on waiting."""
+        """Count the time since the last call: the consumer asks, or continues to wait."""
         self._waited = 0.0 if self._waited is None else self._waited + min(now - self._now, _MAX_AT_ONCE)
         self._now = now
 
     def is_over(self, timeout: float | None, *, silent: bool) -> bool:
-        """Whether it has waited for `timeout` seconds; `silent` if nothing was there to be heard."""
+        """Return True if it has waited for `timeout` seconds; `silent` if no message was there to be received."""
         if timeout is None or self._waited is None or self._waited < timeout:
             return False
         if self._over_since is None:
@@ -143,27 +142,28 @@ class WaitTimer:
         return silent or self._now - self._over_since >= _DRAINED
 
 
-# -- A worker in the place of one that has died ------------------------------------------------------------------------
+# -- Restarts ----------------------------------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger(__name__)
 
 
 class Restarts:
-    """How many deaths are still made good; and how it is done.
+    """Replaces workers that died, up to a number of times.
 
     Guarantees:
 
-    - All that the dead worker had sent was heard before: so nothing of it can be taken for its successor's.
-    - The successor has an arena, and a way to the consumer, that nobody used before it: what the dead one left half
-      done in memory or in a pipe is gone with it. Its counters go on where the dead one was heard.
+    - All messages of the dead worker were received before, so none of them can be mistaken for its successor's.
+    - The successor gets a new arena and a new connection to the consumer: whatever the dead worker left half done in
+      memory or in a pipe is gone with the old ones. Its counters continue with the last values received from the dead
+      worker.
 
     Args:
-        plan: What is run; `specs` holds what each worker runs at present.
-        num_left: How many deaths are made good.
+        plan: Parts of the engine; `specs` holds the current spec of each worker.
+        num_left: How many deaths are tolerated.
 
     Attributes:
-        num_left: How many still are.
+        num_left: How many further deaths are tolerated.
     """
 
     def __init__(self, plan: Plan, num_left: int) -> None:
@@ -172,7 +172,7 @@ class Restarts:
         self._num_made = 0
 
     def made_good(self, worker: int, death: WorkerDied, pool: WorkerPool, receiver: Receiver) -> bool:
-        """Start another in the place of `worker`; False if there were too many deaths."""
+        """Start a replacement for `worker`; return False if there were too many deaths."""
         if not self.num_left:
             return False
         self.num_left -= 1
@@ -184,7 +184,7 @@ class Restarts:
         try:
             pool.replace(worker, partial(plan.start, spec))
         except BaseException:
-            port.hand_over()  # to nobody
+            port.hand_over()  # close our copy: no worker was started with it
             raise
         plan.specs[worker] = spec
         _LOG.warning(
@@ -196,41 +196,44 @@ class Restarts:
         return True
 
 
-# -- The one loop: everything that has workers waits for its datapoints here -------------------------------------------
+# -- Engine ------------------------------------------------------------------------------------------------------------
 
 
-_POLL: Final = 0.1  # seconds that one wait may last
-_LOOK: Final = 0.5  # seconds after which the workers are looked at, even while datapoints come
-_SETTLE: Final = 0.1  # seconds without a message after which all that a killed worker had sent has arrived here
-_SETTLE_EXITED: Final = 0.5  # the same for one that exited: nearly all of these have sent last words
+_POLL: Final = 0.1  # maximum seconds of one wait
+_LOOK: Final = 0.5  # seconds between checks of the workers while datapoints arrive
+_SETTLE: Final = 0.1  # seconds without a message after which all messages of a killed worker have arrived
+_SETTLE_EXITED: Final = 0.5  # the same for a worker that exited: nearly all of these have sent a last message
 
 
 class Engine:
-    """The workers of one runner at work, and the consumer's end of what they send."""
+    """The running workers of one runner, and the consumer's end of their channel."""
 
-    _inherited: ClassVar[list[Engine]] = []  # through a fork: kept, lest ZeroMQ's objects in them are finalised here
+    # Engines inherited through a fork; kept alive, because ZeroMQ's objects in them must not be finalised here.
+    _inherited: ClassVar[list[Engine]] = []
 
     def __init__(self, plan: Plan) -> None:
         self.pid = os.getpid()
         self._plan = plan
         self.lock = threading.RLock()
         self.closing = False  # close() was called; set before the lock is taken, so that a waiting consumer yields
-        self._failure: BaseException | None = None  # what the consumer was told; the engine is closed then
-        self.generation: object = None  # of the iteration that may step
+        self._failure: BaseException | None = None  # the error raised to the consumer; the engine is closed then
+        self.generation: object = None  # identifies the iteration that may step
         self.take_chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
-        self._undone: list[tuple[int, int]] = []  # what was heard, and may be in hand: of whom, how many datapoints
+        # Pairs (worker, number of datapoints): received, and possibly still being handed out.
+        self._undone: list[tuple[int, int]] = []
         self._worker_states = WorkerStates(len(plan.specs))
         self._restarts = Restarts(plan, plan.max_restarts)
         self._looked = time.monotonic()
         self._wait_timer = WaitTimer()
-        self._untimely: dict[int, float] = {}  # workers that died owing something: when that was seen, or last heard
-        self._watched: tuple[int, ...] | None = None  # descriptors of the workers whose end would be news, if known
-        self._backlog: deque[Message] = deque()  # taken from the receiver, not yet heard
-        self._verdict: BaseException | None = None  # to be reported when the chunk has been handed out
-        # A signal that arrives meanwhile is delivered between the starts of two workers, and undoes the others.
+        # Workers that died without a last message: when that was found, or the time of their last message.
+        self._untimely: dict[int, float] = {}
+        self._watched: tuple[int, ...] | None = None  # descriptors of the workers whose end is yet unknown, if computed
+        self._backlog: deque[Message] = deque()  # taken from the receiver, not yet processed
+        self._verdict: BaseException | None = None  # to be raised when the chunk has been handed out
+        # A signal that arrives in this block is delivered between the starts of two workers, and undoes the others.
         with signals_deferred(), ExitStack() as undo:
             undo.callback(plan.close)
-            # Workers first, then our end: a forked child inherits no open socket, and no I/O thread is forked away.
+            # Workers first, then our end: a forked child inherits no open socket, and no I/O thread is lost in a fork.
             self._pool = WorkerPool([partial(plan.start, spec) for spec in plan.specs], plan.stop)
             undo.callback(self._pool.stop)
             undo.callback(plan.stop)
@@ -244,31 +247,31 @@ class Engine:
 
     @property
     def failed(self) -> bool:
-        """Whether a failure was reported; everything is closed then."""
+        """Whether a failure was raised; everything is closed then."""
         return self._failure is not None
 
     def take_over(self) -> object:
-        """Take over: the ticket for `chunk`. The iteration that had the last one raises at its next step."""
+        """Take over, and return the generation for `chunk`. The previous iteration raises at its next step."""
         self.check_process()
         generation = self.generation = object()
         with self.lock:
             self.check(generation)
             self._wait_timer.satisfied()
-            # The earlier iteration may stand in the middle of a chunk: take the rest away from it.
+            # The previous iteration may be in the middle of a chunk: take the rest away from it.
             self.take_chunk = iter(list(self.take_chunk))
         return generation
 
     def chunk(self, generation: object, timeout: float | None, *, wait: bool = True) -> Iterator[Any] | None:
-        """Wait for datapoints: an iterator over at least one, which may be left half-way. None after the last.
+        """Wait for datapoints. Return an iterator over at least one, which may be left half-way; None after the last.
 
-        It is empty where all that came next was dropped; and, without `wait`, where nothing has come.
+        The iterator is empty if everything that came next was dropped; and, without `wait`, if nothing has come.
 
         Raises:
             TimeoutError: No datapoint was handed out for `timeout` seconds.
             WorkerDied: A worker ended without an exception.
             DataFlowTerminated: The flow was closed, or has failed before.
             NotReentrant: A later iteration took over.
-            Exception: Whatever a worker raised.
+            Exception: A worker raised it.
         """
         self.check_process()
         silent = False
@@ -292,14 +295,14 @@ class Engine:
                 silent = silent and not news
                 if self._wait_timer.is_over(timeout, silent=silent) and not self._untimely:
                     raise late(self._plan.owner, timeout, [worker.state() for worker in self._pool.workers])
-                if ready is not None or not (news or wait):  # all was dropped: there is room for more
+                if ready is not None or not (news or wait):  # everything was dropped: there is room for more
                     return self.take_chunk
                 if not news:
                     self._plan.credit.idle()
                     silent = not self._receiver.wait(min(_POLL, timeout or _POLL), self._watched or self._sentinels())
 
     def end_pass(self, generation: object) -> None:
-        """Look at the workers at the end of a pass that is complete: a death that no restart covers is raised.
+        """Check the workers at the end of a complete pass: a death that no restart covers is raised.
 
         `chunk` does so itself before it returns None. No-op if a later iteration took over, or the flow was closed.
 
@@ -311,8 +314,8 @@ class Engine:
                 if self.generation is not generation or self.closing:
                     return
                 if self._num_unreported_ends() <= self._restarts.num_left:
-                    return  # what follows is for the next pass, exceptions too
-                # What is left of the chunk belongs to the next pass: it must not make the dead worker wait its turn.
+                    return  # what follows belongs to the next pass, exceptions included
+                # The rest of the chunk belongs to the next pass: it must not delay the verdict on the dead worker.
                 rest, self.take_chunk = self.take_chunk, iter(())
                 try:
                     news = self._step(time.monotonic(), silent=True)
@@ -324,29 +327,29 @@ class Engine:
                     self.take_chunk = rest
 
     def close(self) -> None:
-        """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
+        """Stop the workers and close everything. Idempotent; no-op in a forked child."""
         if os.getpid() != self.pid:
             self._inherited.append(self)
             return
         self.closing = True
-        with signals_deferred(), self.lock, ExitStack() as last:  # all of it, whatever one of them raises
+        with signals_deferred(), self.lock, ExitStack() as last:  # closes all, even if one of them raises
             last.callback(self._plan.close)
             last.callback(self._receiver.close)
             last.callback(self._pool.stop)
-            list(self.take_chunk)  # an iteration in the middle of it finds it empty, and asks for the next
+            list(self.take_chunk)  # an iteration in the middle of the chunk finds it empty, and asks for the next
             self._plan.stop()
             self._receiver.stop()
 
     def leave(self) -> None:
-        """In a child forked from this process: what was not handed out yet is for its parent alone."""
+        """Drop the current chunk, in a child forked from this process: these datapoints belong to the parent alone."""
         list(self.take_chunk)
 
     def check_process(self) -> None:
-        """Before the lock is taken, which a thread of the parent may have held at the fork."""
+        """Raise in a forked child. Called before the lock is taken, because a thread of the parent may have held it."""
         if os.getpid() != self.pid:
             raise forked(self._plan.owner, self.pid)
 
-    # -- under the lock ------------------------------------------------------------------------------------------------
+    # -- Called with the lock held -------------------------------------------------------------------------------------
 
     def check(self, generation: object) -> None:
         owner = self._plan.owner
@@ -358,10 +361,10 @@ class Engine:
             raise superseded(owner)
 
     def _ready(self) -> list[Any] | None:
-        """What comes next, taken in hand; or raised."""
+        """Take the next result of the schedule as the current chunk, or raise it."""
         try:
             ready = self._plan.schedule.ready()
-        except KeyboardInterrupt as error:  # its books may be wrong
+        except KeyboardInterrupt as error:  # the schedule may be inconsistent
             self._fail(error)
         ready = self._verdict if ready is None else ready
         if isinstance(ready, BaseException):
@@ -370,7 +373,7 @@ class Engine:
         return ready
 
     def _step(self, now: float, silent: bool) -> bool:
-        """Hear one message, if one is there, and look at the workers, if it is time; whether there is news."""
+        """Process one message, if there is one, and check the workers, if it is time. Return True if there is news."""
         try:
             message = self._backlog.popleft() if self._backlog else self._receiver.take()
             if message is not None:
@@ -399,7 +402,7 @@ class Engine:
             self._verdict = self._plan.tolerance.heard(self._decoder.decode_report(message.body))
         elif message.kind is Kind.LEFT:
             death = self._death(worker, message.count)
-            death.__cause__ = self._decoder.decode_failure(message.body)  # tells where
+            death.__cause__ = self._decoder.decode_failure(message.body)  # shows where
             self._bury(worker, death)
 
     def _hear_datapoints(self, message: Message) -> int:
@@ -410,28 +413,29 @@ class Engine:
             position = self._worker_states.received[worker] + sum(type(dp) is not Mark for dp in broken.before)
             error = unreadable(self._plan.owner, worker, len(self._plan.specs), position, broken)
             datapoints = broken.before
-        # Credit is given as a chunk is begun: the worker goes on while the consumer takes it.
+        # Credit is granted as a chunk begins: the worker continues while the consumer takes the chunk.
         self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
         self._undone.append((worker, message.count))
         return self._plan.schedule.heard(worker, datapoints, error, message.nbytes)
 
     def hand_out_ended(self) -> None:
-        """The last chunk is used up: its worker may know that the consumer keeps what it still has of it.
+        """Report the last chunk as used up: its worker may know that the consumer keeps what it still has of it.
 
-        So does what has come and cannot be handed out yet: whoever waits for its turn may need the memory.
+        The same holds for datapoints that have come and cannot be handed out yet: a worker whose task has to come first
+        may need the memory.
         """
-        next(self.take_chunk, None)  # a list iterator that has ended lets go of its list, and so of the arrays in it
+        next(self.take_chunk, None)  # an exhausted list iterator releases its list, and so the arrays in it
         while self._undone:
             self._plan.credit.done(*self._undone.pop())
         self._plan.schedule.handed_out()
 
     def _sentinels(self) -> tuple[int, ...]:
-        """Descriptors of the workers whose end would be news."""
+        """Descriptors of the workers whose end is yet unknown."""
         self._watched = self._pool.sentinels(but=self._worker_states.over | self._untimely.keys())
         return self._watched
 
     def _look(self, now: float) -> None:
-        """Look at the workers; condemn one that died and has nothing more under way."""
+        """Check the workers, and declare one dead that ended without a last message and has no message under way."""
         self._looked = now
         self._watched = None
         for k in self._pool.ended():
@@ -440,18 +444,18 @@ class Engine:
             exitcode = self._pool.workers[k].exitcode()
             killed = exitcode is not None and exitcode < 0
             if now - self._untimely.setdefault(k, now) < (_SETTLE if killed else _SETTLE_EXITED):
-                self._looked = now - _LOOK + _SETTLE  # look again soon, also while others deliver
+                self._looked = now - _LOOK + _SETTLE  # check again soon, also while other workers deliver
             elif not self._is_under_way(k):
-                death = self._death(k, exitcode)  # before: it asks whether the worker had connected
+                death = self._death(k, exitcode)  # first: it depends on whether the worker had connected
                 self._worker_states.dead(k)
                 self._bury(k, death)
 
     def _num_unreported_ends(self) -> int:
-        """How many workers have ended and not said why, as far as was received: they died, or their last words come."""
+        """Number of workers that have ended without a last message so far: they died, or the message is under way."""
         return sum(map(self._worker_states.missed, self._pool.ended()))
 
     def _bury(self, worker: int, death: WorkerDied) -> None:
-        """A worker has ended, and all that it had sent was heard."""
+        """Replace a worker that has ended, after all its messages were received; otherwise record the error."""
         if self._restarts.made_good(worker, death, self._pool, self._receiver):
             self._untimely.pop(worker, None)
             self._undone = [(whose, count) for whose, count in self._undone if whose != worker]
@@ -461,10 +465,11 @@ class Engine:
             self._verdict = self._verdict or death
 
     def _in_hand(self, now: float) -> Iterator[Any]:
-        """The chunk, on its way to the consumer.
+        """Return the chunk, on its way to the consumer.
 
-        A slow one may take long over it: a death is not kept from it till the end of that. What others have sent is
-        given up then; what the dead worker has sent is handed out first, as always.
+        A slow consumer may take long over a chunk, so the workers are checked here too: a death is raised without
+        waiting for the end of the chunk. What other workers have sent is given up then; what the dead worker has sent
+        is handed out first, as always.
         """
         self._wait_timer.satisfied()
         if now - self._looked > _LOOK:
@@ -477,9 +482,9 @@ class Engine:
         return self.take_chunk
 
     def _is_under_way(self, worker: int) -> bool:
-        """Whether there is a message of `worker` that was not heard yet.
+        """Return True if a message of `worker` was not processed yet.
 
-        Takes all that has come. That is not much: nobody is given credit meanwhile.
+        Takes all messages that have come. These are few, because no credit is granted in the meantime.
         """
         while (message := self._receiver.take()) is not None or self._receiver.wait(0):
             if message is not None:
@@ -510,11 +515,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_all)
 
 
-# -- An engine whose passes begin and end: what is under way for one that was broken off is wanted no more -------------
+# -- Engines with passes -----------------------------------------------------------------------------------------------
 
 
 class Placed(Engine):
-    """An engine that knows for which place in the chain it was started."""
+    """An engine that knows its position in the chain of nodes."""
 
     def __init__(self, plan: Plan, stream: Stream) -> None:
         self.stream = stream
@@ -522,12 +527,12 @@ class Placed(Engine):
 
 
 class PassEngine(Placed):
-    """An engine of which each iteration is a pass of its own."""
+    """Engine in which every iteration is one complete pass; outstanding work of an abandoned pass is discarded."""
 
     def __init__(self, plan: Plan, stream: Stream) -> None:
         assert isinstance(plan.schedule, TaskSchedule)
-        self.schedule: Any = plan.schedule  # which kind, knows who made it
-        self._served: object = None  # the ticket of the iteration that is not over
+        self.schedule: Any = plan.schedule  # its class is known to the subclasses and owners
+        self._served: object = None  # the generation of the iteration that is not over
         super().__init__(plan, stream)
 
     @property
@@ -536,11 +541,11 @@ class PassEngine(Placed):
         return self._served is None
 
     def begin_pass(self, *what: Any, holes: bool = False) -> object:
-        """Take over, for the pass that the desk is told: the ticket for this iteration.
+        """Take over for a new pass. Return the generation of this iteration.
 
         Args:
-            what: Which pass, in the words of the desk.
-            holes: Whether `HOLE` is given for what was dropped.
+            what: Which pass; the arguments of the schedule's `begin_pass`.
+            holes: Whether `HOLE` is handed out in place of a dropped datapoint.
         """
         generation = self.take_over()
         with self.lock:
@@ -552,7 +557,7 @@ class PassEngine(Placed):
         return generation
 
     def abandon(self, generation: object) -> None:
-        """The iteration with this ticket is over, and what is under way for it is wanted no more."""
+        """End the iteration with this generation, and discard its outstanding work."""
         if os.getpid() != self.pid:
             return
         with self.lock:

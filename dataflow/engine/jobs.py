@@ -1,6 +1,7 @@
-"""What a worker does: a whole flow, for ever. Jobs that take tasks are in `tasking`.
+"""Jobs: what a worker runs. `Produce` runs a whole flow endlessly; the other jobs execute tasks from a task queue.
 
-What a worker does that takes tasks: to what is handed to it, to indexes, or for whole passes.
+A task is a chunk of datapoints (`Apply`, `ApplyAndBatch`), a range of indexes (`Address`), or one whole pass
+(`WholePasses`).
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from dataflow.workers.native_threads import limit_threads_again
 __all__ = ["Address", "Apply", "ApplyAndBatch", "Handed", "Job", "Produce", "WholePasses"]
 
 
-# -- What a worker does: a whole flow, for ever. Jobs that take tasks are in `tasking` ---------------------------------
+# -- Jobs without tasks ------------------------------------------------------------------------------------------------
 
 
 class Job(Protocol):
-    """The work of one worker."""
+    """The job of one worker."""
 
     def run(self, sender: BatchingSender, inbox: TaskReader | None = None) -> None:
-        """Work until there is nothing more to do, or until the outbox says stop; `inbox` is where tasks come from."""
+        """Run until the work is complete or the sender raises `Stopped`; `inbox` is where tasks come from."""
 
     def close(self) -> None:
-        """Close what the work had opened."""
+        """Close what the job has opened."""
 
 
 @dataclass
 class Produce:
-    """Pass after pass of a whole flow, for ever, from pass `first`."""
+    """Runs pass after pass of a whole flow, endlessly, from pass `first`."""
 
     df: DataFlow
     stream: Stream
@@ -54,31 +55,31 @@ class Produce:
     def run(self, sender: BatchingSender, inbox: TaskReader | None = None) -> None:
         state_of(self.df).worked_by = threading.current_thread()
         open_flow(self.df, self.stream)
-        limit_threads_again()  # of what the reset has imported
+        limit_threads_again()  # of libraries that the reset has imported
         p = self.first
-        # A pass with nothing in it would be followed by another: the flow has ended.
+        # An empty pass means that the flow has ended: every further pass would be empty too.
         while sender.put_all(self.df._df_run_pass(p, self.stream)):
             p += 1
         sender.ended()
 
     def close(self) -> None:
-        # A thread that was left behind and returns late must not close what its successor has opened. It may do the
+        # A thread that was left behind and returns late must not close what its successor has opened. It may have the
         # same job.
         if state_of(self.df).worked_by is threading.current_thread():
             close_flow(self.df)
 
 
-# -- What a worker does that takes tasks: to what is handed to it, to indexes, or for whole passes ---------------------
+# -- Jobs that execute tasks -------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Tasks:
-    """What all of these jobs share.
+    """Base class of the jobs that execute tasks.
 
     Attributes:
         node: The flow that gives the results.
-        stream: Where it stands.
-        note: What to add to an exception: whose worker raised it.
+        stream: Its position in the chain of nodes.
+        note: Added to an exception: names the runner and the worker that raised it.
     """
 
     node: DataFlow
@@ -86,7 +87,7 @@ class _Tasks:
     note: str
 
     def run(self, sender: BatchingSender, inbox: TaskReader | None = None) -> None:
-        """Do tasks until the consumer wants no more."""
+        """Execute tasks until the consumer wants no more."""
         assert inbox is not None, "tasks come from a tray"
         state_of(self.node).worked_by = threading.current_thread()
         open_flow(self.node, self.stream)
@@ -98,11 +99,11 @@ class _Tasks:
             pace = (time.perf_counter() - began) / self.count(task)
 
     def count(self, task: Task) -> int:
-        """How many datapoints the task asks for."""
+        """Number of datapoints that the task asks for."""
         raise NotImplementedError
 
     def results(self, task: Task, inbox: TaskReader) -> Iterator[Any]:
-        """These datapoints; `HOLE` for one that was dropped."""
+        """Results of the task, one per datapoint; `HOLE` for one that was dropped."""
         raise NotImplementedError
 
     def _do(self, task: Task, sender: BatchingSender, inbox: TaskReader, pace: float) -> None:
@@ -111,24 +112,24 @@ class _Tasks:
             sender.put_all(_told(self.results(task, inbox), self.note))
         except (Stopped, ConsumerGone):
             raise
-        except Exception as error:  # what it has made cannot be sent; all before that has left
+        except Exception as error:  # a result cannot be sent; all results before it have left
             _leave_out_the_number(error)
             sender.put_all([Failed(error, self.note, placed=False)])
 
     def close(self) -> None:
-        """Close what the work had opened."""
-        # A thread that was left behind and returns late must not close what its successor has opened. It may do the
+        """Close what the job has opened."""
+        # A thread that was left behind and returns late must not close what its successor has opened. It may have the
         # same job.
         if state_of(self.node).worked_by is threading.current_thread():
             close_flow(self.node)
 
 
 class Handed(DataFlow):
-    """The input of a map's node in a worker: the datapoints of the task in hand, whatever index is asked for."""
+    """The input of a map's node in a worker: yields the datapoints of the current task, whatever index is asked for."""
 
     def __init__(self, length: int | None) -> None:
         self.datapoints: Sequence[Any] = ()
-        self.length = length  # of a pass of what it stands for
+        self.length = length  # of a pass of the input that it replaces
 
     def __len__(self) -> int:
         return super().__len__() if self.length is None else self.length
@@ -144,9 +145,9 @@ class Handed(DataFlow):
 
 @dataclass
 class Apply(_Tasks):
-    """A node of one datapoint in, one out, over whatever is handed in.
+    """Applies a node with one datapoint in, one out, to the datapoints of each task.
 
-    The node is the one that would do the same without workers: so there is one definition of what is done.
+    It is the same node that would run without workers, so there is only one definition of what it does.
 
     Attributes:
         handed: The input of `node`.
@@ -164,10 +165,11 @@ class Apply(_Tasks):
 
 @dataclass
 class ApplyAndBatch(Apply):
-    """The same, with the results of a task as one batch: if none was dropped, and they can be told apart again.
+    """Applies a node, and sends the results of a task as one batch where possible.
 
-    Instead of its results come `BATCH`, the batch, and holes that make up the number. Where a datapoint was dropped
-    before, the consumer takes the batch to pieces to fill up another: so no type may get lost in it.
+    That is the case if none was dropped and the batch can be split again. The results are then replaced by `BATCH`, the
+    batch, and enough holes to keep their number. If a datapoint was dropped before, the consumer splits the batch to
+    fill up another, so the batch must not change any type.
     """
 
     batch_size: int
@@ -185,15 +187,15 @@ class ApplyAndBatch(Apply):
             yield from made
             return
         yield BATCH
-        yield stack(made)  # no variable: its memory may be passed on
+        yield stack(made)  # no variable: its memory may be handed over
         yield from repeat(HOLE, len(made) - 2)
 
 
 @dataclass
 class Address(_Tasks):
-    """Spans of indexes of a whole flow, each a number or the indexes themselves.
+    """Runs index ranges of a whole flow; a task is a number of indexes, or the indexes themselves.
 
-    Each is one call of `_df_at`, and nothing of it outlives the worker.
+    Each task is one call of `_df_at`, and none of its state outlives the worker.
     """
 
     def count(self, task: Task) -> int:
@@ -208,7 +210,7 @@ class Address(_Tasks):
 
 @dataclass
 class WholePasses(_Tasks):
-    """Passes of a flow that cannot be addressed, one at a time, each with `END` after it."""
+    """Runs passes of a flow without random access, one at a time, each followed by `END`."""
 
     def count(self, task: Task) -> int:
         return 1
@@ -217,28 +219,31 @@ class WholePasses(_Tasks):
         datapoints = self.node._df_run_pass(task.first, self.stream)
         while inbox.is_wanted():
             try:
-                yield next(datapoints)  # no variable: who receives it may reuse its memory
+                yield next(datapoints)  # no variable: the receiver may reuse its memory
             except StopIteration:
                 break
-        yield END  # which nobody hears if the pass is wanted no more
+        yield END  # ignored if the pass is no longer wanted
 
 
 def _told(results: Iterator[Any], note: str) -> Iterator[Any]:
-    """The results of a task, and what was raised instead of one."""
+    """The results of a task; an exception is yielded as `Failed`."""
     try:
-        yield from results  # no variable: who receives one may reuse its memory
-    except (Stopped, ConsumerGone):  # a report of a failed item may be what finds out
+        yield from results  # no variable: the receiver of a result may reuse its memory
+    except (Stopped, ConsumerGone):  # raised by the report of a failed item
         raise
-    except (SystemExit, GeneratorExit):  # the worker exits, and says so; or nobody wants the results
+    except (SystemExit, GeneratorExit):  # the worker exits and reports it; or the results are no longer wanted
         raise
-    except BaseException as error:  # asyncio.CancelledError, too: it comes in its place, after all before it
+    except BaseException as error:  # includes asyncio.CancelledError; it comes in its place, after all before it
         yield Failed(error, note, placed=True)
 
 
 def _leave_out_the_number(error: Exception) -> None:
-    """The outbox counts what it has put, and knows nothing of tasks; the consumer adds which datapoint it was."""
+    """Remove the datapoint's number from a note.
+
+    The batching sender counts datapoints, not tasks; the consumer adds the right index.
+    """
     notes = getattr(error, "__notes__", None)
-    if not notes:  # it is not about the encoding of a datapoint
+    if not notes:  # not about the encoding of a datapoint
         return
     text = re.sub(r"^datapoint \d+ of the pass", "what was made", notes[-1])
     notes[-1] = text.replace("MultiThreadRunner, which sends nothing", "threads, which send nothing")

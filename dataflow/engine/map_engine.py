@@ -1,9 +1,9 @@
-"""The loop of a map: read the source for a while, hand out what has come, and so on.
+"""Map engine: reads the source for a while, hands out the results that have come, and repeats.
 
 Guarantees:
 
-- The source is read in the consumer's own thread, and never under the engine's lock: whoever closes the flow meanwhile
-  does not wait for it.
+- The source is read in the consumer's own thread, and never under the engine's lock: another thread that closes the
+  flow does not wait for it.
 - It is read as far as `buffer_size` allows, but no longer than `_BURST` seconds at a time while results are there.
 - A datapoint is encoded before the source takes its next step.
 - An exception of the source is raised after everything that was read before it.
@@ -29,12 +29,12 @@ _MAX_AT_ONCE: Final = 256
 
 
 class MapEngine(PassEngine):
-    """An engine whose workers are given what the consumer reads."""
+    """An engine whose workers process what the consumer reads."""
 
-    _at_once = 1  # datapoints that may be read between two looks at anything else
+    _at_once = 1  # maximum number of datapoints read between two checks of results and time
 
     def go_on(self) -> object:
-        """Take over, and go on with what is under way: the ticket for this iteration."""
+        """Take over, and continue with the work under way. Return the generation of this iteration."""
         generation = self.take_over()
         with self.lock:
             self.check(generation)
@@ -42,11 +42,11 @@ class MapEngine(PassEngine):
         return generation
 
     def steps(self, generation: object, source: Iterator[Reading], timeout: float | None) -> Iterator[Iterator[Any]]:
-        """Chunks of results, until the source has ended and all are handed out.
+        """Yield chunks of results until the source has ended and all are handed out.
 
         Args:
             generation: Of this iteration.
-            source: Stepped before each time that something is read; it gives from what.
+            source: Iterator over `Reading` objects, stepped once before each read.
             timeout: As for `chunk`.
         """
         failure: Exception | None = None
@@ -60,7 +60,7 @@ class MapEngine(PassEngine):
                 except Exception as error:
                     if os.getpid() != self.pid:  # in a child that the source has forked
                         raise
-                    self._no_more(generation)  # who was superseded, or finds the flow closed, hears of that instead
+                    self._no_more(generation)  # raises instead if the iteration was superseded or the flow is closed
                     failure, reading = error, False
             chunk = self.chunk(generation, timeout, wait=not more)
             if chunk is None:
@@ -70,7 +70,7 @@ class MapEngine(PassEngine):
             raise failure
 
     def _read(self, generation: object, source: Iterator[Reading]) -> tuple[bool, bool]:
-        """Read for a while. Whether the source goes on, and whether more could be read at once."""
+        """Read for a while. Return whether the source continues, and whether more could be read at once."""
         dispatch, lock, check = self.schedule, self.lock, self.check
         with lock:
             check(generation)
@@ -95,12 +95,12 @@ class MapEngine(PassEngine):
             try:
                 other = reading.read(few, encode_plain, plain)
             except BaseException:
-                next(source, None)  # whoever keeps it for the next loop lets go of it
+                next(source, None)  # release what the source keeps for the next loop
                 raise
             finally:
                 if os.getpid() == self.pid:  # not in a child that the source has forked
                     with lock:
-                        # Where passes go on with one another, what was read is for whoever took over.
+                        # If passes continue one another, the datapoints belong to the iteration that took over.
                         check(self.generation if dispatch.continues else generation)
                         dispatch.give_encoded(plain)
                         if other is not NO_ROOM:

@@ -1,4 +1,4 @@
-"""How much memory a runner may use for datapoints that are under way."""
+"""Memory limit: how much memory a runner may use for datapoints that are under way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _share: ContextVar[int | None] = ContextVar("memory_share", default=None)
 
 
 def default_max_bytes() -> int:
-    """A quarter of the memory that this container may use, at most 1 GiB; in a worker, its share of its runner's."""
+    """A quarter of this container's memory, at most 1 GiB; in a worker, its share of its runner's limit."""
     share = _share.get()
     if share is not None:
         return share
@@ -25,14 +25,14 @@ def default_max_bytes() -> int:
         try:
             with open(path) as file:
                 limits.append(int(file.read()))
-        except (OSError, ValueError):  # no such group, or "max"
+        except (OSError, ValueError):  # the cgroup does not exist, or its limit is "max"
             continue
     return min(min(limits) // 4, _MAX)
 
 
 @contextmanager
 def memory_share(nbytes: int | None) -> Iterator[None]:
-    """Inside the block, in this thread, `default_max_bytes` is `nbytes`; None changes nothing."""
+    """Set `default_max_bytes` to `nbytes` inside the block, in this thread; None changes nothing."""
     token = _share.set(_share.get() if nbytes is None else nbytes)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Batches that workers have made, and single datapoints between them, into batches of one size."""
+"""Rebatching: combines batches made by workers, and single datapoints between them, into batches of one size."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _EVEN: Final = (int, float, bool, np.number, np.bool_)
 
 
 def stacks_evenly(datapoints: Sequence[Any]) -> bool:
-    """Whether a batch of these can be taken to pieces, and these batched again with others, without a difference.
+    """Return True if a batch of these can be split, and its datapoints batched again with others, without a difference.
 
-    That is so where each component is an array of one dtype and shape with at least one axis, or a number of one type.
+    That is the case if each component is an array of one dtype and shape with at least one axis, or a number of one
+    type.
     """
     if HOLE in map(_hole_or_none, datapoints) or not all(map(is_datapoint, datapoints)):
         return False
@@ -45,17 +46,17 @@ def stacks_evenly(datapoints: Sequence[Any]) -> bool:
 
 
 def _hole_or_none(value: Any) -> Any:
-    """`in` compares with ==, and arrays do not like that."""
+    """Avoid comparing arrays: `in` uses ==, which is elementwise for them."""
     return HOLE if value is HOLE else None
 
 
 def regrouped(results: Iterator[Any], batch_size: int, *, remainder: bool, use_list: bool) -> Iterator[Any]:
-    """Batches of `results`, in their order: those that a worker has made, as long as nothing was dropped before them.
+    """Yield batches of `results`, in order; batches made by workers pass unchanged until a datapoint was dropped.
 
     Args:
         results: Datapoints; and pairs of `BATCH` and a batch of `batch_size`.
         batch_size: Datapoints per batch.
-        remainder: Whether the last may be shorter.
+        remainder: Whether the last batch may be shorter.
         use_list: Whether components of batches are lists.
     """
     left: list[Any] = []  # fewer than a batch

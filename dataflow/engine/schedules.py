@@ -1,24 +1,22 @@
-"""The consumer's books of a map: what was read, and what of it was given to the workers.
+"""Schedules: which tasks the workers were given, what has come back, and what is handed out next.
 
-Guarantees, besides those of `TaskSchedule`:
+A schedule sits between the engine, which receives datapoints, and the consumer's loop. `MixedSchedule` (of a runner)
+hands datapoints out as they arrive. A `TaskSchedule` has issued a task for each datapoint, and knows which are
+outstanding: `IndexRanges` and `OnePass` are those of a strict runner, `MapTasks` that of a map.
 
-- At most `buffer_size` datapoints are read and not yet handed out, those that wait for a slower one included.
-- What the tray has no room for is tried again when results have come; it has room for whatever is alone in it.
-
-What comes of the datapoints that workers send, between the engine, which hears them, and the consumer's loop.
-
-A runner hands them out as they come; a map has asked for each of them, and knows which are still owed.
-
-Tasks that workers were asked for: which are not done, what came of those that are, and what is handed out next.
-
-Guarantees:
+Guarantees of `TaskSchedule`:
 
 - Every datapoint that was asked for is handed out once, unless it was dropped: a result for a task that is done, or
-  that belongs to a pass broken off, is ignored.
-- With `ordered`, in the order in which they were asked for; an exception comes in its place, after all before it.
-- Nothing here waits.
+  that belongs to an abandoned pass, is ignored.
+- With `ordered`, datapoints are handed out in the order in which they were asked for; an exception comes in its place,
+  after all datapoints before it.
+- No method blocks.
 
-The consumer's books of a strict runner: which indexes its workers were asked for, or which pass.
+Guarantees of `MapTasks`, in addition:
+
+- At most `buffer_size` datapoints are read and not yet handed out, including those that wait for a slower one.
+- A task for which the task queue has no room is tried again when results have come; the queue has room for any task
+  that is alone in it.
 """
 
 from __future__ import annotations
@@ -40,51 +38,57 @@ from dataflow.engine.task_headers import END, Failed, Mark
 __all__ = ["IndexRanges", "MapTasks", "MixedSchedule", "OnePass", "Schedule", "TaskSchedule"]
 
 
-# -- What comes of the datapoints that workers send, between the engine, which hears them, and the … -------------------
+# -- Interface, and the schedule of a runner ---------------------------------------------------------------------------
 
 
 class Schedule(Protocol):
-    """The engine's books of datapoints. All is called under the engine's lock."""
+    """The engine's record of datapoints. All methods are called under the engine's lock."""
 
     def open(self) -> None:
-        """The workers were started."""
+        """Begin, after the workers were started."""
 
     def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
-        """Datapoints of `nbytes` have come; after them, `error` instead of one that could not be read. How many."""
+        """Add received datapoints of `nbytes`, followed by `error` if one could not be decoded. Return their number."""
 
     def ready(self) -> list[Any] | BaseException | None:
-        """What comes next, if it is there: datapoints, or what is to be raised. Asked when all before is handed out."""
+        """Return the next datapoints, or an exception to raise; None if neither is there yet.
+
+        Called when everything returned before is handed out.
+        """
 
     def handed_out(self) -> None:
-        """What `ready` gave last has been handed out."""
+        """Record that the last result of `ready` has been handed out."""
 
     def lost(self, worker: int, error: BaseException) -> bool:
-        """A worker has ended, and nobody takes its place. True if `ready` will give `error` in its turn."""
+        """Record that a worker has ended without a replacement.
+
+        Returns True if `ready` will return `error` in its turn.
+        """
 
     def replaced(self, worker: int) -> None:
-        """A worker has ended, and another takes its place under the same number."""
+        """Record that a worker has ended, and another replaces it under the same index."""
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing more can come, and all is well."""
+        """Whether the work is complete: no more datapoints will come."""
 
     def stop(self) -> None:
-        """Tell workers that wait for something of ours to end."""
+        """Request workers that wait for tasks to end."""
 
     def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release everything. Idempotent."""
 
 
 class MixedSchedule:
-    """Of a runner: datapoints are handed out in the order in which they come."""
+    """Schedule of a runner: datapoints are handed out in the order in which they arrive."""
 
-    exhausted = False  # a runner's workers say so themselves
+    exhausted = False  # the workers of a runner report their end themselves
 
     def __init__(self) -> None:
         self._ready: deque[list[Any] | BaseException] = deque()
 
     def open(self) -> None:
-        """Nothing goes to the workers."""
+        """No-op: these workers get no tasks."""
 
     def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         if datapoints:
@@ -97,25 +101,25 @@ class MixedSchedule:
         return self._ready.popleft() if self._ready else None
 
     def handed_out(self) -> None:
-        """Nobody counts them."""
+        """No-op."""
 
     def lost(self, worker: int, error: BaseException) -> bool:
         return False
 
     def replaced(self, worker: int) -> None:
-        """What it had sent is handed out; the other makes its own."""
+        """No-op: datapoints of the old worker are handed out, and the new one makes its own."""
 
     def stop(self) -> None:
-        """Nobody waits for us."""
+        """No-op: no worker waits for tasks."""
 
     def close(self) -> None:
         self._ready.clear()
 
 
-# -- Tasks that workers were asked for: which are not done, what came of those that are, and what is handed … ----------
+# -- Base class of the schedules with tasks ----------------------------------------------------------------------------
 
 
-_FADING: Final = 0.9  # how much of the size of datapoints still counts at the next message
+_FADING: Final = 0.9  # weight of the previous size of datapoints at the next message
 
 
 @dataclass(slots=True)
@@ -129,24 +133,24 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Done:
-    """What came of a task."""
+    """The results of a task."""
 
-    results: list[Any] | None  # None: handed out, and the error is left
+    results: list[Any] | None  # None: handed out, and only the error is left
     error: BaseException | None
     count: int  # datapoints that were asked for
 
 
 class TaskSchedule:
-    """The desk of whatever gives tasks to its workers. What the tasks are is left to those that derive from it.
+    """Base class of the schedules with tasks: tracks issued tasks and their results. Subclasses define the tasks.
 
     Args:
-        task_queue: From which the workers take.
-        num_workers: How many they are.
-        max_per_task: How many datapoints a task may have.
+        task_queue: From which the workers take tasks.
+        num_workers: Number of workers.
+        max_per_task: Maximum number of datapoints in a task.
         ordered: Whether results are handed out in the order in which they were asked for.
     """
 
-    short_task = 5e-3  # seconds; tasks that are done faster may be longer: their way there and back would count
+    short_task = 5e-3  # seconds; tasks that are done faster may be longer, because the round trip would dominate
     long_task = 20e-3
     max_bytes_per_task = 6 << 20  # of results: the fewer are in use at a time, the more of them stay in the caches
 
@@ -156,24 +160,24 @@ class TaskSchedule:
         self.min_per_task = 1
         self.index = 0  # of the first datapoint that is not in a task
         self.under_way = 0  # datapoints asked for, or about to be, and not handed out
-        self.keeps_holes = False  # whether they are handed out
+        self.keeps_holes = False  # whether `HOLE` is handed out for dropped datapoints
         self._ordered = ordered
-        self.bytes_each = 0.0  # of results, at present
+        self.bytes_each = 0.0  # bytes per result, at present
         self._num_alive = num_workers
-        self._enough = 2 * num_workers  # tasks that keep all of them busy
+        self._enough = 2 * num_workers  # tasks that keep all workers busy
         self._max_per_task = max_per_task
         self.asked: dict[int, _Asked] = {}  # by number, in the order of the numbers
-        self._done: dict[int, _Done] = {}  # by number, in the order in which they were done
+        self._done: dict[int, _Done] = {}  # by number, in the order of completion
         self._next = 0  # number of the next task
         self._due = 0  # number of the task that is handed out next, if ordered
-        self._in_hand = 0  # of what is under way: what `ready` gave last
-        self.current: dict[int, int] = {}  # by worker: of which task it has sent results
+        self._in_hand = 0  # the part of `under_way` that `ready` returned last
+        self.current: dict[int, int] = {}  # by worker: number of the task whose results it is sending
         self._partial: dict[int, list[Any]] = {}  # by worker: these results
 
-    # -- what is asked for ---------------------------------------------------------------------------------------------
+    # -- Issuing tasks -------------------------------------------------------------------------------------------------
 
     def begin(self, index: int = 0) -> None:
-        """A pass begins, with this index: what is under way belongs to one that was broken off."""
+        """Begin a pass at this index; tasks under way belong to an abandoned pass and are discarded."""
         for asked in self.asked.values():
             asked.slot.discard()
         self.task_queue.drop()
@@ -183,7 +187,7 @@ class TaskSchedule:
         self.index = index
 
     def ask(self, encoded: Sequence[Any], count: int) -> bool:
-        """Put the next task into the tray: `count` datapoints. False where there is no room for it at present."""
+        """Put a task of `count` datapoints into the task queue. Return False if there is no room at present."""
         slot = self.task_queue.put(self._next, self.index, encoded, alone=not self.asked)
         if slot is None:
             return False
@@ -194,31 +198,31 @@ class TaskSchedule:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is left to be done."""
+        """Whether no task is outstanding."""
         return not self.asked
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are tasks for everybody."""
+        """Whether there are enough tasks for all workers."""
         return len(self.asked) >= self._enough
 
     def refill(self) -> None:
-        """Ask for more, as far as there is room."""
+        """Issue more tasks, as far as there is room."""
         raise NotImplementedError
 
     @property
     def read_all(self) -> bool:
-        """Whether all of the pass was asked for."""
+        """Whether the whole pass was asked for."""
         raise NotImplementedError
 
-    # -- what has come back --------------------------------------------------------------------------------------------
+    # -- Receiving results ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         self.task_queue.open()
 
     def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         mark = datapoints.pop(0) if datapoints and type(datapoints[0]) is Mark else None
-        if datapoints:  # one large datapoint among small ones is not forgotten at once
+        if datapoints:  # the size of one large datapoint among small ones fades slowly
             self.bytes_each = max(nbytes / len(datapoints), _FADING * self.bytes_each)
         if mark is not None:
             self.current[worker], self._partial[worker] = mark.number, []
@@ -226,7 +230,7 @@ class TaskSchedule:
         number = self.current.get(worker, -1)
         asked = self.asked.get(number)
         if asked is None:
-            return len(datapoints)  # done before, or of a pass broken off
+            return len(datapoints)  # done before, or of an abandoned pass
         partial = self._partial[worker]
         partial += datapoints
         placed = False
@@ -281,26 +285,28 @@ class TaskSchedule:
         elif took > self.long_task:
             self.per_task = max(self.min_per_task, min(int(self.long_task / pace), self.per_task))
 
-    # -- workers that end ----------------------------------------------------------------------------------------------
+    # -- Workers that end ----------------------------------------------------------------------------------------------
 
     def lost(self, worker: int, error: BaseException) -> bool:
         self._num_alive -= 1
         taken = [number for number, asked in self.asked.items() if asked.slot.taken_by == worker]
         if not taken:
             return False
-        # It took them in their order, and died of the last. What it had sent of the others may not have left it: they
-        # are done again, if anybody is left to do them.
+        # The worker took its tasks in order, and died in the last one. Its results of the others may not have been
+        # sent: these tasks are repeated, if a worker is left to do them.
         number = taken[-1 if self._num_alive else 0]
         partial = self._partial.pop(worker, []) if self.current.get(worker) == number else []
         self._finish(number, partial, error)
         self.replaced(worker)
-        # If it is ordered, and nobody is left to do what comes before, it would be waited for in vain.
+        # If the schedule is ordered and no worker is left for the tasks before this one, they would be waited for in
+        # vain.
         return not self._ordered or self._num_alive > 0 or all(k in self._done for k in range(self._due, number))
 
     def replaced(self, worker: int) -> None:
         self.current.pop(worker, None)
         self._partial.pop(worker, None)
-        # What nobody has taken, too: the token may have gone with the worker. Whoever finds two drops one.
+        # Tasks that are not taken are put back too: their token may have gone with the worker. A worker that reads a
+        # second token drops it.
         for asked in self.asked.values():
             if asked.slot.taken_by in {worker, None}:
                 asked.slot.put_back()
@@ -313,21 +319,21 @@ class TaskSchedule:
         self.task_queue.close()
 
 
-# -- The consumer's books of a strict runner: which indexes its workers were asked for, or which pass ------------------
+# -- Schedules of a strict runner --------------------------------------------------------------------------------------
 
 
-_MIN_AHEAD: Final = 50  # datapoints for each worker, where nobody says how many
-_TASKS_AHEAD: Final = 3  # or so many tasks, if that is more
+_MIN_AHEAD: Final = 50  # default number of datapoints ahead, per worker
+_TASKS_AHEAD: Final = 3  # or this many tasks, if that is more
 
 
 class IndexRanges(TaskSchedule):
-    """The desk of a strict runner over a flow that can be addressed: a task is a span of indexes.
+    """Schedule of a strict runner over a flow with random access: a task is a range of indexes.
 
     Args:
-        task_queue: From which the workers take.
-        num_workers: How many they are.
-        ahead: How many datapoints may be under way for each; None for as many as keep it busy.
-        grain: Of how many indexes a span should be a multiple.
+        task_queue: From which the workers take tasks.
+        num_workers: Number of workers.
+        ahead: How many datapoints may be under way for each worker; None for as many as keep it busy.
+        grain: The number of indexes in a task should be a multiple of this.
         ordered: Whether datapoints are handed out in the order of their indexes.
     """
 
@@ -342,16 +348,16 @@ class IndexRanges(TaskSchedule):
         self._ahead = ahead
         self._grain = grain
         self._stop = 0  # the index after the last of the pass
-        self._picked: NDArray[np.int64] | None = None  # the indexes themselves, where they do not follow one another
+        self._picked: NDArray[np.int64] | None = None  # the indexes themselves, if they are not consecutive
 
     def begin_pass(self, first: int, count: int | None, picked: NDArray[np.int64] | None = None) -> None:
-        """A pass begins: `count` indexes from `first`, or endlessly many; of those `picked`, if they are given."""
+        """Begin a pass: `count` indexes from `first`, or endlessly many; positions in `picked`, if given."""
         self.begin(first)
         self._picked = picked
         self._stop = sys.maxsize if count is None else first + count
 
     def begin(self, index: int = 0) -> None:
-        self._stop = 0  # nothing is wanted
+        self._stop = 0  # no tasks until `begin_pass` sets the end
         super().begin(index)
 
     def refill(self) -> None:
@@ -360,7 +366,7 @@ class IndexRanges(TaskSchedule):
         while not self.read_all:
             room = ahead * self._num_workers - self.under_way
             wanted = min(self._whole(self.per_task), self._stop - self.index)
-            # A short span, for want of room, is asked for only if somebody may have nothing to do.
+            # A range that is short for want of room is issued only if a worker may be idle.
             if room < 1 or (room < wanted and self.has_enough):
                 return
             count = min(wanted, room)
@@ -376,7 +382,7 @@ class IndexRanges(TaskSchedule):
         return self._ahead or max(_MIN_AHEAD, _TASKS_AHEAD * self.per_task)
 
     def _whole(self, count: int) -> int:
-        """`count`, or a little more, so that the next span begins with a whole grain."""
+        """Round `count` up so that the next range begins at a multiple of the grain."""
         return count + -(self.index + count) % self._grain
 
     @property
@@ -385,22 +391,22 @@ class IndexRanges(TaskSchedule):
 
 
 class OnePass(TaskSchedule):
-    """The desk of a strict runner over a flow that cannot be addressed: its one worker makes whole passes.
+    """Schedule of a strict runner over a flow without random access: its one worker makes whole passes.
 
-    Datapoints are handed out as they come. If the worker dies, its successor makes the pass anew, and what was handed
-    out of it is left out.
+    Datapoints are handed out as they arrive. If the worker dies, its successor repeats the pass, and the datapoints
+    that were already received are skipped.
     """
 
     read_all = True
 
     def __init__(self, task_queue: TaskQueue) -> None:
         super().__init__(task_queue, 1, 1, ordered=True)
-        self._come = 0  # datapoints of this pass
-        self._to_skip = 0  # those that a successor makes again
-        self._parts: list[Any] = []  # lists of datapoints, and what is to be raised
+        self._come = 0  # datapoints received of this pass
+        self._to_skip = 0  # datapoints that a successor makes again
+        self._parts: list[Any] = []  # lists of datapoints, and exceptions to raise
 
     def begin_pass(self, p: int) -> None:
-        """Pass `p` begins."""
+        """Begin pass `p`."""
         self.begin(p)
         asked = self.ask([self.task_queue.encode(1, alone=True)], 1)
         assert asked, "an empty tray has room"
@@ -454,22 +460,22 @@ class OnePass(TaskSchedule):
         super().replaced(worker)
 
 
-# -- The consumer's books of a map: what was read, and what of it was given to the workers -----------------------------
+# -- Schedule of a map -------------------------------------------------------------------------------------------------
 
 
 _NOTHING: Final = object()
 
 
 class MapTasks(TaskSchedule):
-    """The desk of a map.
+    """Schedule of a map: which datapoints were read, and which of them were given to the workers.
 
     Args:
-        task_queue: From which the workers take.
-        num_workers: How many they are.
+        task_queue: From which the workers take tasks.
+        num_workers: Number of workers.
         buffer_size: How many datapoints may be under way.
         ordered: Whether results are handed out in the order in which their datapoints were read.
-        continues: Whether one pass goes on with what the last one has left.
-        per_task: How many datapoints every task has, but for the last of a pass; None for what pays.
+        continues: Whether a pass continues with what the last one has left.
+        per_task: Number of datapoints in every task except the last of a pass; None to adapt it to the workers' speed.
     """
 
     def __init__(
@@ -488,20 +494,20 @@ class MapTasks(TaskSchedule):
             self.per_task = self.min_per_task = per_task
         self.continues = continues
         self._buffer_size = buffer_size
-        self._held: Any = _NOTHING  # read, and not encoded, as there was no room
+        self._held: Any = _NOTHING  # read, but not encoded for want of room
         self._collected: list[Any] = []  # encoded, for the next task
-        self._ended = False  # the source has no more
+        self._ended = False  # the source is exhausted
 
     def begin(self, index: int = 0) -> None:
         self._held, self._collected, self._ended = _NOTHING, [], False
         super().begin(index)
 
     def begin_pass(self, index: int) -> None:
-        """A pass begins, of which the first datapoint has this index."""
+        """Begin a pass whose first datapoint has this index."""
         self.begin(index)
 
     def resume(self) -> None:
-        """A pass begins, and goes on with what is under way."""
+        """Begin a pass that continues with the work under way."""
         self._ended = False
 
     def has_room(self) -> bool:
@@ -509,38 +515,38 @@ class MapTasks(TaskSchedule):
         return self.under_way < self._buffer_size and self._held is _NOTHING
 
     def room_in_task(self) -> int:
-        """How many datapoints may be read before a task is given."""
+        """How many datapoints may be read before a task is issued."""
         return max(1, min(self._buffer_size - self.under_way, self.per_task - len(self._collected)))
 
     def plain_encoder(self) -> Any:
-        """What encodes many datapoints at once, while they come as the last one was; else None."""
+        """Return a function that encodes many datapoints at once, while they resemble the last one; None otherwise."""
         return self.task_queue.plain_encoder()
 
     def give_encoded(self, items: list[Any]) -> None:
-        """These were read and encoded so."""
+        """Add datapoints that were read and encoded by `plain_encoder`."""
         self.under_way += len(items)
         self._collected += items
         if len(self._collected) >= self.per_task:
             self.send()
 
     def give(self, dp: Any) -> None:
-        """A datapoint was read."""
+        """Add a datapoint that was read."""
         self.under_way += 1
         self._held = dp
         self._encode()
 
     def pause(self) -> None:
-        """Nothing more is read for now: what is collected does not wait for more, if the workers want it."""
+        """Pause reading: issue the collected datapoints as a task, if the workers are short of tasks."""
         if not self.has_enough and not self._is_fixed:
             self.send()
 
     def send(self) -> None:
-        """Give the workers what is collected, if there is room for it."""
+        """Issue the collected datapoints as a task, if there is room."""
         if self._collected and self.ask(self._collected, len(self._collected)):
             self._collected = []
 
     def end(self) -> None:
-        """The source has no more."""
+        """Record that the source is exhausted."""
         self._ended = True
 
     def _encode(self) -> None:
@@ -549,7 +555,7 @@ class MapTasks(TaskSchedule):
             if item is NO_ROOM:
                 self.send()
                 if self._collected or not self.is_idle:
-                    return  # whose memory will be free
+                    return  # their memory will be freed
                 item = self.task_queue.encode(self._held, alone=True)
         except Exception as error:
             self._held = _NOTHING

@@ -1,12 +1,12 @@
-"""What a map reads: one pass of its input, or one after the other, many datapoints at a time.
+"""Source reader of a map: reads one pass of its input, or consecutive passes, many datapoints at a time.
 
-To take a lock costs as much as a step of a user's node: so it is done once for many steps.
+Taking a lock costs as much as a step of a user's node, so it is taken once for many steps.
 
 Guarantees:
 
 - A datapoint is encoded before the input takes its next step.
-- Of several threads, one reads at a time.
-- No pass is begun before something of it is asked for. After an empty one, or an exception, there are no more.
+- Only one thread reads at a time.
+- A pass begins only when its first datapoint is asked for. An empty pass or an exception ends the reading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
 
 
 def as_one_pass(datapoints: Iterator[Any]) -> Iterator[Iterator[Any]]:
-    """What has been begun already, alone."""
+    """A pass that has already begun, alone."""
     return iter([datapoints])
 
 
@@ -42,15 +42,15 @@ def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]
 class Reading:
     """Passes that are being read.
 
-    It is an iterator that gives itself for as long as there may be something left: so whoever guards the steps of
-    iterators guards this.
+    It is an iterator that returns itself as long as datapoints may be left, so wrappers that guard the steps of
+    iterators guard reading too.
     """
 
     def __init__(self, passes: Iterator[Iterator[Any]]) -> None:
         self._passes = passes
         self._lock = threading.Lock()
         self._current: Iterator[Any] | None = None  # None between two passes
-        self._is_empty = True  # nothing of the current pass was read so far
+        self._is_empty = True  # no datapoint of the current pass was read so far
         self._is_over = False
 
     def __iter__(self) -> Reading:
@@ -62,10 +62,10 @@ class Reading:
         return self
 
     def read(self, few: int, encode_plain: PlainEncoder | None, plain: list[Any]) -> Any:
-        """Read up to `few` datapoints, and append them to `plain` as `encode_plain` gives them.
+        """Read up to `few` datapoints, and append them to `plain`, encoded by `encode_plain`.
 
         Returns:
-            A datapoint that `encode_plain` leaves to others, as every one is where there is none; else `NO_ROOM`.
+            A datapoint that `encode_plain` does not encode, or any datapoint if it is None; otherwise `NO_ROOM`.
         """
         with self._lock:
             try:

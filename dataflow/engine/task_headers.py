@@ -1,4 +1,4 @@
-"""What stands between the results of a worker: which task they belong to, and what went wrong."""
+"""Task headers: control records that a worker sends along with the results of its tasks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["BATCH", "END", "Failed", "Mark"]
 
 
 class Mark(NamedTuple):
-    """Sent before the results of a task: one datapoint, or `HOLE`, for each of its datapoints, or a `Failed`."""
+    """Task header, sent before the results: one datapoint, or `HOLE`, per datapoint of the task, or a `Failed`."""
 
     number: int  # of the task
-    pace: float  # seconds that one datapoint of this worker's last task took; 0 before the first
+    pace: float  # seconds per datapoint of this worker's last task; 0 before the first
 
 
 class _PassEnd:
-    """Sent after a pass of which nobody knew how long it would be."""
+    """End marker, sent after a pass of unknown length."""
 
     def __reduce__(self) -> str:
         return "END"
@@ -27,7 +27,7 @@ END: Final = _PassEnd()
 
 
 class _Batch:
-    """Sent before a batch, to tell it from a single result."""
+    """Marker sent before a batch, to distinguish it from a single result."""
 
     def __reduce__(self) -> str:
         return "BATCH"
@@ -37,22 +37,22 @@ BATCH: Final = _Batch()
 
 
 class Failed:
-    """Sent instead of a result: what was raised when it was made. The rest of its task is not done."""
+    """Sent instead of a result: the exception raised when it was made. The rest of its task is not done."""
 
     def __init__(self, error: BaseException, note: str, *, placed: bool) -> None:
         self.error = error
-        self.placed = placed  # it says for which datapoint
+        self.placed = placed  # whether the error already names its datapoint
         self._note = note
         self._packed = b""
 
     def unpacked(self) -> BaseException:
-        """The exception, to be raised."""
+        """Return the exception, to be raised."""
         if not self._packed:
-            self.error.add_note(self._note)  # between threads
+            self.error.add_note(self._note)  # passed between threads, without pickling
         return self.error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not self._packed:  # it may be pickled twice, and is noted once
+        if not self._packed:  # it may be pickled twice, but the note is added once
             self._packed = pack_failure(self.error, note=self._note)
         return _arrived, (self._packed, self.placed)
 

@@ -1,4 +1,4 @@
-"""What a consumer reads when workers have died, failed or are late, or serve it no more: why, and what to do."""
+"""Error messages about workers that died, failed, are late or are closed: what happened, why, and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["died", "failed_before", "forked", "late", "superseded", "unreadable"
 def died(
     owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
 ) -> WorkerDied:
-    """The error for a worker that ended without an exception.
+    """Make the error for a worker that ended without an exception.
 
     Args:
         owner: Name of the runner's class.
@@ -22,7 +22,7 @@ def died(
         num_workers: How many there were.
         pid: Its process id; None for a thread.
         exitcode: Its exit code, negative for a signal.
-        received: Datapoints that came from it; None if it never came so far as to connect.
+        received: Datapoints received from it; None if it ended before it connected.
     """
     who = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
     happened, cure = explanation(exitcode, heard=received is not None)
@@ -33,7 +33,7 @@ def died(
 
 
 def unreadable(owner: str, worker: int, num_workers: int, position: int, broken: BaseException) -> BaseException:
-    """The error for a datapoint that came and cannot be read: what was raised, with a note."""
+    """Make the error for a datapoint that arrived and cannot be decoded: the exception raised, with a note."""
     error = broken.__cause__ or broken
     error.add_note(
         f"datapoint {position} of worker {worker} of {num_workers} of {owner} was sent, but cannot be unpickled in the "
@@ -43,7 +43,7 @@ def unreadable(owner: str, worker: int, num_workers: int, position: int, broken:
 
 
 def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutError:
-    """The error when no datapoint has come for `timeout` seconds; `states` tells what each worker is doing."""
+    """Make the error for `timeout` seconds without a datapoint; `states` describes what each worker is doing."""
     workers = "; ".join(f"worker {k}: {state}" for k, state in enumerate(states))
     return TimeoutError(
         f"no datapoint from {owner} for {timeout:g} seconds ({workers}). The flow stays usable: iterate it again, "
@@ -52,13 +52,13 @@ def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutErr
 
 
 def failed_before(owner: str, failure: BaseException) -> DataFlowTerminated:
-    """The error for who goes on with a flow that has failed with `failure`."""
+    """Make the error for using a flow that has already failed with `failure`."""
     before = traceback.format_exception_only(failure)[0].strip()
     return DataFlowTerminated(f"{owner} has failed before, with {before}. Call reset_state() to start afresh")
 
 
 def forked(owner: str, pid: int) -> DataFlowTerminated:
-    """The error for a forked process that goes on with an iteration of its parent `pid`."""
+    """Make the error for a forked process that continues an iteration of its parent `pid`."""
     return DataFlowTerminated(
         f"this iteration of {owner} belongs to process {pid}, of which this process was forked; iterate the flow "
         "again, which starts workers of its own"
@@ -66,7 +66,7 @@ def forked(owner: str, pid: int) -> DataFlowTerminated:
 
 
 def superseded(owner: str) -> NotReentrant:
-    """The error for the earlier of two iterations at once."""
+    """Make the error for the earlier of two concurrent iterations."""
     return NotReentrant(
         f"a later iteration of {owner} took over; it can serve one at a time, because it has one crew of workers. Make "
         "one node for each loop"

@@ -1,6 +1,6 @@
-"""What runs in a worker, from its first step to its last: where a job meets its channel.
+"""Worker main: the worker spec, and what a worker runs from start to exit.
 
-A flow on its way to a worker process.
+`FlowPayload` carries a job and its flow to a worker process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dataflow.workers.place import WorkerInfo
 __all__ = ["Prepared", "initialise", "prepared", "FlowPayload", "WorkerSpec"]
 
 
-# -- A flow on its way to a worker process -----------------------------------------------------------------------------
+# -- Payload: a flow on its way to a worker process --------------------------------------------------------------------
 
 
 class FlowPayload(AnyPayload):
-    """A job with a flow in it, or anything else that holds flows; a complaint names the node that cannot be sent."""
+    """Payload of a job with flows in it; its error message names the node that cannot be sent."""
 
     otherwise: ClassVar[str] = ', or start workers by fork (context=multiprocessing.get_context("fork"))'
 
@@ -71,7 +71,7 @@ def _nodes(value: Any) -> Iterator[DataFlow]:
         flows.extend(node._df_inputs)
 
 
-# -- What runs in a worker, from its first step to its last: where a job meets its channel -----------------------------
+# -- Worker spec -------------------------------------------------------------------------------------------------------
 
 
 _FLUSH_SECONDS: Final = 30.0
@@ -79,23 +79,25 @@ _FLUSH_SECONDS: Final = 30.0
 
 @dataclass
 class WorkerSpec:
-    """All that one worker needs, as a description. Calling it is the worker's life.
+    """Worker spec: a description of everything that one worker needs. Calling it runs the worker until it exits.
 
     Attributes:
         worker: Index of the worker.
-        payload: The job, as something with ``load()``.
+        payload: The job, as an object with ``load()``.
         port: Its end of the channel.
         encoder: Its end of the codec.
-        credit: Counters that bound how far it runs ahead.
+        credit: Credit counters, which limit how far it runs ahead.
         window: How far that is.
         place: Which worker of how many, at every level.
-        seed: Words from which the worker process seeds what is not ours to seed: `random` and `numpy.random`.
-        reseed: Whether flows that the user's code makes in the worker are seeded too: the user has called `seed`.
-        memory: Bytes that runners inside this worker may use, each; None where the worker has no limit of its own.
-        note: What to add to an exception: whose worker raised it.
-        task_queue: Its end of the tray from which it takes tasks; None where it needs none.
-        budget: How many failures of single items are borne above, for nodes that have no budget of their own.
-        threads: How many threads native libraries get in its process; None leaves them alone.
+        seed: Words from which the worker process seeds the generators outside this library: `random` and
+            `numpy.random`.
+        reseed: Whether flows that the user's code makes in the worker are seeded too, because the user has called
+            `seed`.
+        memory: Bytes that each runner inside this worker may use; None if the worker has no limit of its own.
+        note: Added to an exception: names the runner and the worker that raised it.
+        task_queue: Its end of the task queue; None if its job takes no tasks.
+        budget: How many failures of single items the runner tolerates, for nodes without a budget of their own.
+        threads: How many threads native libraries get in its process; None leaves them unchanged.
     """
 
     worker: int
@@ -155,31 +157,31 @@ class WorkerSpec:
 
 @dataclass
 class Prepared:
-    """A job, in a worker that the user's own function prepares first."""
+    """A job that calls the user's `worker_init` first."""
 
     job: Any
     worker_init: Callable[[], object]
 
     def run(self, *ends: Any) -> None:
-        """Prepare the worker, and do the job."""
+        """Call `worker_init`, then run the job."""
         initialise(self.worker_init)
         self.job.run(*ends)
 
     def close(self) -> None:
-        """Close what the job had opened."""
+        """Close what the job has opened."""
         self.job.close()
 
 
 def prepared(job: Any, worker_init: Callable[[], object] | None) -> Any:
-    """`job`, with `worker_init` called before it: both in one payload, so that what they share stays shared."""
+    """Return `job` with `worker_init` called before it: both in one payload, so that what they share stays shared."""
     return job if worker_init is None else Prepared(job, worker_init)
 
 
 def initialise(worker_init: Callable[[], object]) -> None:
-    """Call what prepares a worker. An exception gets a note that says whose it is."""
+    """Call `worker_init`. An exception gets a note that names the function."""
     try:
         worker_init()
     except Exception as error:
         error.add_note(f"raised by worker_init: {getattr(worker_init, '__qualname__', None) or repr(worker_init)}")
         raise
-    limit_threads_again()  # of what it has imported
+    limit_threads_again()  # of libraries that it has imported

@@ -1,4 +1,4 @@
-"""Who owes what: the state of every worker, as far as its messages tell. Pure: no process, socket or clock."""
+"""Worker states: the state of every worker, derived from its messages. Pure: no process, socket or clock."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["WorkerStates", "WorkerState"]
 
 
 class WorkerState(enum.Enum):
-    """What a worker's messages have told so far."""
+    """The state of one worker."""
 
     STARTED = "has not connected yet"
     CONNECTED = "works"
     ENDED = "has nothing more to send"  # a pass of its flow was empty
     FAILED = "raised an exception"
     LEFT = "called sys.exit"
-    DEAD = "has died"  # which it did not say itself
+    DEAD = "has died"  # without a last message
 
 
 _AFTER = {
@@ -35,7 +35,7 @@ _OVER = (*_LAST_WORDS, WorkerState.DEAD)
 
 @dataclass
 class WorkerStates:
-    """The books of one run.
+    """The worker states of one run.
 
     Attributes:
         num_workers: How many workers were started.
@@ -52,7 +52,7 @@ class WorkerStates:
         self.received = [0] * self.num_workers
 
     def heard(self, worker: int, kind: Kind, count: int = 0) -> None:
-        """A message of `worker` has come."""
+        """Record a message of `worker`."""
         assert self.states[worker] not in _LAST_WORDS, "a worker is silent after its last words"
         if kind is Kind.DATA:
             self.received[worker] += count
@@ -60,33 +60,33 @@ class WorkerStates:
             self.states[worker] = _AFTER[kind]
 
     def dead(self, worker: int) -> None:
-        """`worker` has died, and all that it had sent was heard."""
+        """Record that `worker` has died, after all its messages were received."""
         self.states[worker] = WorkerState.DEAD
 
     def replaced(self, worker: int) -> None:
-        """Another was started in the place of `worker`."""
+        """Record that `worker` was replaced."""
         self.states[worker] = WorkerState.STARTED
         self.received[worker] = 0
 
     def connected(self, worker: int) -> bool:
-        """Whether `worker` has been heard of."""
+        """Whether a message of `worker` was received."""
         return self.states[worker] is not WorkerState.STARTED
 
     @property
     def all_connected(self) -> bool:
-        """Whether every worker has been heard of."""
+        """Whether a message of every worker was received."""
         return WorkerState.STARTED not in self.states
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing more can come, and all is well."""
+        """Whether all workers have ended normally: no more datapoints will come."""
         return self.states.count(WorkerState.ENDED) == self.num_workers
 
     def missed(self, worker: int) -> bool:
-        """Whether the end of `worker` would be untimely: it owes its last words."""
+        """Whether the last message of `worker` is still outstanding; if it ends now, it has died."""
         return self.states[worker] not in _OVER
 
     @property
     def over(self) -> set[int]:
-        """The workers whose end would be no news."""
+        """The workers whose end is already known."""
         return {worker for worker in range(self.num_workers) if not self.missed(worker)}

@@ -1,1 +1,1 @@
-"""Shared memory for arrays."""
+"""Shared memory: the arena for arrays, and the packed list."""

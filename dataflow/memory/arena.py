@@ -1,31 +1,27 @@
-"""Shared memory in which workers leave arrays and the consumer reads them in place.
+"""Shared-memory arena: workers write arrays into blocks, and the consumer reads them in place.
 
-One arena for each worker: a sparse memfd, made by the parent before the start, that outlives the worker. It is divided
-into blocks of power-of-two sizes; a block costs only the pages that were touched. A status byte for each block says who
-owns it. Guarantees:
-
-- The worker takes a block whose byte is 0 and sets it to 1; the consumer sets it back to 0 when the last view of the
-  array has died. The two take turns at every byte, so there is no lock, and none to be left taken.
-- The lowest free block is taken first: what was touched before is touched again, and stays in the caches.
-- What the worker touches is reserved in the `Budget` before; idle pages are given back to the system and to the budget
-  after a second, or at once when another worker finds none left.
-- An array that the consumer holds stays readable and writable as long as it lives, also after the worker has died and
-  the runner was closed; it keeps its own pages then, and no others. A forked child of the consumer that drops its copy
-  frees nothing.
-
-Whether anybody can still reach an array that the flow has filled in a block: by its reference counts.
-
-A draft is passed on without a copy only if nobody else can reach it any more: if the reference counts of datapoint,
-array and base are the lowest that the path of encoding can show. Which these are, is learnt in each worker.
-
-How much memory all arenas of one runner may hold together, and who holds how much of it.
+Each worker has one arena: a sparse memfd that the parent creates before it starts the worker, and that outlives the
+worker. It is divided into blocks of power-of-two sizes; a block uses only the pages that were touched. One status byte
+per block says which side owns it.
 
 Guarantees:
 
-- The sum of what the workers hold never exceeds the limit: a worker adds to its own counter under a lock of the
-  kernel's, which is released if its holder is killed.
-- Memory goes to who needs it. A worker that finds none left raises the pressure; every other one gives back its idle
-  pages as soon as it looks.
+- The worker takes a block whose byte is 0 and sets it to 1; the consumer sets it back to 0 when the last view of the
+  array is garbage-collected. The two sides alternate on every byte, so there is no lock that a killed process could
+  leave taken.
+- The lowest free block is taken first: memory that was touched before is reused and stays in the caches.
+- The worker reserves pages in the `Budget` before it touches them. Idle pages return to the system and to the budget
+  after one second, or at once when another worker finds no memory left.
+- An array that the consumer holds stays readable and writable as long as the consumer keeps it, also after the worker
+  has exited and the runner was closed; it then keeps only its own pages. A forked child of the consumer that drops its
+  copy frees nothing.
+- The memory held by all workers of a runner never exceeds the limit of the `Budget`: a worker adds to its own counter
+  under a kernel lock, which is released if its holder is killed.
+- Memory moves to the workers that need it. A worker that finds none left raises the pressure; every other worker
+  returns its idle pages the next time it checks.
+- An output buffer (an array in a block that the flow itself fills) is sent without a copy only if its reference counts
+  prove that nothing but the encoder can reach it: the counts of datapoint, array and base are the lowest that the
+  encoding path can show. Each worker learns these counts by calibration (`OutputBufferCounts`).
 """
 
 from __future__ import annotations
@@ -50,38 +46,39 @@ from dataflow.memory.leases import GIVE_BACK, ArenaReader, Base, Lease
 __all__ = ["Arena", "ArenaWriter", "Budget", "OutputBufferCounts"]
 
 
-# -- Whether anybody can still reach an array that the flow has filled in a block: by its reference counts -------------
+# -- Reference counts of output buffers --------------------------------------------------------------------------------
 
 
 Draft = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 
 
 class OutputBufferCounts:
-    """The lowest reference counts of a draft, by the type of the datapoint that it is a component of."""
+    """The lowest reference counts of an output buffer, by the type of the datapoint that contains it."""
 
     def __init__(self) -> None:
         self._lowest: dict[type, tuple[int, ...]] = {}
-        self._seen: tuple[int, ...] = ()  # the counts of the last draft
+        self._seen: tuple[int, ...] = ()  # the counts of the last output buffer
 
     def unreachable(self, kind: type, counts: tuple[int, ...]) -> bool:
-        """Whether a draft with these counts can be reached by nobody but the encoder."""
+        """Return True if an output buffer with these counts is reachable from the encoder only."""
         self._seen = counts
         return counts == self._lowest.get(kind)
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any], draft: Draft, give_back: Callable[[], None]) -> None:
-        """Learn what is lowest.
+        """Measure the lowest reference counts.
 
         Args:
-            run: Encodes datapoints exactly as those of a flow. Two are given: one made by an expression, and one that
-                the generator keeps in a variable. Where the second does not show one reference more in the datapoint
-                and none elsewhere, this Python counts otherwise, and drafts are always copied.
-            draft: Makes one.
-            give_back: Frees what was encoded: other workers may have left little memory.
+            run: Encodes datapoints exactly as those of a flow. It is given two: one made by an expression, and one that
+                the generator keeps in a variable. Unless the second shows exactly one more reference to the datapoint
+                and the same counts elsewhere, this Python counts references differently, and output buffers are always
+                copied.
+            draft: Makes an output buffer.
+            give_back: Frees what was encoded; other workers may have left little memory.
         """
         for kind in (list, tuple, dict):
             counts = []
             for keep in (False, True):
-                self._seen = ()  # and so it stays where there is no room for a draft
+                self._seen = ()  # stays empty if there is no room for an output buffer
                 run(_sample(kind, draft, keep=keep))
                 give_back()
                 counts.append(self._seen)
@@ -104,15 +101,18 @@ def _datapoint(kind: type, draft: Draft) -> Any:
     return kind([draft((LARGE_BYTES,), np.dtype(np.uint8))])
 
 
-# -- How much memory all arenas of one runner may hold together, and who holds how much of it --------------------------
+# -- Memory budget -----------------------------------------------------------------------------------------------------
 
 
 _WORD_BYTES: Final = 8
-_PRESSURE: Final = 0  # word 0; word 1 + k is what worker k holds
+_PRESSURE: Final = 0  # word 0; word 1 + k is the bytes held by worker k
 
 
 class Budget:
-    """Counters in shared memory. Picklable while a process is started."""
+    """Memory limit shared by the arenas of one runner: counters in shared memory.
+
+    Picklable while a process is started.
+    """
 
     def __init__(self, limit: int, num_workers: int) -> None:
         self.limit = limit
@@ -124,11 +124,11 @@ class Budget:
         self._words = memoryview(shared_mapping(self._file, self._size)).cast("Q")
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Descriptors that a forked worker has to inherit."""
         return (self._file,)
 
     def reserve(self, worker: int, nbytes: int) -> bool:
-        """Let `worker` hold `nbytes` more, if the limit allows."""
+        """Reserve `nbytes` for `worker`; return False and raise the pressure if the limit does not allow it."""
         with self._locked():
             if sum(self._words[1:]) + nbytes > self.limit:
                 self._words[_PRESSURE] += 1
@@ -137,28 +137,28 @@ class Budget:
             return True
 
     def give_back(self, worker: int, nbytes: int) -> None:
-        """`worker` holds `nbytes` less."""
+        """Release `nbytes` that `worker` had reserved."""
         with self._locked():
             self._words[1 + worker] -= nbytes
 
     def held(self) -> list[int]:
-        """What each worker holds."""
+        """Bytes held by each worker."""
         return self._words[1:].tolist()
 
     @property
     def pressure(self) -> int:
-        """Rises whenever a worker found no memory left."""
+        """Counter that rises whenever a worker finds no memory left."""
         return self._words[_PRESSURE]
 
     def close(self) -> None:
-        """Give the descriptors back, that of the mapping too."""
+        """Close the descriptors, including that of the mapping."""
         self._words = memoryview(b"").cast("Q")
         self._file.close()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # A record lock belongs to a process: in the main process nobody reserves, and in a worker only its arena does,
-        # which has a lock of its own for its threads.
+        # A record lock belongs to a process. The main process never reserves, and in a worker only the arena does,
+        # which has its own lock for its threads.
         import fcntl  # does not exist on Windows, where the package can still be imported
 
         fcntl.lockf(self._file.fd, fcntl.LOCK_EX)
@@ -175,21 +175,22 @@ class Budget:
         self._map()
 
 
-# -- Shared memory in which workers leave arrays and the consumer reads them in place ----------------------------------
+# -- Arena -------------------------------------------------------------------------------------------------------------
 
 
 _IDLE_SECONDS: Final = 1.0
 _FREE: Final = b"\0"
 _MAX_DRAFTS: Final = 16
-_SHORT: Final = 1 << 18  # bytes that are copied at once; what takes longer must not stop the worker's other threads
+# Bytes that are copied with the interpreter's lock held; longer copies must not stop the worker's other threads.
+_SHORT: Final = 1 << 18
 
 
 class Arena:
-    """One worker's shared memory, as a description. Picklable while a process is started.
+    """Description of one worker's shared memory. Picklable while a process is started.
 
     Args:
-        worker: Whose it is.
-        budget: What bounds the touched pages of all arenas of the runner.
+        worker: Index of the worker.
+        budget: Limits the touched pages of all arenas of the runner.
     """
 
     def __init__(self, worker: int, budget: Budget) -> None:
@@ -199,22 +200,22 @@ class Arena:
         self._file = shared_memory_file("dataflow-arena", size)
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Descriptors that a forked worker has to inherit."""
         return (self._file, *self._budget.descriptors())
 
     def open_writer(self) -> ArenaWriter:
-        """The worker's end."""
+        """Open the worker's end."""
         return ArenaWriter(self._memory(), self._budget, self._worker)
 
     def open_reader(self) -> ArenaReader:
-        """The consumer's end."""
+        """Open the consumer's end."""
         return ArenaReader(self._memory(), divided(self._budget.limit)[0])
 
     def _memory(self) -> mmap.mmap:
         return shared_mapping(self._file, divided(self._budget.limit)[1])
 
     def close(self) -> None:
-        """Give the descriptor back; the mappings live as long as somebody reads them."""
+        """Close the descriptor; the mappings stay valid as long as they are used."""
         self._file.close()
 
 
@@ -223,11 +224,11 @@ class _Touched:
     """A block that has pages."""
 
     block: Block
-    nbytes: int  # of its pages
+    nbytes: int  # size of its pages
 
 
 class ArenaWriter:
-    """The worker's end: takes blocks, fills them, gives idle pages back. Safe between the threads of the worker."""
+    """The worker's end: takes blocks, fills them and returns idle pages. Thread-safe within the worker."""
 
     def __init__(self, memory: mmap.mmap, budget: Budget, worker: int) -> None:
         self._memory = memory
@@ -237,37 +238,37 @@ class ArenaWriter:
         self._limit = budget.limit
         classes, _ = divided(budget.limit)
         kinds = [classes[class_of(1 << bits)] for bits in range((budget.limit - 1).bit_length() + 1)]
-        # Where the status bytes of one class begin and end, by the logarithm of what is to be held.
+        # Begin and end of the status bytes of each class, by the logarithm of the bytes to be held.
         self._spans = [(kind.status, kind.status + kind.num_blocks, kind) for kind in kinds]
         self._touched: dict[int, _Touched] = {}  # by status byte
         self._lock = threading.Lock()
         self._drafts: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
         self._pressure = budget.pressure
-        self._used = True  # since `tidy` looked last
+        self._used = True  # since the last `tidy`
         self._idle_since = 0.0
 
     def take(self, nbytes: int) -> Block | None:
-        """A block for `nbytes`; None if there is none now, or can be none: `fits` tells."""
+        """Return a block for `nbytes`, or None if there is no free one now or `fits` is False."""
         touched = self._take(nbytes)
         return None if touched is None else touched.block
 
     def copy(self, array: NDArray[Any], order: Any) -> Block | None:
-        """A block that holds what `array` holds now; None as in `take`.
+        """Return a block with a copy of `array`, or None as `take` does.
 
         Args:
-            array: C- or F-contiguous, or none of both.
-            order: Of the copy.
+            array: Contiguous or not.
+            order: Memory order of the copy.
         """
         nbytes = array.nbytes
         touched = self._take(nbytes)
         if touched is None:
             return None
-        # From here on the block is this caller's alone: its byte is set.
+        # The status byte is set, so from here on this caller alone uses the block.
         block = touched.block
         if nbytes <= _SHORT:
             try:
                 self._memory[block.start : block.start + nbytes] = array  # type: ignore[call-overload]
-            except ValueError:  # it is not C-contiguous
+            except ValueError:  # not C-contiguous
                 pass
             else:
                 return block
@@ -275,7 +276,7 @@ class ArenaWriter:
         return block
 
     def write(self, data: bytes) -> Block | None:
-        """A block that begins with `data`; None as in `take`."""
+        """Return a block that begins with `data`, or None as `take` does."""
         touched = self._take(len(data))
         if touched is None:
             return None
@@ -302,15 +303,15 @@ class ArenaWriter:
         return touched
 
     def fits(self, nbytes: int) -> bool:
-        """Whether there could ever be a block for `nbytes`."""
+        """Return True if a block for `nbytes` can exist in this arena."""
         return nbytes <= self._limit
 
     def give_back(self, block: Block) -> None:
-        """Free a block that was taken and never sent."""
+        """Free a block that was taken and not sent."""
         self._memory[block.status] = 0
 
     def give_back_all(self) -> None:
-        """Free every block, with its pages: nothing was sent so far, and no draft lives."""
+        """Free every block and its pages. Only valid while nothing was sent and no output buffer is in use."""
         with self._lock:
             for touched in self._touched.values():
                 self.give_back(touched.block)
@@ -321,9 +322,9 @@ class ArenaWriter:
         return np.ndarray(shape, dtype, self._memory, block.start, order=order)
 
     def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array for the flow to fill: in a block, if it is large and there is room."""
+        """Return an output buffer for the flow to fill: in a block, if it is large and there is room."""
         nbytes = math.prod(shape) * dtype.itemsize
-        # A flow that keeps what it fills must not use up the arena, and a child that it forks has none.
+        # A flow that keeps its output buffers must not use up the arena, and a child that it forks has no arena.
         fitting = nbytes >= LARGE_BYTES and not dtype.hasobject and len(self._drafts) < _MAX_DRAFTS
         fitting = fitting and os.getpid() == self._pid
         block = self.take(nbytes) if fitting else None
@@ -337,22 +338,22 @@ class ArenaWriter:
         return base.view(np.ndarray)
 
     def is_draft(self, base: Any) -> bool:
-        """Whether `base` is the base of a draft of this arena."""
+        """Return True if `base` is the base of an output buffer of this arena."""
         return type(base) is Base and base.block is not None and base.block.status in self._drafts
 
     def release(self, base: Any) -> Block:
-        """The block of a draft that will be sent: nobody in this process frees it any more."""
+        """Return the block of an output buffer that will be sent; from now on the consumer frees it."""
         block: Block = base.block
         del self._drafts[block.status]
         return block
 
     def _drop_draft(self, lease: Lease) -> None:
-        if os.getpid() == self._pid:  # a forked child drops a copy
+        if os.getpid() == self._pid:  # a forked child drops only a copy
             del self._drafts[lease.status]
             self._memory[lease.status] = 0
 
     def tidy(self) -> None:
-        """Give idle pages back, if others need them or if nothing was taken for a while."""
+        """Release idle pages if other workers need them, or if no block was taken for `_IDLE_SECONDS`."""
         now = time.monotonic()
         if self._used:
             self._used, self._idle_since = False, now
@@ -362,14 +363,14 @@ class ArenaWriter:
                 self._pressure = self._budget.pressure
                 self._give_back_idle()
 
-    # -- under the lock ------------------------------------------------------------------------------------------------
+    # -- Called with the lock held -------------------------------------------------------------------------------------
 
     def _touch(self, block: Block, nbytes: int) -> _Touched | None:
         """Reserve the pages that writing `nbytes` into the block will touch and that it does not have yet."""
         needed = -(-nbytes // PAGE) * PAGE
         known = self._touched.get(block.status)
         if not self._budget.reserve(self._worker, needed - (known.nbytes if known else 0)):
-            self._give_back_idle()  # and with the others the pages of this very block, which is free
+            self._give_back_idle()  # including the pages of this block, which is free
             known = None
             if not self._budget.reserve(self._worker, needed):
                 return None

@@ -1,4 +1,4 @@
-"""How an arena is divided: into blocks of power-of-two sizes, each with a status byte."""
+"""Block layout of an arena: power-of-two size classes, with one status byte per block."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ __all__ = [
 ]
 
 LARGE_BYTES: Final = 16 << 10
-"""From this size on, an array has a block of its own."""
+"""Arrays of at least this size get their own block."""
 
 PAGE: Final = mmap.PAGESIZE
 PLACE: Final = struct.Struct("qq")
-"""Status byte and start of a block, in a message."""
+"""Status byte and start of a block, as written in a message."""
 
-_SMALLEST_CLASS: Final = (max(LARGE_BYTES, PAGE) - 1).bit_length()  # blocks of 2 to this, and so on; whole pages
-_MAX_BLOCKS: Final = 1 << 16  # of one class
+# log2 of the smallest block, which is a whole number of pages.
+_SMALLEST_CLASS: Final = (max(LARGE_BYTES, PAGE) - 1).bit_length()
+_MAX_BLOCKS: Final = 1 << 16  # per class
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +48,24 @@ class BlockClass:
 
 @dataclass(slots=True)
 class Block:
-    """A piece of an arena."""
+    """One block of an arena."""
 
     status: int  # offset of its status byte
     start: int  # offset of its first byte
     size: int
-    place: bytes = field(init=False, repr=False, compare=False)  # status and start, as messages say it
+    place: bytes = field(init=False, repr=False, compare=False)  # status and start, as written in messages
 
     def __post_init__(self) -> None:
         self.place = PLACE.pack(self.status, self.start)
 
 
 def class_of(nbytes: int) -> int:
-    """Which class a block for `nbytes` belongs to."""
+    """Index of the class of a block for `nbytes`."""
     return max(0, (nbytes - 1).bit_length() - _SMALLEST_CLASS)
 
 
 def divided(max_bytes: int) -> tuple[list[BlockClass], int]:
-    """The classes of an arena, and its size in bytes, nearly all of which is never touched."""
+    """Return the classes of an arena and its size in bytes, most of which is never touched."""
     sizes = [1 << k for k in range(_SMALLEST_CLASS, max(_SMALLEST_CLASS, (max_bytes - 1).bit_length()) + 1)]
     counts = [min(_MAX_BLOCKS, max(1, max_bytes // (size // 2 + 1))) for size in sizes]
     statuses = np.cumsum([0, *counts]).tolist()
@@ -77,49 +78,49 @@ def divided(max_bytes: int) -> tuple[list[BlockClass], int]:
 
 
 class BlockWriter(Protocol):
-    """What an encoder needs of an arena, or of what stands in its place."""
+    """The arena interface that an encoder uses."""
 
     def copy(self, array: NDArray[Any], order: Any) -> Block | None:
-        """A block with a copy of `array`; None if there is no room."""
+        """Return a block with a copy of `array`, or None if there is no room."""
 
     def write(self, data: bytes) -> Block | None:
-        """A block with `data`; None if there is no room."""
+        """Return a block with `data`, or None if there is no room."""
 
     def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array for the flow to fill, in a block if there is room."""
+        """Return an output buffer for the flow to fill, in a block if there is room."""
 
     def is_draft(self, base: Any) -> bool:
-        """Whether `base` is the base of an array that `draft` has given."""
+        """Return True if `base` is the base of an array returned by `draft`."""
 
     def release(self, base: Any) -> Block:
-        """The block of a draft, which now belongs to the message."""
+        """Return the block of an output buffer; the message owns it from now on."""
 
     def give_back(self, block: Block) -> None:
-        """Free a block that is not sent after all."""
+        """Free a block that will not be sent."""
 
     def give_back_all(self) -> None:
-        """Free all blocks: none was sent."""
+        """Free all blocks; none was sent."""
 
     def tidy(self) -> None:
-        """Give idle memory back, now and then."""
+        """Release idle memory. Called periodically."""
 
 
 class BlockReader(Protocol):
-    """What a decoder needs of an arena, or of what stands in its place."""
+    """The arena interface that a decoder uses."""
 
     def leases(
         self, blocks: Sequence[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
     ) -> list[NDArray[Any]]:
-        """The arrays in blocks, given as status byte and start, that are all alike."""
+        """Return the arrays in blocks given as (status byte, start), all of one shape and dtype."""
 
     def read(self, status: int, start: int, nbytes: int) -> Any:
-        """The bytes of a block, until `free`."""
+        """Return the bytes of a block, valid until `free`."""
 
     def free(self, status: int) -> None:
-        """Nothing refers to what was read any more."""
+        """Free a block that was read; nothing refers to its bytes any more."""
 
 
 class BlockReaders(Protocol):
-    """The reader of each worker, by its number."""
+    """The reader of each worker, by its index."""
 
     def __getitem__(self, worker: int, /) -> BlockReader: ...

@@ -1,4 +1,4 @@
-"""What the consumer reads of an arena: arrays in blocks, which are free again when the last view of them has died."""
+"""Leases on arena blocks: arrays that the consumer reads in place, whose blocks become free with their last view."""
 
 from __future__ import annotations
 
@@ -19,33 +19,36 @@ from dataflow.memory.blocks import Block, BlockClass
 __all__ = ["GIVE_BACK", "ArenaReader", "Base", "Lease", "is_base"]
 
 GIVE_BACK: Final = getattr(mmap, "MADV_REMOVE", getattr(mmap, "MADV_DONTNEED", 0))
-"""What returns pages to the system; the second is only a hint."""
+"""The `madvise` advice that returns pages to the system; the second is only a hint."""
 
 
 class Base(np.ndarray[Any, Any]):
-    """The base of an array in a block: numpy keeps it alive for every view, as it does not look through subclasses."""
+    """The base of an array in a block.
 
-    block: Block | None = None  # of a draft; None where the consumer reads
-    last: _ReadAfter | None = None  # once the worker has ended; the reader may be gone before the views
+    numpy keeps it alive for every view, because it does not look through subclasses.
+    """
+
+    block: Block | None = None  # set for an output buffer; None where the consumer reads
+    last: _ReadAfter | None = None  # set once the worker has ended; the views may outlive the reader
 
 
 def is_base(array: object) -> bool:
-    """Whether `array` is the base of an array in a block."""
+    """Return True if `array` is the base of an array in a block."""
     return type(array) is Base
 
 
 class Lease(weakref.ref[Base]):
-    """Notices that the last view of a block has died."""
+    """Weak reference whose callback runs when the last view of a block is gone."""
 
     __slots__ = ("status",)
     status: int
 
 
 class _Read(weakref.ref[Base]):
-    """Frees a block whose last view has died.
+    """Weak reference that frees its block when the last view is gone.
 
-    Not one line of Python runs then: Ctrl-C would be raised in it, and what is raised in the callback of a weak
-    reference is lost. The callback writes this reference itself into the status byte, as a number: 0.
+    The callback runs no Python code: Ctrl-C could be raised in it, and an exception in the callback of a weak reference
+    is lost. Instead, the callback writes this reference itself into the status byte, as a number: 0.
     """
 
     __slots__ = ()
@@ -53,11 +56,14 @@ class _Read(weakref.ref[Base]):
 
 
 class _ReadAfter(weakref.ref[Base]):
-    """Gives the pages of a block back, when its last view has died after its worker has: again without any Python."""
+    """Weak reference that releases the pages of a block when its last view is gone after the worker has ended.
+
+    Its callback runs no Python code either.
+    """
 
     __slots__ = ("madvise", "reader")
     madvise: Callable[..., None]
-    reader: ArenaReader  # kept, so that a forked child finds this through it
+    reader: ArenaReader  # kept, so that a forked child finds this reference through it
 
 
 def _do_nothing(*_: object) -> None:
@@ -65,7 +71,7 @@ def _do_nothing(*_: object) -> None:
 
 
 class _Freeing(dict[int, Callable[[_Read], None]]):
-    """By status byte: what frees the block."""
+    """Maps a status byte to the function that frees its block."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
@@ -80,42 +86,42 @@ _readers: Final[weakref.WeakSet[ArenaReader]] = weakref.WeakSet()
 
 
 class ArenaReader:
-    """The consumer's end: gives out arrays that read, and may write, a block in place."""
+    """The consumer's end: returns arrays that read and write a block in place."""
 
     def __init__(self, memory: mmap.mmap, classes: Sequence[BlockClass]) -> None:
         self._memory = memory
         self._classes = classes
         self._pid = os.getpid()
         self._freeing = _Freeing(memory)
-        self._leases: dict[int, _Read] = {}  # by status byte; of dead ones, too, until the block is read again
-        self._last: list[_ReadAfter] = []  # what is still read after the worker has ended
+        self._leases: dict[int, _Read] = {}  # by status byte; includes dead references, until the block is read again
+        self._last: list[_ReadAfter] = []  # blocks still in use after the worker has ended
         _readers.add(self)
 
     def leases(
         self, blocks: Iterable[tuple[int, int]], shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C"
     ) -> list[NDArray[Any]]:
-        """The arrays in blocks, given as status byte and start, that are all alike.
+        """Return the arrays in blocks given as (status byte, start), all of one shape and dtype.
 
-        A block is free again when the last view of its array has died.
+        A block becomes free when the last view of its array is gone.
         """
         arrays: list[NDArray[Any]] = []
         memory, leases, freeing = self._memory, self._leases, self._freeing
         for status, start in blocks:
-            base = Base(shape, dtype, memory, start, None, order)  # keywords would take as long again
+            base = Base(shape, dtype, memory, start, None, order)  # keyword arguments would double the time
             leases[status] = _Read(base, freeing[status])
             arrays.append(base.view(np.ndarray))
         return arrays
 
     def read(self, status: int, start: int, nbytes: int) -> memoryview:
-        """What `ArenaWriter.write` has left in a block, until `free`."""
+        """The bytes that `ArenaWriter.write` left in a block, valid until `free`."""
         return memoryview(self._memory)[start : start + nbytes]
 
     def free(self, status: int) -> None:
-        """Nothing refers to what was read any more."""
+        """Free a block that was read; nothing refers to its bytes any more."""
         self._memory[status] = 0
 
     def worker_ended(self) -> None:
-        """Nobody gives idle pages back any more: do it here, now, and as the last leases die."""
+        """Release the pages of a worker that has ended: idle pages now, others with their last view."""
         if os.getpid() != self._pid:
             return
         spans = []
@@ -129,7 +135,7 @@ class ArenaReader:
                 base.last = last
                 self._last.append(last)
                 spans.append((start, end))
-            del base  # whose pages go now, if it was the last that held it
+            del base  # if this was the last reference, its pages are returned below
         self._leases.clear()
         start = self._classes[0].start
         for begin, end in (*sorted(spans), (len(self._memory), 0)):
@@ -138,19 +144,19 @@ class ArenaReader:
             start = end
 
     def forget(self) -> None:
-        """In a forked child: it drops copies, and what it drops is still read by its parent."""
+        """In a forked child, which drops only copies: free nothing, because the parent still reads these blocks."""
         self._leases.clear()
         for last in self._last:
             last.madvise = _do_nothing
 
     def _span(self, status: int) -> tuple[int, int]:
-        """Where the block with that status byte begins and ends."""
+        """Begin and end of the block with that status byte."""
         kind = self._classes[bisect.bisect(self._classes, status, key=lambda kind: kind.status) - 1]
         start = kind.start + (status - kind.status) * kind.size
         return start, start + kind.size
 
     def num_leases(self) -> int:
-        """How many blocks are read at present."""
+        """Number of blocks in use."""
         return sum(lease() is not None for lease in [*self._leases.values(), *self._last])
 
 

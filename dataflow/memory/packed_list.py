@@ -1,11 +1,13 @@
-"""A list whose elements lie as bytes in shared memory, so that N processes that read it hold it once.
+"""Packed list: elements pickled into shared memory, so that any number of processes share one copy.
 
 Python counts references inside each object: a forked process that only reads a list writes to every page of it, and
-ends with a copy of its own. Bytes are not counted. Guarantees:
+ends up with its own copy. Bytes in shared memory have no such counts.
 
-- A forked process reads the same memory; one that is spawned gets the descriptor, not the bytes.
-- Elements are copies: what somebody does to one, nobody else sees, not even whoever asks for it again.
-- The memory ends with the last process that has the list; nothing is left behind.
+Guarantees:
+
+- A forked process reads the same memory; a spawned one receives the descriptor, not the bytes.
+- Elements are copies: a change to one is invisible to every other reader, and to a later read of the same index.
+- The memory is released with the last process that has the list; nothing is left behind.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ _OFFSET_BYTES: Final = 8
 
 
 class PackedList(Sequence[Any]):
-    """A list that cannot be changed, in shared memory.
+    """Immutable list in shared memory.
 
     Args:
-        elements: Anything that can be pickled; read once.
+        elements: Any objects that can be pickled; iterated once.
 
     Raises:
         NotPicklable: An element cannot be pickled; the message holds its index.
@@ -54,7 +56,7 @@ class PackedList(Sequence[Any]):
     def _open(self, file: Descriptor, num: int, size: int) -> None:
         self._file = file
         self._num = num
-        self._size = size  # of all elements, in bytes; the offsets come behind them
+        self._size = size  # of all elements, in bytes; the offsets follow them
         self._memory = memoryview(mmap.mmap(file.fd, size + (num + 1) * _OFFSET_BYTES)).toreadonly()
         self._offsets = self._memory[size:].cast("q")
         weakref.finalize(self, file.close)
@@ -79,11 +81,11 @@ class PackedList(Sequence[Any]):
         return self
 
     def __deepcopy__(self, memo: Any) -> PackedList:
-        return self  # nobody can change it
+        return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # In a forked process the descriptor is closed: memory that is mapped needs none. Elsewhere, as on another
-        # machine, there is nothing to share.
+        # In a forked process the descriptor is closed, because mapped memory needs none. Elsewhere, for example on
+        # another machine, there is nothing to share.
         if get_spawning_popen() is not None and self._file.fd >= 0:
             return _shared, (self._file, self._num, self._size)
         return _unpacked, (bytes(self._memory), self._num, self._size)
@@ -103,7 +105,7 @@ def _unpacked(data: bytes, num: int, size: int) -> PackedList:
 
 
 def _write(file: Descriptor, elements: Iterable[Any]) -> tuple[int, int]:
-    """Pickle every element into `file`, and the offsets behind them; how many there are, and their bytes."""
+    """Pickle every element into `file`, followed by the offsets. Return the number of elements and their bytes."""
     offsets = array("q", [0])
     with open(file.fd, "wb", closefd=False, buffering=1 << 20) as out:
         for k, element in enumerate(elements):
