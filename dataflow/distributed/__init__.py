@@ -1,1 +1,1 @@
-"""The same chain on a Ray cluster."""
+"""Runners, maps and datasets on a Ray cluster."""

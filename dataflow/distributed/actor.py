@@ -1,15 +1,15 @@
-"""What runs in an actor: one worker, with the ends of its ways from and to the consumer.
+"""`WorkerActor`: the Ray actor; it hosts one worker and buffers its input and output.
 
-The worker is the same as in a thread or a process: a `WorkerSpec`, which puts what it makes into an outbox, and takes
-tasks from an inbox. Here the outbox sends to a shelf, and the consumer asks for what stands there. Guarantees:
+The worker is the same as in a thread or a process: a `WorkerSpec`, which writes to a batching sender and reads tasks
+from a task reader. Here the sender writes to a reply buffer, from which the consumer requests replies. Guarantees:
 
-- A reply is what was made since the last one, in that order; nothing is left out and nothing comes twice.
-- A reply waits for no more than it needs: it leaves when it is full, when `seconds` have passed since the first of it
-  was there, and at once when the worker itself has to wait, has finished a task, or has ended.
+- A reply is everything made since the last one, in that order; nothing is left out and nothing comes twice.
+- A reply waits no longer than it needs: it leaves when it is full, when `seconds` have passed since its first
+  datapoint was added, and at once when the worker itself has to wait, has finished a task, or has ended.
 - The worker runs ahead of the replies by its window.
 
-Calls come on three threads: `work` for as long as the worker lives, `reply` one after the other, and the rest, which
-returns at once. Nothing in here knows Ray.
+Calls come on three threads: `work` for as long as the worker runs, `reply` one after the other, and the rest, which
+return at once. This module does not depend on Ray.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from dataflow.workers.place import entering
 
 __all__ = ["Chunking", "ActorTaskReader", "ReplyBuffer", "WorkerActor"]
 
-_PATIENCE: Final = 10.0  # seconds after which a reply says that there is nothing
+_PATIENCE: Final = 10.0  # seconds after which an empty reply is sent
 
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """When a reply is full.
+    """Bounds at which a reply is full.
 
     Attributes:
         items: Datapoints.
         nbytes: Bytes.
-        seconds: Seconds since the first of it was made; None for no such bound.
+        seconds: Seconds since its first datapoint was added; None for no such bound.
     """
 
     items: int
@@ -52,13 +52,13 @@ class Chunking:
 
 
 class ReplyBuffer:
-    """What the worker has made, until the consumer asks for it. Its port and its sender in one."""
+    """Buffer of the worker's output until the consumer requests it; the worker's output port and `Sender` in one."""
 
     def __init__(self, chunking: Chunking) -> None:
         self._chunking = chunking
         self._messages: deque[Message] = deque()
-        self._items = self._bytes = 0  # of these
-        self._is_whole = False  # the worker has reached a point where nothing should wait for more
+        self._items = self._bytes = 0  # of the messages in the buffer
+        self._is_whole = False  # the reply should leave at once
         self._is_closed = False
         self._changed = threading.Condition()
 
@@ -66,7 +66,7 @@ class ReplyBuffer:
         return ()
 
     def hand_over(self) -> None:
-        """Nothing is held."""
+        """No-op."""
 
     def open(self) -> ReplyBuffer:
         return self
@@ -80,7 +80,7 @@ class ReplyBuffer:
             self._changed.notify()
 
     def make_whole(self) -> None:
-        """What stands here need not wait for more."""
+        """Mark the reply as complete: it should leave at once."""
         with self._changed:
             self._is_whole = bool(self._messages)
             self._changed.notify()
@@ -91,7 +91,7 @@ class ReplyBuffer:
             self._changed.notify()
 
     def take(self, patience: float) -> list[Message]:
-        """The next reply; empty after `patience` seconds with nothing."""
+        """Return the next reply; empty after `patience` seconds without output."""
         chunking = self._chunking
         with self._changed:
             if self._changed.wait_for(lambda: self._messages or self._is_closed, patience):
@@ -113,16 +113,16 @@ class ReplyBuffer:
 
 
 class ActorTaskReader:
-    """Tasks that the consumer has given to this worker. Port and inbox in one."""
+    """Tasks that the consumer has pushed to this worker; the worker's input port and task reader in one."""
 
     def __init__(self) -> None:
         self._tasks: deque[tuple[int, int, Sequence[Any]]] = deque()
         self._taken = -1  # number of the task that was taken last
-        self._wanted_from = 0  # number of the first task that is still wanted
+        self._wanted_from = 0  # number of the first task that is still needed
         self._is_stopped = False
         self._changed = threading.Condition()
         self._decoder = ObjectStoreDecoder(copy=True)
-        self.replies: ReplyBuffer | None = None  # which is told that a task is finished
+        self.replies: ReplyBuffer | None = None  # marked complete when a task is finished
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
@@ -131,18 +131,18 @@ class ActorTaskReader:
         return self
 
     def give(self, number: int, first: int, body: Sequence[Any]) -> None:
-        """A task."""
+        """Add a task."""
         with self._changed:
             self._tasks.append((number, first, body))
             self._changed.notify()
 
     def forget(self, before: int) -> None:
-        """No task with a lower number is wanted any more."""
+        """Drop the tasks with lower numbers."""
         with self._changed:
             self._wanted_from = before
 
     def stop(self) -> None:
-        """No task is wanted any more, and none will come."""
+        """Drop all tasks; no more will come."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify()
@@ -152,7 +152,7 @@ class ActorTaskReader:
             self.replies.make_whole()
         with self._changed:
             while True:
-                # Without a limit: the process ends with its actor, whatever it waits for.
+                # Without a time limit: the process ends with its actor in any case.
                 self._changed.wait_for(lambda: self._is_stopped or self._tasks)
                 if self._is_stopped:
                     return None
@@ -166,23 +166,23 @@ class ActorTaskReader:
         return not self._is_stopped and self._taken >= self._wanted_from
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op."""
 
 
 class WorkerActor:
-    """What an actor is: its calls."""
+    """The actor's class: its methods are the calls of the consumer."""
 
     def __init__(self) -> None:
         self._arrived = threading.Event()
         self._spec: Any = None
-        self._credit = Credit(1, shared=False)  # given by replies
+        self._credit = Credit(1, shared=False)  # granted by replies
 
     def where(self) -> tuple[int, str]:
-        """Which process of which machine this is."""
+        """Return the process id and the node."""
         return os.getpid(), socket.gethostname()
 
     def work(self, packed: bytes) -> None:
-        """Do all the work of a worker; returns at its end."""
+        """Run the worker; return when it has ended."""
         spec = replace(self.prepare(loads(packed)), credit=self._credit.line(0))
         self._spec = spec
         if spec.task_queue is not None:
@@ -192,11 +192,11 @@ class WorkerActor:
             spec()
 
     def prepare(self, spec: WorkerSpec) -> WorkerSpec:
-        """What is done once for a worker in this kind of place."""
+        """Adapt the spec to this kind of worker, once."""
         return spec
 
     def reply(self) -> list[Message]:
-        """What was made since the last reply. Empty if nothing was for some time."""
+        """Return the output since the last reply; empty if there was none for some time."""
         if not self._arrived.wait(_PATIENCE):
             return []
         messages: list[Message] = self._spec.port.take(_PATIENCE)
@@ -209,15 +209,15 @@ class WorkerActor:
         return messages
 
     def give(self, number: int, first: int, body: Sequence[Any]) -> None:
-        """A task for this worker. The consumer gives none before it has heard of it."""
+        """Add a task for this worker. The consumer sends none before the worker's first message."""
         self._spec.task_queue.give(number, first, body)
 
     def forget(self, before: int) -> None:
-        """No task with a lower number is wanted any more."""
+        """Drop the tasks with lower numbers."""
         self._spec.task_queue.forget(before)
 
     def stop(self) -> None:
-        """The consumer wants nothing more."""
+        """The consumer stops: end the worker."""
         if self._arrived.wait(_PATIENCE):
             self._credit.stop()
             if self._spec.task_queue is not None:

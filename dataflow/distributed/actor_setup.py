@@ -1,4 +1,4 @@
-"""The choices of whatever has actors for workers."""
+"""Mixin for runners and maps: run the workers as Ray actors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from dataflow.workers.native_threads import ThreadLimit, limit_of
 
 __all__ = ["Actors"]
 
-_IN_FLIGHT: Final = 2  # replies of each actor that are asked for ahead: they keep it busy
-_REPLY_ITEMS: Final = 4096  # datapoints; a reply costs a millisecond, and has at most so many, where no bound says less
+_IN_FLIGHT: Final = 2  # replies of each actor that are requested in advance: they keep it busy
+_REPLY_ITEMS: Final = 4096  # datapoints; a reply costs a millisecond, and has at most so many, if no bound is lower
 _REPLY_BYTES: Final = 8 << 20
-_REPLY_SECONDS: Final = 0.05  # that a reply is held back, to be filled up
+_REPLY_SECONDS: Final = 0.05  # that a reply may wait to be filled up
 _MIN_BYTES: Final = 1 << 20
 
 _OURS: Final = {
@@ -37,11 +37,11 @@ _OURS: Final = {
     "max_task_retries",
     "name",
 }
-"""Options of an actor that would break what is promised: an actor that outlives its runner, or is restarted by Ray."""
+"""Options that would break our guarantees: the actor would outlive its runner, or Ray would restart it."""
 
 
 class Actors(Staffed):
-    """The choices of whatever has actors for workers."""
+    """Mixin: run the workers as Ray actors."""
 
     _df_own_process = True
     _df_run_settings = Staffed._df_run_settings | {
@@ -69,7 +69,7 @@ class Actors(Staffed):
         address: str | None,
         start_timeout: float,
     ) -> None:
-        """Check and keep what the user gave."""
+        """Check and store the user's options."""
         self.chunking = Chunking(
             _items_of(self, hwm), _bytes_of(self, max_bytes, max(1, self.num_workers)), _REPLY_SECONDS
         )
@@ -105,11 +105,11 @@ class Actors(Staffed):
         return asking, ObjectStoreCodec(copy=self.copy), Demand(asking, self.num_workers)
 
     def _df_deal(self) -> PushedTaskQueue:
-        """How tasks go to the actors: one more than the replies that are asked for, so that nobody waits for one."""
+        """Return the task queue of the actors: one task more than requested replies, so that no actor waits for one."""
         return PushedTaskQueue(_IN_FLIGHT + 1, self.num_workers * self._df_bytes_ahead())
 
     def _df_bytes_ahead(self) -> int:
-        """Bytes that may be under way for each actor: of tasks, and as much of what comes of them."""
+        """Bytes that may be under way for each actor: of tasks, and as much of their results."""
         return _IN_FLIGHT * self.chunking.nbytes
 
     def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
@@ -119,13 +119,13 @@ class Actors(Staffed):
         return super()._df_make_engine(plan, stream)
 
     def _df_threads_of_worker(self) -> ThreadLimit | None:
-        if self.thread_limit == "share":  # of the cores that an actor has for itself
+        if self.thread_limit == "share":  # of the cores reserved for an actor
             return limit_of(max(1, int(self.actor_options["num_cpus"])), exact=False)
         return super()._df_threads_of_worker()
 
 
 def _items_of(owner: object, hwm: SupportsIndex | None) -> int:
-    """How many datapoints a reply may have so that, with one more on its way and one in hand, `hwm` holds."""
+    """Return the size limit of a reply, in datapoints, so that `hwm` holds with one more on its way and one in hand."""
     if hwm is None:
         return _REPLY_ITEMS
     ahead = whole_number(owner, "hwm", hwm, 0, ": it is a number of datapoints, or None for a default")
@@ -133,7 +133,7 @@ def _items_of(owner: object, hwm: SupportsIndex | None) -> int:
 
 
 def _bytes_of(owner: object, max_bytes: SupportsIndex | None, num_workers: int) -> int:
-    """How many bytes a reply may have so that all that is under way for all actors is within `max_bytes`."""
+    """Return the size limit of a reply, in bytes, so that everything under way for all actors is within `max_bytes`."""
     if max_bytes is None:
         return _REPLY_BYTES
     cure = ": it is a number of bytes, at least 1 MiB, or None for a default"

@@ -1,4 +1,4 @@
-"""A worker that is an actor, as the consumer sees it."""
+"""`ActorWorker`: the consumer's handle of a worker that is an actor."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["ActorWorker", "Start"]
 
 
 class ActorWorker:
-    """One actor, from its start to its end. Calls never wait for it, but for `join`.
+    """One actor, from its start to its end. Calls do not block, except for `join`.
 
     Attributes:
-        lost: Why it is lost; None while it is not known to be.
-        is_heard: Whether anything has come from it.
-        is_over: Whether nothing more will come.
+        lost: Why it is lost; None if it is not known to be lost.
+        is_heard: Whether any message has come from it.
+        is_over: Whether no more messages will come.
     """
 
     sentinel: int | None = None
@@ -29,7 +29,7 @@ class ActorWorker:
         self.place = place
         self.cluster = cluster
         self.options = options
-        self.pid: int | None = None  # in its machine, as soon as it has started
+        self.pid: int | None = None  # on its machine, once it has started
         self.lost: ActorLost | None = None
         self.is_heard = self.is_over = False
         self._where = "an actor that has not started"
@@ -38,10 +38,10 @@ class ActorWorker:
         self._work = self.call("work", packed)
 
     def start(self) -> None:
-        """It was started as it was made."""
+        """No-op: the constructor has started it."""
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of its `WorkerActor`: a reference; None if it is lost."""
+        """Call a method of its `WorkerActor` and return a reference; None if the actor is lost."""
         if self.lost is None:
             try:
                 return self.cluster.call(self._actor, method, *args)
@@ -50,12 +50,12 @@ class ActorWorker:
         return None
 
     def lose(self, error: ActorLost) -> None:
-        """It is lost, as far as we know."""
-        # Not `error` itself: through its traceback, whoever keeps the report would keep all that is here.
+        """Mark it as lost."""
+        # A copy of `error`, because its traceback would keep everything in these frames alive.
         self.lost = self.lost or ActorLost(str(error))
 
     def has_started(self) -> bool:
-        """Whether there is a process; also if it is lost."""
+        """Whether the process has started; also true if the actor is lost."""
         if self._started is not None and self.cluster.wait([self._started], 0):
             self.pid, host = self.cluster.get(self._started)
             self._where = f"an actor, pid {self.pid} on {host}"
@@ -63,11 +63,11 @@ class ActorWorker:
         return self._started is None
 
     def has_ended(self) -> bool:
-        """Whether it runs no more, or is lost."""
+        """Whether its work has ended, or it is lost."""
         return self.lost is not None
 
     def ended_in_silence(self) -> ActorLost | None:
-        """Why its work has ended, though it has not told so; None while it works. To be asked when nothing comes."""
+        """Return why its work has ended without a final message; None while it works. Call it when no message comes."""
         if not self.join(0):
             return None
         try:
@@ -77,14 +77,14 @@ class ActorWorker:
         return ActorLost("its work has ended without a word")
 
     def exitcode(self) -> None:
-        """None: nobody knows."""
+        """None: exit codes of actors are unknown."""
 
     def state(self) -> str:
-        """What it is, for a message."""
+        """Describe its state, for a message."""
         return self._where
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end of its work, `timeout` seconds at most; whether it has ended."""
+        """Wait for the end of its work, `timeout` seconds at most; return whether it has ended."""
         try:
             return self.lost is not None or bool(self.cluster.wait([self._work], timeout))
         except ActorLost as error:
@@ -92,12 +92,12 @@ class ActorWorker:
             return True
 
     def kill(self) -> bool:
-        """End it whatever it is doing; what has become unreachable, too."""
+        """Kill it, whatever it is doing, also if it is unreachable."""
         self.cluster.kill(self._actor)
         return True
 
     def release(self) -> None:
-        """End the process, which has nothing to do any more."""
+        """End the idle process."""
         self.kill()
 
 
@@ -107,13 +107,13 @@ class _ActorPayload(FlowPayload):
 
 @dataclass
 class Start:
-    """How workers are started: a function of what they run."""
+    """Starter of actor workers: a function of the `WorkerSpec`."""
 
     cluster: Cluster
     options: Mapping[str, Any]
 
     def __call__(self, spec: WorkerSpec) -> ActorWorker:
-        """Start a worker, and introduce it to those that will call it."""
+        """Start a worker, and register it with its channel and task queue."""
         packed = dumps(replace(spec, payload=_ActorPayload(spec.payload.load())))
         worker = ActorWorker(self.cluster, self.options, spec.place, packed)
         cast(Any, spec.port).introduce(worker)

@@ -1,4 +1,4 @@
-"""Ray itself: imported when it is needed, connected to once, and used through a handful of calls."""
+"""Adapter for Ray: imports it on demand, connects once, and wraps the few calls that we use."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _FETCH_SECONDS: Final = 60.0  # for a reply that is ready
 
 
 def ray_package() -> Any:
-    """The package ray.
+    """Return the package ray.
 
     Raises:
-        MissingExtra: It is not installed.
+        MissingExtra: The package ray is not installed.
     """
     return optional("ray", "ray", "A Ray cluster needs")
 
 
 def connect(address: str | None = None) -> Any:
-    """The package ray, connected to a cluster.
+    """Connect to a cluster and return the package ray.
 
-    A process that is connected stays so, whatever `address` says. A cluster that was not started here is never shut
-    down. One that is started here serves everything in this process, and ends with it, or by ``ray.shutdown()``.
+    A process that is connected stays connected, whatever `address` is. A cluster that was not started here is never
+    shut down. One that is started here is shared by this process, and ends with it, or by ``ray.shutdown()``.
 
     Args:
-        address: Of a running cluster, as for ``ray.init``; "local" starts one on this machine. None is the cluster in
-            the environment variable RAY_ADDRESS, else "local". What is started can be reached from this machine only,
-            unless the program has imported ray before.
+        address: Address of a running cluster, as for ``ray.init``; "local" starts one on this machine. None is the
+            cluster in the environment variable RAY_ADDRESS, otherwise "local". A cluster started here can be reached
+            from this machine only, unless the program has imported ray before.
 
     Raises:
         MissingExtra: The package ray is not installed.
@@ -68,43 +68,43 @@ def connect(address: str | None = None) -> Any:
 
 
 class ActorLost(Exception):
-    """An actor is gone, or cannot be reached, or what it had made was lost; the text says what Ray knows of it."""
+    """An actor is gone or unreachable, or its output was lost; the text is Ray's explanation."""
 
 
 class Cluster(Protocol):
-    """What actors are used through. A reference stands for what a call will return."""
+    """Interface to actors. A reference stands for the future result of a call."""
 
     def start(self, options: Mapping[str, Any]) -> Any:
-        """An actor, which is a `WorkerActor`: as soon as the resources in `options` are free."""
+        """Start a `WorkerActor` as soon as the resources in `options` are free, and return it."""
 
     def call(self, actor: Any, method: str, *args: Any) -> Any:
-        """Call a method of `WorkerActor`: a reference. Does not wait.
+        """Call a method of `WorkerActor` and return a reference. Does not wait.
 
         Raises:
-            ActorLost: There is no connection any more.
+            ActorLost: The connection to the cluster is gone.
         """
 
     def wait(self, references: Sequence[Any], timeout: float, *, all_ready: bool = False) -> list[Any]:
-        """Wait for the first of `references`, and say which are ready: they have failed, or stand in this machine.
+        """Wait for the first of `references`, and return those that are ready: failed, or on this machine.
 
-        With `all_ready` there may be several, else one at most. What is on its way is fetched meanwhile.
+        With `all_ready` there may be several, otherwise one at most. References on their way are fetched meanwhile.
 
         Raises:
-            ActorLost: There is no connection any more.
+            ActorLost: The connection to the cluster is gone.
         """
 
     def get(self, reference: Any) -> Any:
-        """What was returned.
+        """Return the result.
 
         Raises:
             ActorLost: The actor will not return it, or it was lost.
         """
 
     def kill(self, actor: Any) -> None:
-        """End an actor, whatever it is doing, and whether or not it can be reached."""
+        """Kill an actor, whatever it is doing, and whether or not it can be reached."""
 
     def free(self) -> Mapping[str, float]:
-        """The resources that are free at present."""
+        """Return the resources that are free at present."""
 
 
 class RayCluster:
@@ -150,7 +150,7 @@ class RayCluster:
         return free
 
     def _check(self) -> None:
-        # Ray would start a new cluster rather than say so.
+        # Ray would silently start a new cluster.
         if not self._is_connected():
             raise ActorLost("this process is not connected to the cluster any more: somebody called ray.shutdown()")
 
@@ -160,7 +160,7 @@ class RayCluster:
 
 
 class _Actor(WorkerActor):
-    """A station in a process of its own."""
+    """A `WorkerActor` in a process of its own."""
 
     def prepare(self, spec: WorkerSpec) -> WorkerSpec:
         keep_freed_memory()
@@ -170,7 +170,7 @@ class _Actor(WorkerActor):
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside the block these variables are set, where they were not."""
+    """Context manager: set these environment variables where they are unset."""
     added = [name for name in variables if name not in os.environ]
     os.environ.update({name: variables[name] for name in added})
     try:
@@ -181,12 +181,12 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 class _Forked:
-    """What this process has inherited."""
+    """Record of a connection that was inherited through a fork."""
 
     connected = False
 
     def notice(self) -> None:
-        """In a child, just after the fork."""
+        """In a child, just after the fork: record whether the parent was connected."""
         ray = sys.modules.get("ray")
         self.connected = self.connected or (ray is not None and ray.is_initialized())
 

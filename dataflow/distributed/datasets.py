@@ -1,9 +1,9 @@
-"""Ray Data beside dataflows: a pass of a flow as a Ray dataset, and a Ray dataset as a flow.
+"""Conversions between dataflows and Ray Data: a pass of a flow as a Ray dataset, and a Ray dataset as a flow.
 
 Guarantees:
 
-- A dataset that a flow has become is one pass of it, however often and by however many tasks it is read.
-- When a loop over a dataset ends, is left, or its flow is closed, Ray is told to read no more.
+- A dataset made from a flow is one pass of it, however often and by however many tasks it is read.
+- When a loop over a dataset ends, is left, or its flow is closed, Ray stops reading.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ __all__ = ["DataFromRayDataset", "from_ray_dataset", "to_ray_dataset"]
 
 
 def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = None, rows_per_block: int = 256) -> Any:
-    """The next pass of a flow as a ``ray.data.Dataset``, read by tasks of the cluster, each a share of its indexes.
+    """Return the next pass of a flow as a ``ray.data.Dataset``; tasks of the cluster each read a share of its indexes.
 
     Components are stacked as `BatchData` does it: arrays of one shape, numbers, text. A random flow draws what it would
     draw in a loop. However often the dataset is read, it is the same pass; call this function once for each epoch. A
     pass that never ends makes a dataset that never ends, always from its beginning: use ``limit``, or leave the loop.
 
-    Ray puts blocks together until they have ``ray.data.DataContext.get_current().target_max_block_size``, 128 MiB,
-    before anyone sees a row. Lower it beforehand if rows are small or slow to come.
+    Ray combines blocks up to ``ray.data.DataContext.get_current().target_max_block_size``, 128 MiB,
+    before any row is delivered. Lower it beforehand if rows are small or slow to come.
 
     Args:
         df: The flow; the tasks get a pickled copy.
-        names: The names of the columns, one for each component in order. Of dicts: the keys that become columns.
-        num_shards: How many tasks read. None decides by the number of CPUs; it is 1 if the flow cannot be addressed, or
-            never ends. Tasks that never end have to run all at once, each on a CPU.
-        rows_per_block: How many datapoints are stacked at a time.
+        names: Names of the columns, one for each component in order. For dicts: the keys that become columns.
+        num_shards: Number of tasks that read. None derives it from the number of CPUs; it is 1 if the flow cannot be
+            addressed, or never ends. Tasks that never end must all run at once, each on a CPU.
+        rows_per_block: Number of datapoints that are stacked at a time.
 
     Returns:
-        A ``ray.data.Dataset``, of which nothing was read yet. Its rows come in the order of the pass if
+        A ``ray.data.Dataset`` that was not read yet. Its rows come in the order of the pass if
         ``ds.context.execution_options.preserve_order`` is set to True.
 
     Raises:
-        MissingExtra: Ray, or what Ray Data needs besides, is not installed.
-        NotAddressable: Several shards were asked of a flow that is only a sequence of passes; names the node.
+        MissingExtra: Ray, or another package that Ray Data needs, is not installed.
+        NotAddressable: Several shards were requested of a flow that is only a sequence of passes; names the node.
         NotPicklable: The flow cannot be sent; names node and attribute.
         ShapeMismatch: While reading: a row differs from the first one in dtype or shape; names the column.
         ValueError: While reading: there are more or fewer components than names.
@@ -80,16 +80,16 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
     life.passes += 1
     shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]
     # One row for each shard, and a task for each row, which yields: Ray takes each block as soon as it is full, and
-    # bounds how far tasks run ahead.
+    # limits how far tasks run ahead.
     return data.range(num_shards, override_num_blocks=num_shards).map_batches(_reading(shards, packed), batch_size=1)
 
 
 def from_ray_dataset(ds: Any, names: Sequence[str], batch_size: int | None = None) -> DataFlow:
     """The rows of a Ray dataset as a flow; each pass reads the dataset once.
 
-    Datapoints are lists with a component for each name. Arrays are yours: they can be kept, and written to. Numbers are
-    numpy scalars of the column's dtype. The order is Ray's, and may differ from pass to pass; so the flow cannot be
-    addressed. It has a length if the dataset is materialized.
+    Datapoints are lists with a component for each name. Arrays belong to the caller: they can be kept, and written to.
+    Numbers are numpy scalars of the column's dtype. Ray decides the order, which may differ from pass to pass; so the
+    flow cannot be addressed. It has a length if the dataset is materialized.
 
     Args:
         ds: A ``ray.data.Dataset``; or an iterator over one, such as the share ``ds.streaming_split(world)[rank]`` of a
@@ -98,15 +98,15 @@ def from_ray_dataset(ds: Any, names: Sequence[str], batch_size: int | None = Non
         batch_size: Rows per datapoint; the last of a pass may have fewer. None gives single rows.
 
     Raises:
-        TypeError: `ds` is neither.
-        KeyError: While iterating: there is no such column; lists those that there are.
+        TypeError: `ds` is neither a dataset nor an iterator over one.
+        KeyError: While iterating: there is no such column; the message lists the existing ones.
         DataFlowError: While iterating: this process has no connection to the cluster of the dataset.
     """
     return DataFromRayDataset(ds, names, batch_size)
 
 
 class DataFromRayDataset(Source):
-    """What `from_ray_dataset` makes."""
+    """The flow that `from_ray_dataset` returns."""
 
     def __init__(self, ds: Any, names: Sequence[str], batch_size: int | None = None) -> None:
         if not callable(getattr(ds, "iter_batches", None)):
@@ -118,7 +118,7 @@ class DataFromRayDataset(Source):
         self.ds = ds
         self.names = _column_names(names, "from_ray_dataset")
         self.batch_size = None if batch_size is None else _at_least_one("batch_size", batch_size)
-        # Only here is the number known without reading.
+        # Only for a materialized dataset is the number known without reading.
         self._num_rows = int(ds.count()) if type(ds).__name__ == "MaterializedDataset" else None
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class DataFromRayDataset(Source):
                 "this process is not connected to the Ray cluster of the dataset. Iterate it where the dataset was "
                 "made, or in a task or an actor of that cluster; a parallel map above it moves the work elsewhere"
             )
-        connect()  # says so if the connection is that of the parent
+        connect()  # raises if the connection is that of the parent
         state_of(self).own(self, _Readings())
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
@@ -164,12 +164,12 @@ class DataFromRayDataset(Source):
 
 
 class _Reading:
-    """One reading of a dataset, which may be closed while another thread makes a step.
+    """One reading of a dataset, which may be closed while another thread takes a step.
 
     Guarantees:
 
-    - It is closed once nobody is inside it: by whoever closes it, or by the step during which that was asked for. The
-      step looks again after it has let go of the lock, so one of both sees the other.
+    - It is closed once no thread is inside it: by the caller of `close`, or by the step during which `close` was
+      called. The step checks again after it has released the lock, so one of the two sees the other.
     """
 
     def __init__(self, batches: Any, owner: str) -> None:
@@ -201,7 +201,7 @@ class _Reading:
 
 
 class _Readings:
-    """Those of one flow that are under way."""
+    """The readings of one flow that are in progress."""
 
     def __init__(self) -> None:
         self._open: set[_Reading] = set()
@@ -214,7 +214,7 @@ class _Readings:
 
 
 class _PassPayload(FlowPayload):
-    """A pass of a flow on its way to tasks."""
+    """A pass of a flow, pickled for tasks."""
 
     otherwise = ""
 
@@ -224,15 +224,15 @@ class _PassPayload(FlowPayload):
 
 
 def _ray_data() -> Any:
-    """The package ray.data, in a process that is connected to a cluster."""
-    for package in ("pandas", "pyarrow"):  # which Ray does not bring
+    """Return the package ray.data, in a process that is connected to a cluster."""
+    for package in ("pandas", "pyarrow"):  # which Ray does not install
         optional(package, "ray-data", "Ray Data needs")
     connect()
     return optional("ray.data", "ray-data", "Ray datasets need")
 
 
 def _reading(shards: Sequence[Shard], packed: bytes) -> Callable[[Columns], Iterator[Columns]]:
-    """What reads one shard, in a task: given a batch of one row, which has the number of the shard."""
+    """Return the function that reads one shard in a task; its argument is a batch of one row with the shard number."""
     ray = ray_package()
     flow = ray.put(packed)  # once for all tasks; a task holds a reference
 
@@ -243,7 +243,7 @@ def _reading(shards: Sequence[Shard], packed: bytes) -> Callable[[Columns], Iter
 
 
 def _own(value: Any) -> Any:
-    """A row of a column: an array that keeps no block alive, or a scalar as it is."""
+    """Return a row of a column: an array that keeps no block alive, or a scalar as it is."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

@@ -1,4 +1,4 @@
-"""The parallel map whose workers are actors."""
+"""`RayMapData`: the parallel map whose workers are Ray actors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["RayMapData"]
 class RayMapData(Actors, ParallelMap):
     """Apply a function to every datapoint, in `num_proc` actors on a Ray cluster.
 
-    It means the same as `MultiProcessMapDataZMQ`, with and without `strict`. The consumer reads `ds` itself, so every
+    Semantics are those of `MultiProcessMapDataZMQ`, with and without `strict`. The consumer reads `ds` itself, so every
     datapoint crosses the network twice: where the actors can read the source themselves, `RayRunner` over the whole
     chain moves half as much.
 
     Args:
         ds: The input. It is reset and read in this process.
-        num_proc: Actors. 0 calls the function in the consumer, without Ray.
+        num_proc: Number of actors. 0 calls the function in the consumer, without Ray.
         map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
         buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, those that wait for
             a slower one before them are among these.
@@ -35,9 +35,9 @@ class RayMapData(Actors, ParallelMap):
         ordered: With `strict`, whether the order is kept, too.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
             give it: with `strict` the random numbers do not depend on which worker does the work.
-        max_restarts: How many actors that are lost are replaced, in all. What they had been given is done again: with
+        max_restarts: Total number of lost actors that are replaced. Their tasks are done again: with
             `strict` the output is that of an undisturbed run. The next loss is a `WorkerDied`.
-        max_failures: How many datapoints may fail, as for `MultiProcessMapDataZMQ`.
+        max_failures: Number of datapoints that may fail, as for `MultiProcessMapDataZMQ`.
         worker_init: Called without arguments once in each actor, before the first datapoint.
         thread_limit: Threads of native libraries in each actor, as for `RayRunner`.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the actors are alive.
@@ -45,12 +45,12 @@ class RayMapData(Actors, ParallelMap):
             actors.
         copy: Whether large arrays may be written to, as for `RayRunner`.
         actor_options: Options of the actors, as for `RayRunner`.
-        address: Of the cluster, as for `RayRunner`.
+        address: Address of the cluster, as for `RayRunner`.
         start_timeout: Seconds that an actor may take to start.
 
     Raises:
         MissingExtra: The package ray is not installed.
-        WorkerDied: An actor is lost: killed, or with its node, or out of reach. The cause is what Ray says of it.
+        WorkerDied: An actor is lost: killed, or with its node, or unreachable. The cause is Ray's explanation.
         WorkerError: The function raised an exception that cannot be pickled. Any other arrives as its own type, with
             the actor's traceback as its cause.
         TimeoutError: No datapoint came for `timeout` seconds, or an actor did not start within `start_timeout`.
@@ -99,7 +99,7 @@ class RayMapData(Actors, ParallelMap):
         self._df_set_options(max_failures, worker_init, thread_limit)
 
     def _df_window_of_worker(self) -> Window:
-        return UNBOUNDED  # it does no more than it is asked for
+        return UNBOUNDED  # it works on requested tasks only
 
     def _df_make_task_queue(self) -> TaskQueue:
         return self._df_deal()

@@ -1,11 +1,11 @@
-"""Datapoints that stay in Ray's object store, while their ids travel.
+"""Nodes that keep datapoints in Ray's object store and pass on their ids.
 
 Guarantees:
 
-- A datapoint is in the store for as long as anyone on the cluster holds its id, and no longer; but it ends with the
+- A datapoint is in the store as long as any process of the cluster holds its id; but it is lost with the
   process that has put it there.
-- An id goes only where Ray counts it. Pickled in any other way it would be a number of which the store knows nothing,
-  behind which the datapoint is gone: so it refuses.
+- An id goes only where Ray counts it. Any other pickle of it would be a number unknown to the store, and the datapoint
+  could be gone: so pickling raises an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ObjectId", "PlasmaGetData", "PlasmaPutData"]
 
 
 class _StoreData(ProxyDataFlow):
-    """What both nodes have in common: they run in a process that is connected to the cluster."""
+    """Common base of both nodes: they run in a process that is connected to the cluster."""
 
     _df_run_settings = frozenset({"socket", "timeout"})
 
@@ -40,7 +40,7 @@ class _StoreData(ProxyDataFlow):
 
     def reset_state(self) -> None:
         if self.socket is None and parent_process() is not None and not ray_package().is_initialized():
-            # It would start a store of its own, of which nobody else knows.
+            # It would start a store of its own, unknown to the others.
             raise DataFlowError(
                 f"{type(self).__name__} runs in process {os.getpid()}, which is not connected to a Ray cluster. Put it "
                 "above the runner, so that it runs in the main process; or give it the cluster's address: socket="
@@ -53,9 +53,9 @@ class _StoreData(ProxyDataFlow):
 class PlasmaPutData(_StoreData):
     """Put every datapoint into the object store of a Ray cluster, and pass on ``[id]`` instead.
 
-    `PlasmaGetData` gives the datapoint that an id stands for: in this process, or in a task or an actor of the cluster
+    `PlasmaGetData` returns the datapoint of an id: in this process, or in a task or an actor of the cluster
     to which the id was sent as an argument or a result. Several of them read the same memory. There ``id.ref`` is Ray's
-    own reference, for those who do not use `PlasmaGetData`.
+    own reference, for code that does not use `PlasmaGetData`.
 
     A datapoint stays in the store until the last id of it is dropped, wherever that is; so memory is bounded by what
     the loop keeps. It is lost with the process that has put it: keep the flow, or at least its process, alive.
@@ -65,13 +65,13 @@ class PlasmaPutData(_StoreData):
 
     Args:
         ds: Any datapoints that can be pickled.
-        socket: Address of the cluster, as for ``ray.init``. None is the one to which this process is connected, and
-            else one that is started on this machine.
+        socket: Address of the cluster, as for ``ray.init``. None is the one to which this process is connected,
+            otherwise one that is started on this machine.
 
     Raises:
-        MissingExtra: The package ray is not installed; found out when the flow is iterated.
-        ValueError: `socket` is the path of a plasma store, which there is no more.
-        DataFlowError: The flow runs in a process without a cluster: a worker that was forked, or not told the address.
+        MissingExtra: The package ray is not installed; raised when the flow is iterated.
+        ValueError: `socket` is the path of a plasma store, which no longer exists.
+        DataFlowError: The flow runs in a process without a cluster: a worker that was forked, or has no address.
 
     Source:
         tensorpack.dataflow, whose class of this name it replaces; there the store was that of pyarrow.
@@ -85,19 +85,19 @@ class PlasmaPutData(_StoreData):
 
 
 class PlasmaGetData(_StoreData):
-    """The datapoints for the ids that `PlasmaPutData` passes on.
+    """Return the datapoints for the ids that `PlasmaPutData` passes on.
 
     Arrays are views of the object store and read-only, since others may read the same memory; each keeps its datapoint
     in the store. Copy what you want to change, with `MapData`.
 
     Args:
-        ds: Datapoints ``[id]``. The references of Ray, as ``ray.put`` returns them, are taken for ids, too.
+        ds: Datapoints ``[id]``. Ray's references, as ``ray.put`` returns them, are accepted too.
         socket: As for `PlasmaPutData`. It must be the same cluster.
         timeout: Seconds to wait for a datapoint that comes from another machine; None waits as long as Ray does.
 
     Raises:
-        TypeError: A datapoint holds no id.
-        WorkerDied: The process that had put the datapoint has ended, or the machine on which it lay.
+        TypeError: A datapoint does not hold an id.
+        WorkerDied: The process that had put the datapoint has ended, or the machine that held it.
         TimeoutError: It did not come within `timeout` seconds.
 
     Source:
@@ -142,10 +142,10 @@ class PlasmaGetData(_StoreData):
 
 @final
 class ObjectId:
-    """The id of a datapoint in Ray's object store, which keeps it there.
+    """The id of a datapoint in Ray's object store; it keeps the datapoint there.
 
     Attributes:
-        ref: Ray's own reference, to be given to tasks and actors, or to ``ray.get``.
+        ref: Ray's own reference, for tasks and actors, or for ``ray.get``.
     """
 
     __slots__ = ("ref",)
@@ -180,7 +180,7 @@ def _put(dp: Any) -> Any:
 
 
 def _let_ray_send_ids() -> None:
-    """Tell Ray, in this process, how an id travels: as its reference, which Ray counts on both sides."""
+    """Register with Ray, in this process, how an id is sent: as its reference, which Ray counts on both sides."""
     from ray.util import register_serializer
 
     register_serializer(ObjectId, serializer=_reference, deserializer=_received)

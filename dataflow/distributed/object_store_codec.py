@@ -1,12 +1,12 @@
-"""Datapoints on their way through an object store: encoded as between processes, but for large arrays.
+"""`ObjectStoreCodec`: encodes datapoints for an object store, as between processes, except for large arrays.
 
-Between the processes of one machine these stand in an arena. Here each becomes a buffer of its message, and the object
-store takes it from there as it is: written once where it was made, mapped where it is read. Guarantees:
+Between the processes of one machine these are in an arena. Here each becomes a buffer of its message, and the object
+store takes the buffer as it is: written once where it was made, mapped where it is read. Guarantees:
 
-- What is encoded is the datapoint as it is now; the flow may go on to change it.
-- An array that the flow itself has filled (a batch, `dataflow.empty`) becomes the buffer without a copy, if nobody else
-  can reach it any more.
-- There is always room, and nobody waits for it.
+- The datapoint is encoded in its present state; the flow may go on to change it.
+- An array that the flow itself has filled (a batch, `dataflow.empty`) becomes the buffer without a copy, if it has no
+  other references.
+- There is always room, so encoding never waits.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from dataflow.memory.leases import Base
 __all__ = ["ObjectStoreCodec", "ObjectStoreDecoder", "ObjectStoreEncoder"]
 
 _NUM_FRAMES: Final = 4  # of a message with arrays; behind them come the numbers of its buffers, and these
-_BUFFER: Final = -1  # instead of the status byte of a block: it is a buffer
+_BUFFER: Final = -1  # in place of the status byte of a block: it is a buffer
 _BYTE: Final = np.dtype(np.uint8)
-_KEPT_BYTES: Final = 32 << 20  # of memory of one size that nobody uses
+_KEPT_BYTES: Final = 32 << 20  # maximum of free memory of one size
 
 
 class _Loan(weakref.ref[Base]):
-    """Notices that nobody uses some memory any more."""
+    """Weak reference that reports when some memory is no longer in use."""
 
     __slots__ = ("memory",)
     memory: mmap.mmap
 
 
 class _Memory:
-    """Memory for arrays. It is used again when the last view of an array has died: pages that are warm cost nothing."""
+    """Pool of memory for arrays. It is reused when the last view of an array is gone: warm pages cost nothing."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[mmap.mmap]] = {}  # by the logarithm of its size
-        self._loans: dict[int, _Loan] = {}  # by identity: what cannot be hashed, no reference to it can
+        self._loans: dict[int, _Loan] = {}  # by id(): the arrays are not hashable
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Base:
-        """An array of at least a byte, with anything in it."""
+        """Return an uninitialised array of at least one byte."""
         size = (math.prod(shape) * dtype.itemsize - 1).bit_length()
         free = self._free.setdefault(size, [])
         try:
             memory = free.pop()
         except IndexError:
-            # Private: what a forked child does to it is the child's alone.
+            # Private: a forked child writes to its own copy.
             memory = mmap.mmap(-1, 1 << size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         base = Base(shape, dtype, memory)
         loan = _Loan(base, self._returned)
@@ -64,7 +64,7 @@ class _Memory:
         self._loans[id(loan)] = loan
         return base
 
-    def _returned(self, loan: _Loan) -> None:  # in whichever thread
+    def _returned(self, loan: _Loan) -> None:  # called in any thread
         self._loans.pop(id(loan), None)
         free = self._free[(len(loan.memory) - 1).bit_length()]
         if (len(free) + 1) * len(loan.memory) <= _KEPT_BYTES:
@@ -72,7 +72,7 @@ class _Memory:
 
 
 class _StoredMessage:
-    """What an encoder has in place of the writer of an arena: a block is a buffer, and `start` its number."""
+    """Substitute for the writer of an arena: a block is a buffer, and `start` its number."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, NDArray[np.uint8]] = {}  # not sent yet, in the order of their numbers
@@ -91,7 +91,7 @@ class _StoredMessage:
         return block
 
     def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array for the flow to fill."""
+        """Return an output buffer: an array for the flow to fill."""
         if dtype.hasobject or math.prod(shape) * dtype.itemsize < LARGE_BYTES:
             return np.empty(shape, dtype)
         base = self._memory.array(shape, dtype)
@@ -112,13 +112,13 @@ class _StoredMessage:
         self._buffers.clear()
 
     def tidy(self) -> None:
-        """No-op: memory that nobody uses is kept for the next arrays, up to a bound."""
+        """No-op: free memory is kept for the next arrays, up to a bound."""
 
     def unload(self, encoded: Sequence[Any]) -> tuple[bytes, list[NDArray[np.uint8]]]:
-        """The buffers of a message, and before them their numbers.
+        """Return the buffers of a message, preceded by their numbers.
 
-        Messages leave in the order in which their datapoints were encoded: what has a lower number and is not in this
-        one belongs to a datapoint that failed half-way.
+        Messages leave in the order in which their datapoints were encoded: a buffer with a lower number that is not in
+        this message belongs to a datapoint whose encoding failed half-way.
         """
         parcels = [item[3] for item in encoded if type(item) is tuple]
         blocks = [piece for data in parcels for piece in data if type(piece) is Block]
@@ -138,7 +138,7 @@ class _StoredMessage:
 
 
 class ObjectStoreEncoder(ArrayEncoder):
-    """The sender's end."""
+    """Encoder of the worker."""
 
     keeps_memory = False
 
@@ -155,7 +155,7 @@ class ObjectStoreEncoder(ArrayEncoder):
 
 
 class _Places:
-    """What a decoder has in place of the readers of all arenas: the buffers of the message in hand."""
+    """Substitute for the readers of all arenas: the buffers of the current message."""
 
     def __init__(self, copy: bool) -> None:
         self.by_number: dict[int, Any] = {}
@@ -181,14 +181,14 @@ class _Places:
         return memoryview(self.by_number[start])
 
     def free(self, status: int) -> None:
-        """No-op: who reads a buffer keeps it."""
+        """No-op: references keep the buffer."""
 
 
 class ObjectStoreDecoder(ArrayDecoder):
-    """The receiver's end.
+    """Decoder of the consumer.
 
     Args:
-        copy: Whether large arrays may be written to, and are copied out of the object store for that. Else they are
+        copy: Whether large arrays are writable copies of those in the object store. Otherwise they are
             read-only views, and each keeps all of its message there.
     """
 
@@ -205,7 +205,7 @@ class ObjectStoreDecoder(ArrayDecoder):
             self._places.by_number = {}
 
     def decode_failure(self, body: Sequence[Any]) -> BaseException:
-        """The same; what the consumer itself has found out comes as it is."""
+        """Decode a failure; an error that the consumer itself has made is passed on as it is."""
         return body[0] if isinstance(body[0], BaseException) else super().decode_failure(body)
 
 
@@ -220,7 +220,7 @@ class _ObjectStoreEncoderPort:
 
 
 class ObjectStoreCodec:
-    """Between machines that trust each other.
+    """Codec between machines that trust each other.
 
     Args:
         copy: What the consumer does with large arrays, as for `ObjectStoreDecoder`.
@@ -236,7 +236,7 @@ class ObjectStoreCodec:
         return ObjectStoreDecoder(self._copy)
 
     def renew(self, worker: int) -> None:
-        """Nothing was its own."""
+        """No-op: a worker has no state here."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op."""

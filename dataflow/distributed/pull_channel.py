@@ -1,12 +1,12 @@
-"""How datapoints come from actors: the consumer asks each for its next reply, a few ahead.
+"""`PullChannel`: datapoints from actors, each of which the consumer asks for its next few replies.
 
 Guarantees:
 
-- At most `in_flight` replies of a worker are asked for, or have come and are not used up. What a worker makes ahead of
-  them is bounded by its window. So nothing piles up in the object store while the consumer is slow, or has stopped.
-- Replies of a worker are heard in the order in which they were asked for. From the first one on that is lost, none is:
-  so what was heard is the beginning of what the worker has made, and a successor can go on from there.
-- An actor that is lost is killed before anybody takes its place: it may be alive, and only out of reach.
+- At most `in_flight` replies of a worker are requested, or have come and are not used up. What a worker makes ahead of
+  them is limited by its window. So the object store does not fill up while the consumer is slow, or has stopped.
+- Replies of a worker are read in the order in which they were requested, up to the first that is lost: so the
+  replies that were read are the beginning of the worker's output, and a successor can continue from there.
+- An actor that is lost is killed before it is replaced: it may be alive, and only unreachable.
 - An actor for which there is no room is reported after `start_timeout` seconds.
 """
 
@@ -31,17 +31,17 @@ __all__ = ["PullChannel", "Demand"]
 _COUNTED: Final = {Kind.DATA, Kind.REPORT}
 _LAST_WORDS: Final = {Kind.ENDED, Kind.ERROR, Kind.LEFT}
 _MAX_REASON: Final = 400  # characters
-_MAX_IDLE: Final = 0.01  # seconds between two looks while there is nothing to wait for
+_MAX_IDLE: Final = 0.01  # seconds between two checks while there is no reply to wait for
 
 
 class _Line:
-    """What is known of one worker."""
+    """State of one worker."""
 
     def __init__(self, worker: ActorWorker, started: float) -> None:
         self.worker = worker
-        self.started: float | None = started  # when it was asked for; None as soon as it has started
+        self.started: float | None = started  # when it was requested; None as soon as it has started
         self.asked: deque[Any] = deque()  # references of replies, the oldest first
-        self.unused: deque[int] = deque()  # of each reply that has come: its messages that count and were not heard
+        self.unused: deque[int] = deque()  # for each reply that has come: number of its counted messages not read yet
 
 
 class PullChannel:
@@ -49,11 +49,11 @@ class PullChannel:
 
     Args:
         owner: Name of the runner's class, for messages.
-        num_workers: How many they are.
+        num_workers: Number of workers.
         chunking: When a reply is full.
-        in_flight: Replies that are asked for ahead.
+        in_flight: Replies that are requested in advance.
         start_timeout: Seconds that an actor may take to start.
-        clock: Seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PullChannel:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._owner = owner
-        self._cluster: Any = None  # that of the actors, as soon as there is one
+        self._cluster: Any = None  # the cluster of the actors, once there is one
         self._num_workers = num_workers
         self._chunking = chunking
         self._in_flight = in_flight
@@ -89,7 +89,7 @@ class PullChannel:
         self._inbox.clear()
 
     def introduce(self, worker: int, actor: ActorWorker) -> None:
-        """This actor is that worker, from now on."""
+        """Register the actor of a worker."""
         self._cluster = actor.cluster
         line = self._lines[worker] = _Line(actor, self._clock())
         for _ in range(self._in_flight):
@@ -98,7 +98,7 @@ class PullChannel:
     def died(
         self, owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
     ) -> WorkerDied:
-        """The error for a worker that has ended: with what Ray says, if the actor was lost."""
+        """Return the error for a worker that has ended, with Ray's explanation if the actor was lost."""
         actor = self._lines[worker].worker
         if actor.lost is None:
             return died(owner, worker, num_workers, pid, exitcode, received)
@@ -128,7 +128,7 @@ class PullChannel:
             try:
                 return bool(self._cluster.wait(asked, timeout))
             except ActorLost:
-                return True  # whoever takes finds out
+                return True  # `take` finds the error
         time.sleep(min(timeout, _MAX_IDLE))
         return False
 
@@ -136,21 +136,21 @@ class PullChannel:
         return self.port(worker)
 
     def everyone_connected(self) -> None:
-        """An actor has no address that others could know."""
+        """No-op: an actor has no address to close."""
 
     def stop(self) -> None:
-        """Nothing waits to be read."""
+        """No-op: no unread messages can block a worker."""
 
     def _asked(self) -> list[Any]:
-        """All that is asked for: what stands behind the first of a worker is fetched meanwhile."""
+        """Return all requested replies: those behind the first of a worker are fetched meanwhile."""
         return [reference for line in self._lines.values() if not line.worker.is_over for reference in line.asked]
 
     def _collect(self) -> None:
-        """Put what has come into the inbox."""
+        """Move the replies that have come into the inbox."""
         asked = self._asked()
         try:
             ready = set(self._cluster.wait(asked, 0, all_ready=True)) if asked else set()
-        except ActorLost as error:  # and so are all
+        except ActorLost as error:  # then all are lost
             ready = set()
             for line in self._lines.values():
                 line.worker.lose(error)
@@ -175,12 +175,12 @@ class PullChannel:
         if num_counted:
             line.unused.append(num_counted)
         elif not messages and (reason := line.worker.ended_in_silence()):
-            line.worker.lose(reason)  # it would give empty replies for ever
+            line.worker.lose(reason)  # otherwise it would give empty replies without end
         else:
             self._ask(line)
 
     def _lose(self, number: int, line: _Line) -> None:
-        """The actor is lost: say so, as last words that it could not say itself."""
+        """Mark the actor as lost, and add the final message that it could not send itself."""
         line.worker.is_over = True
         line.asked.clear()
         line.worker.kill()
@@ -207,7 +207,7 @@ class PullChannel:
     # -- what is used up -----------------------------------------------------------------------------------------------
 
     def used(self, worker: int) -> None:
-        """A message of `worker` was heard: after the last of a reply, another is asked for."""
+        """Count a message of `worker` that was read: after the last one of a reply, another reply is requested."""
         line = self._lines[worker]
         if line.unused:
             line.unused[0] -= 1
@@ -216,7 +216,7 @@ class PullChannel:
                 self._ask(line)
 
     def stop_workers(self) -> None:
-        """Nothing more is wanted of anybody."""
+        """Stop all workers."""
         for line in self._lines.values():
             line.worker.call("stop")
 
@@ -228,7 +228,7 @@ class PullChannel:
 
 
 class Demand(Credit):
-    """What the consumer has used up. In a worker counts what its `WorkerActor` gives it."""
+    """What the consumer has used up. In a worker it counts the grants of its `WorkerActor`."""
 
     def __init__(self, asking: PullChannel, num_workers: int) -> None:
         super().__init__(num_workers, shared=False)
@@ -241,7 +241,7 @@ class Demand(Credit):
         self._asking.used(worker)
 
     def done(self, worker: int, count: int) -> None:
-        """No worker waits for it."""
+        """No-op: no worker waits for it."""
 
     def stop(self) -> None:
         self._asking.stop_workers()
@@ -262,10 +262,10 @@ class _PullPort:
         return ReplyBuffer(self._chunking)
 
     def hand_over(self) -> None:
-        """Nothing is held."""
+        """No-op."""
 
     def introduce(self, actor: ActorWorker) -> None:
-        """`actor` is the worker."""
+        """Register `actor` as the worker."""
         self._asking.introduce(self._worker, actor)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -273,7 +273,7 @@ class _PullPort:
 
 
 def _resources(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What an actor with these options asks for, under the names that a cluster has for it."""
+    """Return the resources that an actor with these options requests, under the cluster's names."""
     named = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), "memory": options.get("memory")}
     return named | dict(options.get("resources") or {})
 

@@ -1,10 +1,10 @@
-"""Tasks for actors: the consumer deals them, a few ahead, to whoever has the fewest.
+"""`PushedTaskQueue`: the task queue of actors; the consumer pushes tasks, a few ahead, to the least loaded worker.
 
-There is no tray between machines from which an idle worker could take. Guarantees:
+There is no shared task queue between machines from which an idle worker could take. Guarantees:
 
-- Tasks are dealt in the order of their numbers, and what is put back comes before all others.
-- A worker has at most `ahead` tasks that are not done: so a slow one holds up few others.
-- It is given none before it was heard of: what is dealt does not wait for an actor that cannot start.
+- Tasks are pushed in the order of their numbers; a task that is put back comes before all others.
+- A worker has at most `ahead` unfinished tasks: so a slow one delays few others.
+- A worker gets no task before its first message: so no task waits for an actor that cannot start.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ __all__ = ["PushedTaskQueue"]
 
 
 class PushedTaskQueue:
-    """The tray of actors.
+    """The task queue of actors.
 
     Args:
-        ahead: How many tasks one worker may have.
-        max_bytes: After so many bytes of tasks that are not done there is no room for others.
+        ahead: Maximum number of tasks of one worker.
+        max_bytes: Size of all unfinished tasks above which there is no room for others.
     """
 
     def __init__(self, ahead: int, max_bytes: int) -> None:
         self._ahead = ahead
         self._max_bytes = max_bytes
         self._encoder = ObjectStoreEncoder()
-        self._nbytes = 0  # of tasks that are not done, and of what was encoded for the next one
-        self._encoded = 0  # of the latter
+        self._nbytes = 0  # of unfinished tasks, and of datapoints encoded for the next one
+        self._encoded = 0  # of the datapoints encoded for the next task
         self._workers: dict[int, ActorWorker] = {}
-        self._dealt: dict[int, list[_Slot]] = {}  # by worker: its tasks that are not done, in the order of the dealing
+        self._dealt: dict[int, list[_Slot]] = {}  # by worker: its unfinished tasks, in the order of pushing
         self._waiting: list[_Slot] = []  # a heap: by number
-        self._next = 0  # a number above all that were put
-        self._forgotten = 0  # what is below it, the workers know to be unwanted
+        self._next = 0  # larger than the numbers of all tasks so far
+        self._forgotten = 0  # workers know that tasks below this number are not needed
 
     def port(self, worker: int) -> _PushPort:
         return _PushPort(self, worker)
 
     def introduce(self, worker: int, actor: ActorWorker) -> None:
-        """This actor is that worker, from now on, and has no task."""
+        """Register the actor of a worker, without tasks."""
         self._workers[worker] = actor
         self._dealt[worker] = []
 
     def open(self) -> None:
-        """Nothing is held by one side alone."""
+        """No-op."""
 
     def encode(self, dp: Any, *, alone: bool) -> Any:
         if self._nbytes >= self._max_bytes and not alone:
@@ -76,7 +76,7 @@ class PushedTaskQueue:
     def drop(self) -> None:
         self._nbytes -= self._encoded
         self._encoded = 0
-        # All that was put is wanted no more: workers that have it in hand need not go on.
+        # No task is needed any more: workers need not finish those that they have.
         if self._forgotten < self._next:
             self._forgotten = self._next
             for actor in self._workers.values():
@@ -97,21 +97,21 @@ class PushedTaskQueue:
             heapq.heappop(self._waiting)
 
     def wait_for_worker(self, slot: _Slot) -> None:
-        """`slot` is to be dealt, for the first time or again."""
+        """Queue `slot` to be pushed, for the first time or again."""
         heapq.heappush(self._waiting, slot)
         self.pump()
 
     def is_in_hand(self, slot: _Slot) -> bool:
-        """Whether a worker is at work on `slot`, as far as is known here: it is the first of those that it has."""
+        """Whether a worker is running `slot`, as far as is known here: it is the first of that worker's tasks."""
         return next(iter(self._dealt.get(slot.worker, ())), None) is slot
 
     def done(self, slot: _Slot) -> None:
-        """Nobody works on `slot` any more."""
+        """Remove `slot` from its worker."""
         self._nbytes -= slot.nbytes
         self._take_back(slot)
 
     def lost(self, slot: _Slot) -> None:
-        """The worker that had `slot` has ended: another is to do it."""
+        """Push `slot` to another worker, because its worker has ended."""
         self._take_back(slot)
         self.wait_for_worker(slot)
 
@@ -121,7 +121,7 @@ class PushedTaskQueue:
             dealt.remove(slot)
 
     def stop(self) -> None:
-        """`Demand` tells the workers."""
+        """No-op: `Demand` stops the workers."""
 
     def close(self) -> None:
         self._waiting.clear()
@@ -130,15 +130,15 @@ class PushedTaskQueue:
 
 
 class _Slot:
-    """A task."""
+    """One task in the queue."""
 
     def __init__(self, task_queue: PushedTaskQueue, number: int, first: int, body: Sequence[Any], nbytes: int) -> None:
         self._task_queue = task_queue
         self.number = number
         self.first = first
-        self.body: Sequence[Any] | None = body  # None when it is done, or wanted no more
+        self.body: Sequence[Any] | None = body  # None when it is done or discarded
         self.nbytes = nbytes
-        self.worker = -1  # to whom it was dealt
+        self.worker = -1  # worker that it was pushed to
         self.actor: ActorWorker | None = None
 
     @property
@@ -146,7 +146,7 @@ class _Slot:
         return self.worker if self._task_queue.is_in_hand(self) else None
 
     def put_back(self) -> None:
-        if self.actor is not None and self.actor.is_over:  # else it waits, here or there
+        if self.actor is not None and self.actor.is_over:  # otherwise it stays queued, here or there
             self.actor = None
             self._task_queue.lost(self)
 
@@ -173,7 +173,7 @@ class _PushPort:
         return ActorTaskReader()
 
     def introduce(self, actor: ActorWorker) -> None:
-        """`actor` is the worker."""
+        """Register `actor` as the worker."""
         self._task_queue.introduce(self._worker, actor)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The runner whose workers are actors."""
+"""`RayRunner`: the runner whose workers are Ray actors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["RayRunner"]
 class RayRunner(Actors, Runner):
     """Run a flow in `num_proc` actors on a Ray cluster.
 
-    It means the same as `MultiProcessRunnerZMQ`, with and without `strict`, and gives the same datapoints: random
+    Semantics are those of `MultiProcessRunnerZMQ`, with and without `strict`; it gives the same datapoints: random
     numbers depend neither on the cluster nor on where in it an actor runs. `ds` travels to the actors by pickle, so
     every node of the cluster needs the packages and the files that it uses; ``actor_options={"runtime_env": ...}`` is
     Ray's way to bring them.
@@ -32,15 +32,15 @@ class RayRunner(Actors, Runner):
 
     Args:
         ds: The flow. It is reset once inside every actor, and not in this process.
-        num_proc: Actors, each a process somewhere in the cluster. 0 runs the flow in the consumer, without Ray.
+        num_proc: Number of actors, each a process in the cluster. 0 runs the flow in the consumer, without Ray.
         hwm: How far each actor runs ahead, as for `MultiProcessRunnerZMQ`: at most ``2 * hwm + 2`` of its datapoints
             are made and not yet handed out. None for whatever `max_bytes` allows, up to some 12,000.
         strict: Whether a pass is exactly one of `ds`, as for `MultiProcessRunnerZMQ`.
         ordered: With `strict`, whether the order is kept, too.
-        max_restarts: How many actors that are lost, with their process or node, are replaced, in all. With `strict`
-            what is missing is made anew, so that every datapoint comes exactly once; else what the actor had made and
-            not delivered is gone, and its successor begins with the first of its passes.
-        max_failures: How many datapoints may be skipped, as for `MultiProcessRunnerZMQ`.
+        max_restarts: Total number of lost actors (with their process or node) that are replaced. With `strict`,
+            missing datapoints are made again, so that every datapoint comes exactly once; otherwise what the actor had
+            made and not delivered is lost, and its successor begins with the first of its passes.
+        max_failures: Number of datapoints that may be skipped, as for `MultiProcessRunnerZMQ`.
         worker_init: Called without arguments once in each actor, before the flow is reset there.
         thread_limit: Threads that BLAS, OpenMP and OpenCV may use in each actor: a number; "share" for as many as it
             has of ``num_cpus``; None to leave them alone.
@@ -48,24 +48,24 @@ class RayRunner(Actors, Runner):
         max_bytes: Bytes of all datapoints that all actors together have under way, at least 1 MiB; None for 24 MiB for
             each actor. One datapoint of each, however large, may always be under way, and each reply exceeds its part
             by its last datapoint.
-        copy: Whether large arrays may be written to, and are copied out of the object store for that.
+        copy: Whether large arrays are writable copies of those in the object store.
         actor_options: Options of the actors, as for ``ray.remote``; one CPU each where it has no "num_cpus". To spread
             them over the nodes: ``{"scheduling_strategy": "SPREAD"}``.
-        address: Of the cluster, as for ``ray.init``, if this process is not connected to one. None is the cluster in
-            the environment variable RAY_ADDRESS, else one that is started on this machine, and ends with this process
-            or by ``ray.shutdown()``. No other cluster is ever shut down.
+        address: Address of the cluster, as for ``ray.init``, if this process is not connected to one. None is the
+            cluster in the environment variable RAY_ADDRESS, otherwise one that is started on this machine, and ends
+            with this process or by ``ray.shutdown()``. No other cluster is ever shut down.
         start_timeout: Seconds that an actor may take to start.
 
     Raises:
         MissingExtra: The package ray is not installed.
-        WorkerDied: An actor is lost: killed, or with its node, or out of reach. The cause is what Ray says of it.
+        WorkerDied: An actor is lost: killed, or with its node, or unreachable. The cause is Ray's explanation.
         WorkerError: An actor raised an exception that cannot be pickled. Any other arrives as its own type, with the
             actor's traceback as its cause, after all datapoints that it had made before.
         TimeoutError: No datapoint came for `timeout` seconds; or an actor did not start within `start_timeout`: the
             message lists the resources that it asks for and those that are free.
         NotPicklable: A node cannot be sent; names the node and the attribute.
         NotReentrant: A later iteration of the same runner took over.
-        NotAddressable: With `strict`, several workers shall share the passes of a flow that cannot be addressed.
+        NotAddressable: With `strict`, several workers must share the passes of a flow that cannot be addressed.
         TooManyFailures: `max_failures` is used up; the last error is the cause.
 
     Example:

@@ -1,10 +1,10 @@
-"""What a task of Ray Data reads: a share of one pass of a flow, as blocks of columns.
+"""Shard of a pass: the part of a flow that one task of Ray Data reads, as blocks of columns.
 
 Guarantees:
 
-- The shards of a pass, one behind the other, are the pass: the same datapoints in the same order, however many shards.
-- Nothing is remembered between tasks: reading a shard again gives the same.
-- A column has one dtype and one shape in all shards, or there is an error.
+- The shards of a pass, concatenated, are the pass: the same datapoints in the same order, for any number of shards.
+- Tasks keep no state: reading a shard again gives the same.
+- A column has one dtype and one shape in all shards; otherwise an error is raised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Form = dict[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class FlowPass:
-    """One pass of a flow: what all its shards are cut from."""
+    """One pass of a flow, of which shards are parts."""
 
     df: DataFlow
     p: int
@@ -45,13 +45,13 @@ class FlowPass:
 
 @dataclass(frozen=True)
 class Shard:
-    """A share of a pass, and what becomes of it.
+    """One shard of a pass, and the columns that it is read as.
 
     Attributes:
         index: Which shard of `count`. Consecutive datapoints, in the order of the shards; of a flow that never ends,
             every `count`-th block.
-        names: Of the columns.
-        rows_per_block: How many datapoints are stacked at a time.
+        names: Names of the columns.
+        rows_per_block: Number of datapoints that are stacked at a time.
     """
 
     index: int
@@ -60,7 +60,7 @@ class Shard:
     rows_per_block: int
 
     def read(self, packed: bytes) -> Iterator[Columns]:
-        """The blocks, in the process that reads them; `packed` is a pickled `FlowPass`."""
+        """Yield the blocks, in the process that reads them; `packed` is a pickled `FlowPass`."""
         of: FlowPass = loads(packed)
         seed_globals((of.stream.root, of.p, self.index))
         try:
@@ -94,19 +94,19 @@ class Shard:
         return consecutive(first + begin, first + end)
 
     def _cut(self, df: DataFlow, k: int) -> int:
-        """The position at which shard `k` begins."""
+        """Return the position at which shard `k` begins."""
         n = len(df)
         return n if k == self.count else n * k // self.count // df._df_grain * df._df_grain
 
     def _first_of_all(self, of: FlowPass) -> list[Any]:
-        """The first datapoint of the pass, with which other shards compare theirs; nothing where it was dropped."""
+        """Return the first datapoint of the pass, for comparison with other shards; empty if it was dropped."""
         if self.index == 0:
             return []
         first = 0 if of.df._df_endless else of.p * len(of.df)
         return list(present(of.df._df_at([np.array([first])], of.stream)))
 
     def _columns(self, rows: list[Any]) -> Columns:
-        """Some datapoints, side by side.
+        """Return some datapoints as columns.
 
         Raises:
             ValueError: There are more or fewer components than names.
@@ -153,8 +153,8 @@ def _not_one_form(name: str, found: str) -> ShapeMismatch:
 
 
 def _travels(error: Exception) -> bool:
-    """Whether an exception survives pickling. Else one of Ray's own would arrive, without its type and text."""
+    """Whether an exception survives pickling. If not, one of Ray's own would arrive, without its type and text."""
     try:
         return type(loads(dumps(error))) is type(error)
-    except Exception:  # whatever pickling raises
+    except Exception:  # any error of pickling
         return False

@@ -1,4 +1,4 @@
-"""Spans of indexes for workers that share no memory with the consumer: fewer, where datapoints are large."""
+"""Schedule of index ranges for workers that share no memory with the consumer: shorter where datapoints are large."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ __all__ = ["WeightedIndexRanges"]
 
 
 class WeightedIndexRanges(IndexRanges):
-    """The desk of a strict runner, with a bound in bytes.
+    """The schedule of a strict runner, with a bound in bytes.
 
-    Nothing holds a worker up in the middle of a span: that could be the one for which all others wait. So no more is
-    asked for than may be under way, with datapoints as large as those that came last.
+    A worker cannot be paused in the middle of a range: that could be the one for which all others wait. So only as
+    much is requested as may be under way, if datapoints are as large as the most recent ones.
 
     Args:
-        task_queue: From which the workers take.
-        num_workers: How many they are.
-        max_ahead: How many datapoints may be under way for each; None for as many as keep it busy.
-        bytes_per_worker: What may be under way for each; one datapoint always may.
-        grain: Of how many indexes a span should be a multiple.
+        task_queue: The queue from which the workers take.
+        num_workers: Number of workers.
+        max_ahead: Number of datapoints that may be under way for each; None for as many as keep it busy.
+        bytes_per_worker: Bytes that may be under way for each; one datapoint is always allowed.
+        grain: Number of indexes that the length of a range should be a multiple of.
         ordered: Whether datapoints are handed out in the order of their indexes.
     """
 
@@ -40,5 +40,5 @@ class WeightedIndexRanges(IndexRanges):
 
     def ahead(self) -> int:
         if not self.bytes_each:
-            return 1  # nothing has come that could be weighed
+            return 1  # no datapoint has come whose size is known
         return max(1, min(super().ahead(), int(self._bytes_per_worker / self.bytes_each)))

@@ -1,1 +1,1 @@
-"""Datapoints on disk."""
+"""File formats: serializers that save and load flows, and a cache on disk."""

@@ -1,6 +1,6 @@
 """Checksums of files: CRC-32 for our own formats, CRC-32C for TFRecord, and the sum that files of release 0.1 have.
 
-A file names its algorithm (`ALGORITHM`), and which one it has never depends on what is installed.
+A file names its algorithm (`ALGORITHM`); the choice does not depend on the installed packages.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 ALGORITHM: Final = "crc32"
-"""What files written by this release say about their checksums."""
+"""The checksum algorithm named in files that this release writes."""
 
-_LARGE = 8192  # bytes from which on `old_checksum` adds columns
+_LARGE = 8192  # minimum size in bytes for which `old_checksum` adds columns
 _COLUMNS = 255  # 64-bit words per row; odd, so that blocks of a file that change places change columns, too
 
 _MASK_DELTA = 0xA282EAD8
@@ -42,10 +42,10 @@ checksum: Callable[..., int] = zlib.crc32
 
 
 def checksum_of(algorithm: str | None) -> Callable[..., int]:
-    """The function of the algorithm that a file names.
+    """Return the checksum function of the algorithm that a file names.
 
     Args:
-        algorithm: None if the file names none: then it was written by release 0.1.
+        algorithm: None if the file names none; release 0.1 has written it then.
 
     Raises:
         Damaged: There is no such algorithm.
@@ -58,7 +58,7 @@ def checksum_of(algorithm: str | None) -> Callable[..., int]:
 
 
 def check_version(version: Any, newest: int, algorithm: Any) -> None:
-    """Check what a file of ours says about itself: versions from 1 to `newest`; all after 1 name their checksums.
+    """Check the header of a file of ours: versions from 1 to `newest`; all after 1 name their checksums.
 
     Raises:
         Damaged: This release does not read such a file.
@@ -71,10 +71,10 @@ def check_version(version: Any, newest: int, algorithm: Any) -> None:
 
 
 def old_checksum(data: Any, value: int = 0) -> int:
-    """The checksum of files written by release 0.1, to verify those; continues from `value`.
+    """The checksum of files written by release 0.1, for verification; continues from `value`.
 
     CRC-32 of short data; of long data, CRC-32 of the sums of their 255 columns of 64-bit words and of the rest. Changes
-    that cancel in a column go unnoticed, so nothing new is written with it.
+    that cancel in a column are not detected, so new files do not use it.
     """
     size = len(data)
     if size < _LARGE:
@@ -103,13 +103,13 @@ def crc32c(data: Any) -> int:
 
 @functools.cache
 def crc32c_function() -> Callable[[bytes], int]:
-    """The function of google-crc32c.
+    """Return the function of google-crc32c.
 
     Raises:
-        MissingExtra: It is not installed.
+        MissingExtra: The package google-crc32c is not installed.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where it was installed without its C part, which is slow
+        warnings.simplefilter("ignore")  # raised if it was installed without its C part, which is slow
         package = optional("google_crc32c", "tfrecord", "TFRecord files need")
     found: Callable[[bytes], int] = package.value
     return found

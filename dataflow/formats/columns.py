@@ -1,7 +1,7 @@
-"""Datapoints as rows of a table, one column for each component: what npz and HDF5 files hold.
+"""Tables of datapoints, one column for each component: the content of npz and HDF5 files.
 
-The first datapoint decides what the columns are. Arrays of one dtype and shape, and numbers, make columns of arrays;
-whatever else can be stored (text, bytes, containers) makes a column of records, whose lengths differ.
+The first datapoint determines the columns. Arrays of one dtype and shape, and numbers, make columns of arrays;
+any other storable type (text, bytes, containers) makes a column of records, whose lengths differ.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataflow.serial.dtypes import dtype_name, dtype_of
 __all__ = ["ENDS", "Column", "ColumnTable"]
 
 ENDS = ".ends"
-"""Behind the name of a column of records: where each of them ends, uint64 (n,)."""
+"""Suffix of the name of a column of records: the array of their ends, uint64 (n,)."""
 
 _NUMBERS: dict[type, str] = {bool: "|b1", int: "<i8", float: "<f8", complex: "<c16"}
 _SCALAR = "scalar"  # a number of numpy's
 _ARRAY = "array"
 _RECORD = "record"
 _CONTAINERS = {"list": list, "tuple": tuple, "dict": dict}
-_ALONE = "alone"  # the datapoint is no container
+_ALONE = "alone"  # the datapoint is not a container
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Column:
     """One component of all datapoints.
 
     Attributes:
-        name: Its key, or its number as text, or what the user has named it.
+        name: Its key, or its number as text, or a name given by the user.
         kind: "array", "scalar" (numpy's), "record", or the name of one of Python's numbers.
-        dtype: Of each row; "" for records.
-        shape: Of each row.
+        dtype: Dtype of each row; "" for records.
+        shape: Shape of each row.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Column:
         return 0 if self.is_record else dtype_of(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     def values(self, rows: NDArray[Any]) -> list[Any]:
-        """What the datapoints hold of these rows; arrays that share no memory."""
-        if self.kind == _ARRAY and not self.shape:  # arrays of no axes, which an index would make scalars
+        """Return the values of these rows in datapoints; arrays that share no memory."""
+        if self.kind == _ARRAY and not self.shape:  # arrays without axes: an index would make them scalars
             return [rows[k : k + 1].reshape(()).copy() for k in range(len(rows))]
         if self.kind == _ARRAY:
             return [row.copy() for row in rows] if len(rows) > 1 else [rows[0]]
@@ -70,21 +70,21 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnTable:
-    """What all datapoints of a file have in common."""
+    """Schema shared by all datapoints of a file."""
 
     container: str
     columns: tuple[Column, ...]
 
     @classmethod
     def of(cls, dp: Any, names: Sequence[str] | None = None) -> ColumnTable:
-        """The table that begins with `dp`.
+        """Return the table for datapoints like `dp`.
 
         Args:
             dp: The first datapoint.
             names: Names of the columns, one for each component.
 
         Raises:
-            NotStorable: A key is no name for a column.
+            NotStorable: A key cannot be the name of a column.
             ValueError: There are fewer or more `names` than components.
         """
         container = next((name for name, kind in _CONTAINERS.items() if type(dp) is kind), _ALONE)
@@ -111,10 +111,10 @@ class ColumnTable:
         return cls(container, columns)
 
     def row(self, dp: Any) -> list[Any]:
-        """The components of a datapoint in the order of the columns: arrays and numbers, or what becomes a record.
+        """Return the components of a datapoint in the order of the columns: arrays and numbers, or values for records.
 
         Raises:
-            NotStorable: It does not fit the table; names the component.
+            NotStorable: The datapoint does not fit the table; names the component.
         """
         keys = [column.name for column in self.columns] if self.container == "dict" else None
         kind = _CONTAINERS.get(self.container)
@@ -136,18 +136,18 @@ class ColumnTable:
         return values
 
     def datapoint(self, values: Sequence[Any]) -> Any:
-        """The datapoint with these components."""
+        """Return the datapoint with these components."""
         if self.container == "dict":
             return {column.name: value for column, value in zip(self.columns, values, strict=True)}
         return list(values) if self.container == "list" else tuple(values) if self.container == "tuple" else values[0]
 
     def to_json(self) -> dict[str, Any]:
-        """The table in terms of JSON."""
+        """Return the table in terms of JSON."""
         return {"container": self.container, "columns": [asdict(column) for column in self.columns]}
 
     @classmethod
     def from_json(cls, said: Any) -> ColumnTable:
-        """The table of which `to_json` made that."""
+        """Return the table from the result of `to_json`."""
         said = json.loads(said) if isinstance(said, str) else said
         columns = (Column(**{**column, "shape": tuple(column["shape"])}) for column in said["columns"])
         return cls(said["container"], tuple(columns))
@@ -170,12 +170,12 @@ def _column(name: str, value: Any) -> Column:
     if kind in _NUMBERS:
         return Column(name, kind.__name__, _NUMBERS[kind])
     array = isinstance(value, np.ndarray) and kind is np.ndarray
-    text = kind is np.str_ or kind is np.bytes_  # of any length, so records
+    text = kind is np.str_ or kind is np.bytes_  # of any length, so it is stored as records
     if array or (isinstance(value, np.generic) and value.dtype.type is kind and not text):
         dtype = dtype_name(value.dtype)
         if dtype is not None:
             return Column(name, _ARRAY if array else _SCALAR, dtype, value.shape)
-    return Column(name, _RECORD)  # where `pack` says what cannot be stored
+    return Column(name, _RECORD)  # where `pack` rejects what cannot be stored
 
 
 def _described(column: Column) -> str:

@@ -1,4 +1,4 @@
-"""From one format to another; which one a file has is told by the end of its name."""
+"""Conversion of files between formats, which are inferred from file extensions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SUFFIXES = {
 
 
 def format_of(path: PathLike) -> str:
-    """The format of a file, by its name; a folder with a ``data.mdb`` in it is LMDB.
+    """Return the format of a file, inferred from its extension; a folder with a ``data.mdb`` in it is LMDB.
 
     Raises:
-        ValueError: The name says nothing; lists the endings that do.
+        ValueError: The extension is unknown; lists the known ones.
     """
     if os.path.exists(os.path.join(path, "data.mdb")):
         return "lmdb"
@@ -59,17 +59,17 @@ def convert(
 
     Args:
         src: The file to read.
-        dst: The file to make. Both formats are told by the ends of the names.
+        dst: The file to make. Both formats are inferred from the file extensions.
         overwrite: Replace a file of that name.
         compress: "zstd" for LMDB and TFRecord, "gzip" or "lzf" for HDF5.
-        pickle: Read, and write, what is pickled. Only for files of which you know who wrote them.
-        data_paths: The datasets of a HDF5 file, read or made.
+        pickle: Read, and write, pickles. Only for files from sources that you trust.
+        data_paths: The datasets of an HDF5 file, read or made.
 
     Returns:
-        How many datapoints there are.
+        The number of datapoints.
 
     Raises:
-        ValueError: A format is not known, or does not take an option.
+        ValueError: A format is unknown, or does not support an option.
         NotStorable: The format of `dst` cannot hold a datapoint.
     """
     existing(src)

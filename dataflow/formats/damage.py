@@ -1,4 +1,4 @@
-"""What is said of a file that cannot be what was written."""
+"""Errors about damaged files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Damaged", "file_damaged"]
 
 
 class Damaged(Exception):
-    """What is wrong with some bytes, and at which of them; whoever knows the file makes a `FileDamaged` of it."""
+    """Description of damaged bytes and their offset; code that knows the file turns it into a `FileDamaged`."""
 
     def __init__(self, reason: str, offset: int = 0) -> None:
         super().__init__(reason)
@@ -17,13 +17,13 @@ class Damaged(Exception):
 
 
 def file_damaged(path: str, place: str, reason: str, offset: int | None = None) -> FileDamaged:
-    """The error about a file.
+    """Return the error about a file.
 
     Args:
         path: The file.
-        place: Where in it, in its own terms, such as "record 7"; may be empty.
+        place: The damaged part in the format's terms, such as "record 7"; may be empty.
         reason: What is wrong.
-        offset: Where in it, in bytes.
+        offset: Offset of the damage, in bytes.
     """
     where = f"{path}, {place}" if place else path
     at = "" if offset is None else f" at byte {offset} of the file"

@@ -1,4 +1,4 @@
-"""One pass kept on disk, for this run and the next ones."""
+"""`DiskCacheData`: a cache of one pass on disk, for this run and later ones."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ _VERSION = 1
 
 
 class DiskCacheData(ProxyDataFlow):
-    """Read one pass of the input, keep it in a file, and give that out in every pass of this run and of the next ones.
+    """Read one pass of the input, store it in a file, and return it in every pass of this run and later ones.
 
-    The first iteration fills the file, completely, before the first datapoint comes out; a run that is broken off
-    meanwhile leaves nothing. Whoever comes then, in this process or in another one, reads the file, and the input is
-    not even reset. Of several workers that come at once, one fills it, and the others wait.
+    The first iteration fills the file, completely, before the first datapoint is returned; a run that is interrupted
+    meanwhile leaves nothing. Later iterations, in this process or in another one, read the file, and the input is
+    not even reset. Of several workers that start at once, one fills the file, and the others wait.
 
-    Shuffle what comes out with `ShuffleData`. The file belongs to its `fingerprint`: with another one it is filled
-    anew, and a warning says what has changed. What the input draws at random is drawn once; with another seed the file
+    Shuffle the output with `ShuffleData`. The file belongs to its `fingerprint`: with another one it is filled
+    again, and a warning says what has changed. Random numbers of the input are drawn once; with another seed the file
     stays as it is.
 
     The file belongs to the flow, not to how that is run: the number of workers, their buffers and timeouts may change
-    between runs, and a file filled without workers is valid over a strict runner or map. What mixes its datapoints (a
-    default runner of several workers, an unordered map) is refused, since a pass of it may lack datapoints and hold
-    others twice, and the file would keep that.
+    between runs, and a file filled without workers is valid over a strict runner or map. A node that mixes its
+    datapoints (a default runner of several workers, an unordered map) is rejected, since a pass of it may lack
+    datapoints and hold others twice, and the file would keep that.
 
     Args:
         ds: The input. Only one pass of it is read.
         path: The file. An index is kept beside it.
-        fingerprint: Any text that says what `ds` is; change it when `ds` changes. None means that it is found out:
-            nodes count by their classes and parameters, functions by module, qualified name and bytecode, files by size
-            and time of change. What a function calls does not count.
-        pickle: Pickle components that have no form of their own.
+        fingerprint: Any text that identifies `ds`; change it when `ds` changes. None derives it from `ds`: nodes count
+            by their classes and parameters, functions by module, qualified name and bytecode, files by size and time of
+            change. Functions that a function calls are not included.
+        pickle: Pickle components without a representation of their own.
 
     Raises:
         ValueError: A pass of `ds` never ends, so that it cannot be kept.
-        NotReproducible: A runner or map in `ds` mixes what its workers make; names it. Also if the input can be read
-            only once, and an attempt to fill the file was broken off.
-        TypeError: Nobody can say whether a parameter of `ds` is the same in the next run; names it.
-        NotStorable: A datapoint has no form on disk; names its component.
-        OSError: The disk is full, for example. Nothing is left behind.
+        NotReproducible: A runner or map in `ds` mixes the output of its workers; names it. Also if the input can be
+            read only once, and an attempt to fill the file was interrupted.
+        TypeError: A parameter of `ds` cannot be compared between runs; names it.
+        NotStorable: A datapoint cannot be stored; names its component.
+        OSError: For example, the disk is full. No partial file is left.
 
     Example:
         >>> import os, tempfile
@@ -98,16 +98,16 @@ class DiskCacheData(ProxyDataFlow):
         self.path = os.fspath(path)
         self.pickle = pickle
         self._description = describe(ds) if fingerprint is None else f"fingerprint {fingerprint}"
-        self._broke_off = False  # an attempt to fill the file has failed, so that the input may stand within a pass
+        self._broke_off = False  # an attempt to fill the file has failed, so that the input may be within a pass
 
     @property
     def fingerprint(self) -> str:
-        """What the file has to be of: 32 characters that follow from `description`."""
+        """The fingerprint that the file must have: 32 characters, derived from `description`."""
         return digest(self._description)
 
     @property
     def description(self) -> str:
-        """What counts for the fingerprint, as text."""
+        """The text that the fingerprint is derived from."""
         return self._description
 
     @property
@@ -159,7 +159,7 @@ class DiskCacheData(ProxyDataFlow):
         reader = self._reader()
         if reader is None:
             with alone(self.path, f"{type(self).__name__} waits for whoever fills {self.path}"):
-                reader = self._reader(explain=True)  # filled meanwhile, by somebody else?
+                reader = self._reader(explain=True)  # filled meanwhile, by another thread or process?
                 if reader is None:
                     self._fill(stream)
                     reader = self._reader()
@@ -167,7 +167,7 @@ class DiskCacheData(ProxyDataFlow):
         return reader
 
     def _reader(self, *, explain: bool = False) -> RecordReader | None:
-        """The open file; None if there is none of this fingerprint."""
+        """Return the open file; None if there is none of this fingerprint."""
         life = state_of(self)
         with life.lock:
             if life.resource is None and os.path.exists(self.path):
@@ -232,7 +232,7 @@ class DiskCacheData(ProxyDataFlow):
         self._broke_off = False
 
     def _rewind_input(self) -> None:
-        """Let an input that continues where its last pass stopped begin a whole pass."""
+        """Make an input that continues where its last pass stopped begin a whole pass."""
         continuing = [node for node in walk(self.ds, everywhere=True) if node._df_continues]
         if self._broke_off and (source := next((node for node in continuing if not node._df_inputs), None)):
             raise NotReproducible(
@@ -244,7 +244,7 @@ class DiskCacheData(ProxyDataFlow):
 
 
 def _checksum_in(path: str) -> Compute:
-    """The checksum of the frames of a cache: CRC-32, or CRC-32C if release 0.1 has written it."""
+    """Return the checksum of the frames of a cache: CRC-32, or CRC-32C if release 0.1 has written it."""
     with open(path, "rb") as file:
         head = file.read(HEADER.size)
     is_new = len(head) == HEADER.size and HEADER.unpack(head)[1] == masked_crc32(head[:8])

@@ -1,6 +1,6 @@
-"""LMDB files that are open in this process.
+"""Registry of the LMDB files that are open in this process.
 
-LMDB must not open one file twice in a process, and flows may: so they share. A forked process opens its own.
+LMDB must not open one file twice in a process, and flows may: so they share it. A forked process opens its own.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _SYSTEM = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, 
 
 
 def lmdb_package() -> Any:
-    """The package lmdb.
+    """Return the package lmdb.
 
     Raises:
-        MissingExtra: It is not installed.
+        MissingExtra: The package lmdb is not installed.
     """
     return optional("lmdb", "lmdb", "LMDB files need")
 
 
 class _Open:
-    """What this process has open."""
+    """The open files of this process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -37,7 +37,7 @@ class _Open:
 
 
 class _Shared:
-    """One open file, and how many use it."""
+    """One open file, and its number of users."""
 
     def __init__(self, environment: Any) -> None:
         self.environment = environment
@@ -54,7 +54,7 @@ class _Current:
     def here(self) -> _Open:
         if self.open.pid != os.getpid():
             inherited, self.open = self.open, _Open()
-            # LMDB would take them for open in this process. Only the mapping and the descriptor of this process go.
+            # LMDB would treat them as open in this process. Only the mapping and the descriptor of this process go.
             for shared in list(inherited.environments.values()):
                 shared.environment.close()
         return self.open
@@ -64,13 +64,13 @@ _current = _Current()
 
 
 class Environment:
-    """An LMDB file, open for reading, with one view of it that does not change.
+    """An LMDB file, open for reading, with one snapshot of it.
 
     Args:
         path: The file, or a folder with a ``data.mdb`` in it.
 
     Raises:
-        FileDamaged: It is shorter than it says, or no LMDB file.
+        FileDamaged: It is shorter than its header says, or is not an LMDB file.
         MissingExtra: lmdb is not installed.
     """
 
@@ -78,7 +78,7 @@ class Environment:
         self.lmdb = lmdb_package()
         self.path = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
         self.lock = threading.RLock()
-        """Held while something that lies in the file is looked at: `close` must not unmap it meanwhile."""
+        """Context manager: keep the file mapped while its memory is read; `close` must not unmap it meanwhile."""
         self._opened = _current.here()
         self._shared: _Shared | None = None
         with self._opened.lock:
@@ -92,7 +92,7 @@ class Environment:
             self._shared = shared
 
     def _open(self) -> _Shared:
-        """Open the file; if it is replaced meanwhile, the new one."""
+        """Open the file; if it is replaced meanwhile, open the new one."""
         while True:
             status = os.stat(self.path)
             shared = self._opened_of_size(status.st_size)
@@ -115,7 +115,7 @@ class Environment:
                 raise
             raise file_damaged(self.path, "", f"this is no whole LMDB file ({error}); it ends", size) from error
         try:
-            # A short file is mapped as long as it should be, and reading behind its end would be a SIGBUS.
+            # A short file is mapped to its claimed length, and reading behind its end would be a SIGBUS.
             needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
             if size < needed:
                 raise file_damaged(self.path, "", f"the file ends after {size} of {needed} bytes,", size)
@@ -126,15 +126,15 @@ class Environment:
 
     @property
     def transaction(self) -> Any:
-        """The view; None once this is closed."""
+        """The snapshot; None after `close`."""
         return None if self._shared is None else self._shared.transaction
 
     def entries(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
         return 0 if self._shared is None else int(self._shared.transaction.stat()["entries"])
 
     def close(self) -> None:
-        """Close it, unless others use the file. Idempotent."""
+        """Close it, unless other flows use the file. Idempotent."""
         with self.lock, self._opened.lock:
             shared, self._shared = self._shared, None
             if shared is None or self._opened is not _current.here():

@@ -1,10 +1,10 @@
-"""Fingerprint of a flow: a text that is the same for two flows that are built alike and so give the same datapoints.
+"""Fingerprint of a flow: a text that is equal for two flows that are built alike and so give the same datapoints.
 
 The text describes the flow, never how it is run: a runner or a parallel map counts as the node that does the same work
 without workers, and settings such as timeouts are left out. So a file that two workers have filled is valid with eight.
 
-Functions count by module, qualified name and bytecode, and by what they hold (constants, defaults, closures, attributes
-of partials). What they call does not count: a change inside a helper function is not noticed.
+Functions count by module, qualified name and bytecode, and by their data (constants, defaults, closures, attributes
+of partials). Functions that they call are not included: a change inside a helper function is not noticed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _MAX_LEVELS = 30
 
 
 def digest(description: str) -> str:
-    """A description as 32 characters."""
+    """Return the hash of a description, 32 characters."""
     return hashlib.sha256(description.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def describe(df: DataFlow) -> str:
-    """A flow as text: a line for each node, and below it one for each of its parameters.
+    """Yield the lines of a flow's description: a line for each node, and below it one for each of its parameters.
 
     Raises:
-        TypeError: A parameter has no description; names node and parameter.
+        TypeError: A parameter cannot be described; names node and parameter.
     """
     return "\n".join(_node(df, ""))
 
@@ -130,7 +130,7 @@ def _function(function: types.FunctionType, levels: int) -> str:
             held.append(cell.cell_contents)
         except ValueError:  # not yet filled
             held.append(None)
-    # A function may hold itself.
+    # A function may contain itself.
     held = [None if item is function else item for item in held]
     return f"{function.__module__}.{function.__qualname__} {_code(function.__code__)} {_value(held, levels + 1)}"
 
@@ -142,7 +142,7 @@ def _code(code: types.CodeType) -> str:
 
 
 def _constant(value: Any) -> str:
-    """The text of a constant; the order of a set differs from run to run."""
+    """Return the text of a constant; the iteration order of a set differs from run to run."""
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 

@@ -1,9 +1,9 @@
-"""Datapoints as tensorpack's serializers wrote them: pickles, or msgpack with arrays in the manner of msgpack-numpy.
+"""Reader of tensorpack's datapoints: pickles, or msgpack with arrays in the format of msgpack-numpy.
 
-That package decodes the arrays, behind a guard: on its own it unpickles arrays of objects, and takes any bytes for
+msgpack-numpy decodes the arrays, behind a guard: on its own it unpickles arrays of objects, and takes any bytes for
 pointers to objects where a dtype says so. Guarantees:
 
-- Unless pickles are read, it is given no array of kind "O" and no dtype with objects in it: it gets the dtype that was
+- Unless pickles are read, it gets no array of kind "O" and no dtype with objects in it: it gets the dtype that was
   checked, not the text that claims one.
 - Its `patch` is never called: msgpack stays as it is for the rest of the program.
 """
@@ -26,16 +26,16 @@ from dataflow.serial.packing import MAX_SIZELESS
 
 __all__ = ["unpack_foreign"]
 
-_MAX_LEVELS = 30  # of structures in structures
+_MAX_LEVELS = 30  # of nested structures
 _PICKLE = 0x80  # the first byte of a pickle of protocol 2 or later; as msgpack it would be an empty dict, of one byte
 
 
 def unpack_foreign(data: Any, *, pickled: bool) -> Any:
-    """A datapoint from a pickle or from msgpack.
+    """Return a datapoint from a pickle or from msgpack.
 
     Args:
         data: The bytes.
-        pickled: Unpickle. Never do this to a file of which you do not know who wrote it.
+        pickled: Load pickles. Only for files from sources that you trust.
 
     Raises:
         PickleRefused: It is or holds a pickle, and `pickled` is false.
@@ -59,7 +59,7 @@ def unpack_foreign(data: Any, *, pickled: bool) -> Any:
 
 
 def _decoded(value: dict[Any, Any], *, pickled: bool) -> Any:
-    """What msgpack-numpy makes of a dict."""
+    """Decode a dict as msgpack-numpy does."""
     if b"nd" not in value and "nd" not in value:
         return msgpack_numpy.decode(value) if b"complex" in value else value
     if any(_text(value.get(key, b"")) == "O" for key in (b"kind", "kind")):
@@ -67,7 +67,7 @@ def _decoded(value: dict[Any, Any], *, pickled: bool) -> Any:
             raise PickleRefused("an array of Python objects was pickled")
         return msgpack_numpy.decode(value)
     if b"nd" not in value or b"type" not in value or b"data" not in value:
-        return value  # somebody's dict; the package does not decode it either
+        return value  # a dict of the user; the package does not decode it either
     dtype = _dtype(value[b"type"])
     if dtype.hasobject:
         raise ValueError(f"an array of the dtype {dtype}, which is not pickled")
@@ -79,11 +79,11 @@ def _decoded(value: dict[Any, Any], *, pickled: bool) -> Any:
     is_array = value[b"nd"] is True
     checked = {b"nd": is_array, b"type": dtype, b"kind": b"", b"shape": tuple(shape), b"data": value[b"data"]}
     array = msgpack_numpy.decode(checked)
-    return array.copy() if is_array else array  # one that can be written to
+    return array.copy() if is_array else array  # a writable copy
 
 
 def _dtype(said: Any, level: int = 0) -> np.dtype[Any]:
-    """The dtype of a description in the manner of ``dtype.descr``."""
+    """Return the dtype of a description in the format of ``dtype.descr``."""
     if level > _MAX_LEVELS or (isinstance(said, str | bytes) and len(said) > MAX_NAME):
         raise ValueError("a dtype of too many levels or characters")
     if isinstance(said, list | tuple):

@@ -1,4 +1,4 @@
-"""Datapoints in a HDF5 file: a dataset for each component; and the rows of other people's datasets."""
+"""`HDF5Serializer` and `HDF5Data`: datapoints in an HDF5 file, a dataset for each component; also of other programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["HDF5Data", "HDF5Serializer"]
 
 
 class HDF5Data(DiskData):
-    """The rows of datasets of a HDF5 file, side by side: lists with one component for each dataset.
+    """The rows of datasets of an HDF5 file, side by side: lists with one component for each dataset.
 
-    Rows are read when they are asked for, neighbours together; nothing is loaded as a whole.
+    Rows are read on demand, neighbouring rows together; no dataset is loaded as a whole.
 
     Args:
         filename: The file.
@@ -25,11 +25,11 @@ class HDF5Data(DiskData):
         shuffle: Draw a new order for every pass. This is random access, which is slow in datasets of large chunks:
             prefer `block_shuffle` there.
         block_shuffle: Instead: draw an order of blocks of so many rows, and one inside each.
-        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
         FileDamaged: The file was cut off or has changed.
-        KeyError: There is no such dataset; lists those that there are.
+        KeyError: There is no such dataset; lists the existing ones.
         ValueError: The datasets differ in length.
         MissingExtra: The package h5py is not installed.
 
@@ -57,10 +57,10 @@ class HDF5Data(DiskData):
 
 
 class HDF5Serializer:
-    """Datapoints in a HDF5 file, which many other programs read.
+    """Datapoints in an HDF5 file, which many other programs read.
 
-    All datapoints need to have the same components, arrays of the same dtype and shape. Text, bytes and containers may
-    be of any length; others see them, and dtypes that HDF5 does not know, as bytes. Arrays come back in C order.
+    All datapoints must have the same components, arrays of the same dtype and shape. Text, bytes and containers may
+    be of any length; other programs see them, and dtypes that HDF5 lacks, as bytes. Arrays come back in C order.
 
     Source:
         tensorpack.dataflow, whose class of this name it replaces.
@@ -77,19 +77,19 @@ class HDF5Serializer:
     ) -> None:
         """Write one pass of a flow, row by row.
 
-        There is either the whole new file in the end, or what was there before.
+        The file appears only when it is complete; until then an existing file stays unchanged.
 
         Args:
             df: The flow.
             path: The file to make.
-            data_paths: Names of the datasets, one for each component. None means the keys of dicts, else numbers.
+            data_paths: Names of the datasets, one for each component. None means the keys of dicts, otherwise numbers.
             overwrite: Replace a file of that name.
             compress: A compression of HDF5: "gzip" or "lzf".
 
         Raises:
-            FileExistsError: There is such a file, and `overwrite` is false.
-            NotStorable: Names the datapoint and its component.
-            OSError: The disk is full, for example. Nothing is left behind.
+            FileExistsError: The file exists, and `overwrite` is false.
+            NotStorable: A datapoint cannot be stored; names it and its component.
+            OSError: For example, the disk is full. No partial file is left.
             MissingExtra: The package h5py is not installed.
 
         Example:
@@ -121,5 +121,5 @@ class HDF5Serializer:
         block_shuffle: int | None = None,
         seed: int | None = None,
     ) -> DataFlow:
-        """A flow over a HDF5 file, which can be addressed: a `HDF5Data`, whose parameters these are."""
+        """Return a `HDF5Data` over an HDF5 file, which can be addressed; the parameters are the same."""
         return HDF5Data(path, data_paths, shuffle, block_shuffle=block_shuffle, seed=seed)

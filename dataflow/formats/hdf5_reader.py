@@ -1,4 +1,4 @@
-"""A HDF5 file that is open: the rows of its datasets."""
+"""Reader of an HDF5 file: the rows of its datasets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _AT_ONCE = 1 << 19  # bytes of neighbouring rows that are read together
 
 
 def h5py_package() -> Any:
-    """The package h5py.
+    """Return the package h5py.
 
     Raises:
-        MissingExtra: It is not installed.
+        MissingExtra: The package h5py is not installed.
     """
     return optional("h5py", "hdf5", "HDF5 files need")
 
@@ -40,7 +40,7 @@ class HDF5Reader:
 
     Args:
         path: The file.
-        data_paths: Which datasets; None means those that a file of ours says.
+        data_paths: The datasets; None means those named in a file of ours.
     """
 
     def __init__(self, path: str, data_paths: Sequence[str] | None) -> None:
@@ -135,7 +135,7 @@ class HDF5Reader:
         return Column(name, "array" if dataset.ndim > 1 else "scalar", text, dataset.shape[1:])
 
     def asked(self, ask: Any, name: str, row: int | None = None, dataset: Any = None) -> Any:
-        """What `ask` returns; what HDF5 complains about becomes an error that says where."""
+        """Return the result of `ask`; HDF5's exceptions become errors that name the place."""
         if not self._file:
             raise DataFlowTerminated(f"{self.path} was closed while it was being read")
         try:
@@ -151,18 +151,18 @@ class HDF5Reader:
         return self._h5py.check_string_dtype(dataset.dtype) is not None
 
     def _offset(self, dataset: Any, row: int | None) -> int | None:
-        """Where the chunk with this row begins."""
+        """Return the first row of the chunk that contains this row."""
         try:
             place = [0] * dataset.ndim
             place[0] = row or 0
             found: int | None = dataset.id.get_chunk_info_by_coord(tuple(place)).byte_offset
-        except Exception:  # it is not chunked, or what says where chunks are is damaged, too
+        except Exception:  # it is not chunked, or the chunk index is damaged, too
             return None
         return found
 
     def _damaged(self, error: Exception, place: str, offset: int | None = None) -> Exception:
         if getattr(error, "errno", None):
-            return error  # the system's own: a file that may not be read, or a disk that cannot
+            return error  # an error of the system: a file that may not be read, or a failing disk
         return file_damaged(self.path, place, f"HDF5 cannot read it ({error})", offset)
 
     def __len__(self) -> int:
@@ -196,7 +196,7 @@ class _H5Rows:
         if rows.dtype != self._dtype:  # stored as bytes
             rows = np.ascontiguousarray(rows).view(self._dtype).reshape(len(rows), *self.column.shape)
         elif rows.dtype.names:
-            rows = rows.view(self._dtype)  # the same, but for whether it is aligned
+            rows = rows.view(self._dtype)  # the same, except for alignment
         return self.column.values(rows)
 
 

@@ -1,4 +1,4 @@
-"""A HDF5 file that is being written."""
+"""Writer of an HDF5 file."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from dataflow.serial.dtypes import dtype_of
 __all__ = ["ABOUT", "VERSION", "HDF5Writer", "is_native"]
 
 ABOUT: Final = "dataflow"
-"""The attribute of the file that says what the datasets are."""
+"""The attribute of the file that describes the datasets."""
 
 VERSION: Final = 2
-"""Of the files that are written; files of version 1, whose records have other checksums, are read as well."""
+"""Version of the files that are written; files of version 1, whose records have other checksums, can be read."""
 
 _CHUNK = 1 << 18  # bytes; HDF5 reads and verifies whole chunks
 _MAX_ROWS = 1 << 14  # of a chunk
 
 
 def is_native(h5py: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether HDF5 gives back this dtype; others are stored as bytes."""
+    """Whether HDF5 preserves this dtype; others are stored as bytes."""
     try:
         found = h5py.h5t.py_create(dtype, logical=True).dtype
         return dtype.itemsize > 0 and found == dtype and found.fields == dtype.fields
@@ -38,9 +38,9 @@ def is_native(h5py: Any, dtype: np.dtype[Any]) -> bool:
 
 
 class HDF5Writer:
-    """Writes datapoints; used in a block, at the end of which all is in the file.
+    """Context manager that writes datapoints; at the end of the block the file is complete.
 
-    Each chunk has a checksum, and so have the newest forms of HDF5's own structures, which are used.
+    Each chunk has a checksum, and so have the newest versions of HDF5's own structures, which are used.
 
     Args:
         h5py: The package.
@@ -72,7 +72,7 @@ class HDF5Writer:
         """Write one datapoint.
 
         Raises:
-            NotStorable: Names the component.
+            NotStorable: A component cannot be stored; names it.
         """
         if not self._num:
             self._table = ColumnTable.of(dp, self._names)
@@ -107,7 +107,7 @@ class HDF5Writer:
         return _Rows(self, column)
 
     def dataset(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A dataset without rows; `shape` is that of a row."""
+        """Create a dataset without rows; `shape` is that of a row."""
         row_bytes = max(1, np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64)))
         num_rows = min(_MAX_ROWS, max(1, _CHUNK // row_bytes))
         return self._file.create_dataset(
@@ -121,14 +121,14 @@ class HDF5Writer:
         )
 
     def is_native(self, dtype: np.dtype[Any]) -> bool:
-        """Whether HDF5 gives back this dtype."""
+        """Whether HDF5 preserves this dtype."""
         return is_native(self._h5py, dtype)
 
 
 class _Disk(io.RawIOBase):
-    """The file that HDF5 writes to, which never fails: HDF5 would not survive it, and crash when the program ends.
+    """File object for HDF5 that never raises: HDF5 cannot handle an error, and would crash when the program ends.
 
-    What the disk does not take is kept in memory, so that HDF5 can come to an end; `check` raises what the disk said.
+    Rejected writes are kept in memory, so that HDF5 can finish; `check` raises the disk's error.
     """
 
     def __init__(self, path: str) -> None:
@@ -136,7 +136,7 @@ class _Disk(io.RawIOBase):
         self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 (it has the life of this object)
         self._file.truncate(0)
         self._at = 0
-        self._refused: dict[int, bytes] = {}  # by where they belong; later ones lie above earlier ones
+        self._refused: dict[int, bytes] = {}  # by offset; later ones override earlier ones
         self._error: OSError | None = None
 
     def check(self) -> None:
@@ -219,7 +219,7 @@ class _Growing:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the buffered rows."""
         raise NotImplementedError
 
     def _append(self, dataset: Any, rows: Any) -> None:
@@ -233,7 +233,7 @@ class _Rows(_Growing):
         self._dtype = dtype_of(column.dtype)
         self._native = writer.is_native(self._dtype)
         shape = column.shape if self._native else (column.row_bytes,)
-        self._empty = not column.row_bytes  # there is nothing to store: how many rows there are is known
+        self._empty = not column.row_bytes  # only the number of rows has to be stored
         super().__init__(
             None if self._empty else writer.dataset(column.name, shape, self._dtype if self._native else np.uint8)
         )

@@ -1,9 +1,9 @@
-"""Datapoints in an LMDB file, each under a key of its own.
+"""`LMDBSerializer`, `LMDBData`, `LMDBDataDecoder`: datapoints in an LMDB file, each under a key of its own.
 
 Damage is reported: a file that was cut off when it is opened, a datapoint that has changed when it is read for the
-first time, a key that is missing when it is asked for. LMDB itself trusts the pages that lead to a key: if one of these
-has changed, the process may crash. It may also find another datapoint, which is reported, too, since the checksum of
-each covers its key. Wrong data are never given out.
+first time, a key that is missing when it is requested. LMDB itself trusts the pages that lead to a key: if one of
+these has changed, the process may crash. It may also find another datapoint, which is reported, too, since the
+checksum of each covers its key. Wrong data are never returned.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]
 class LMDBData(DiskData):
     """The keys and values of an LMDB file, as datapoints ``[key, value]`` of bytes.
 
-    `LMDBDataDecoder` makes something of them; what `LMDBSerializer` has saved is read by `LMDBSerializer.load`.
+    `LMDBDataDecoder` decodes them; `LMDBSerializer.load` reads the files of `LMDBSerializer.save`.
 
     Args:
         lmdb_path: The file, or a folder with a ``data.mdb`` in it.
         shuffle: Draw a new order for every pass. This is random access.
         keys: The keys to read: a list of str or bytes, or a format such as ``"{:0>8d}"`` for the numbers from 0. None
-            means all; where the file does not say which there are, it is searched for them.
+            means all; if the file does not list its keys, it is searched for them.
         block_shuffle: Instead of any order: draw an order of blocks of so many keys, and one inside each.
-        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
         FileDamaged: The file was cut off, or a key is missing in it.
@@ -76,7 +76,7 @@ class LMDBRecords(LMDBData):
 
 
 class LMDBDataDecoder(MapData):
-    """What a function makes of each key and value of an LMDB file.
+    """The results of a function that decodes each key and value of an LMDB file.
 
     Args:
         lmdb_data: An `LMDBData`, or another flow of ``[key, value]``.
@@ -91,7 +91,7 @@ class LMDBDataDecoder(MapData):
 
 
 class _Decoding:
-    """A function of key and value as one of a datapoint."""
+    """Turn a function of key and value into one of a datapoint."""
 
     def __init__(self, decoder: Callable[[bytes, bytes], Any]) -> None:
         self.decoder = decoder
@@ -119,20 +119,20 @@ class LMDBSerializer:
     ) -> None:
         """Write one pass of a flow.
 
-        There is either the whole new file in the end, or what was there before. The map grows as needed.
+        The file appears only when it is complete; until then an existing file stays unchanged. The map grows as needed.
 
         Args:
             df: The flow.
             path: The file to make, or a folder for its ``data.mdb``.
-            write_frequency: Datapoints after which is written to the disk, at the latest.
+            write_frequency: Maximum number of datapoints between two writes to the disk.
             overwrite: Replace a file of that name.
             compress: "zstd" compresses each datapoint, with the extra ``zstd``.
-            pickle: Pickle components that have no form of their own. Loading then needs ``pickle=True``.
+            pickle: Pickle components without a representation of their own. Loading then needs ``pickle=True``.
 
         Raises:
-            FileExistsError: There is such a file, and `overwrite` is false.
-            NotStorable: Names the datapoint and its component.
-            OSError: The disk is full, for example. Nothing is left behind.
+            FileExistsError: The file exists, and `overwrite` is false.
+            NotStorable: A datapoint cannot be stored; names it and its component.
+            OSError: For example, the disk is full. No partial file is left.
             MissingExtra: The package lmdb is not installed.
 
         Example:
@@ -163,16 +163,16 @@ class LMDBSerializer:
         seed: int | None = None,
         pickle: bool = False,
     ) -> DataFlow:
-        """A flow over an LMDB file, which can be addressed.
+        """Return a flow over an LMDB file, which can be addressed.
 
         Args:
             path: The file, ours or one that tensorpack has written; or a folder with a ``data.mdb`` in it.
             shuffle: Draw a new order for every pass. This is random access.
             block_shuffle: Instead: draw an order of blocks of so many datapoints, and one inside each; the disk is
                 then read in blocks.
-            seed: A root seed for the order, instead of the one of `dataflow.seed`.
-            pickle: Unpickle what was pickled, by tensorpack for example. A pickle can run any code: only for files
-                of which you know who wrote them.
+            seed: Root seed for the order, instead of the one of `dataflow.seed`.
+            pickle: Load pickles, of tensorpack for example. A pickle can run any code: only for files from sources that
+                you trust.
 
         Raises:
             FileDamaged: The file was cut off, or a datapoint has changed. Names the key.

@@ -1,4 +1,4 @@
-"""An LMDB file that is open: its keys, and what is read under them."""
+"""Reader of an LMDB file: its keys and their values."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["MARK", "VERSION", "DatapointReader", "KeyReader", "numbered"]
 _log = logging.getLogger("dataflow.formats")
 
 MARK: Final = b"!dataflow"
-"""A key of files of ours. It comes before all digits, so that numbers can be appended behind it."""
+"""Key of the mark in files of ours. It sorts before all digits, so that numbers can be appended behind it."""
 
 VERSION: Final = 2
-"""Of the files that are written; files of version 1, whose checksums are others, are read as well."""
+"""Version of the files that are written; files of version 1, whose checksums differ, can be read."""
 
 _LISTED = b"__keys__"  # where tensorpack keeps a list of all keys
 _NUM_ORDERED = 10**8  # numbers below it are in the order of their keys
-_RUN = 256  # neighbours that are read in one go
-_BATCH = 1 << 16  # bytes of neighbours that are given out together
+_RUN = 256  # neighbouring keys that are read in one go
+_BATCH = 1 << 16  # bytes of neighbouring values that are returned together
 _MAX_AT_ONCE = 32
 
-Make = Callable[[int, bytes, Any], Any]  # of number, key and value
+Make = Callable[[int, bytes, Any], Any]  # arguments: number, key and value
 
 
 def numbered(k: int) -> bytes:
@@ -43,7 +43,7 @@ def numbered(k: int) -> bytes:
 
 
 class _Numbered:
-    """As many keys as there are, each made of its number."""
+    """Sequence of keys that are computed from their numbers."""
 
     def __init__(self, num: int, make: Callable[[int], bytes] = numbered) -> None:
         self._num = num
@@ -57,7 +57,7 @@ class _Numbered:
 
 
 class _Listed:
-    """Any keys, in one piece of memory."""
+    """Sequence of arbitrary keys, in one piece of memory."""
 
     def __init__(self, keys: Iterator[bytes]) -> None:
         ends, blob = [0], bytearray()
@@ -75,17 +75,17 @@ class _Listed:
 
 
 class KeyReader:
-    """An open file, from which keys and values are read.
+    """Reader of the keys and values of an open file.
 
     Args:
         path: The file.
-        keys: Which keys, or a format for numbers; None means all.
+        keys: The keys, or a format for numbers; None means all.
     """
 
     def __init__(self, path: str, keys: Sequence[str | bytes] | str | None) -> None:
         self.file = Environment(path)
         try:
-            self._sorted = keys is None  # neighbours are neighbours in the file, too
+            self._sorted = keys is None  # in this order, neighbours are neighbours in the file, too
             self._given = keys is not None
             self.version = 0  # of a file of ours
             self._keys = self._asked(lambda: self._find_keys(keys))
@@ -115,7 +115,7 @@ class KeyReader:
             return self._listed(listed, num)
 
     def _listed(self, listed: Any, num: int) -> Any:
-        """All keys, from tensorpack's list where that is safe to read; else from the file, in its order."""
+        """Return all keys, from tensorpack's list where that is safe to read; otherwise from the file, in its order."""
         try:
             found = msgpack.unpackb(listed) if listed is not None else None
         except Exception:  # a pickle
@@ -133,7 +133,7 @@ class KeyReader:
                 yield key
 
     def _checked(self, mark: bytes, num: int) -> int:
-        """The version that the mark says."""
+        """Return the version that the mark contains."""
         try:
             said = msgpack.unpackb(mark)
             version, expected, algorithm = said["version"], said["size"], said.get("checksum")
@@ -159,13 +159,13 @@ class KeyReader:
             yield from self.found(make, first, end)
 
     def found(self, make: Make, first: int, end: int) -> Iterator[Any]:
-        """The datapoints of a run of positions, from what LMDB finds."""
+        """Yield the datapoints of a run of positions, from LMDB's values."""
         if self._sorted and end > first + 1:
             return self._run(make, first, end)
         return (self.one(make, k) for k in range(first, end))
 
     def one(self, make: Make, k: int) -> Any:
-        """One datapoint, from what LMDB finds."""
+        """Return one datapoint, from LMDB's value."""
         key = self._keys[k]
         with self.file.lock:
             value = self._asked(lambda: self._transaction().get(key))
@@ -179,8 +179,8 @@ class KeyReader:
             pairs = self._asked(lambda: _from(self._transaction().cursor(), self._keys[first]))
         k, num = first, 1
         while k < end:
-            # Small ones together: a lock and a look at the key for each would cost as much as the reading. Keys come in
-            # their order, so if the last one is right, none was left out.
+            # Small ones together: a lock and a comparison of the key for each would cost as much as the reading. Keys
+            # come in order, so if the last one is right, none was left out.
             batch: list[Any] = []
             with file.lock:
                 self._transaction()  # closed meanwhile?
@@ -222,7 +222,7 @@ class KeyReader:
         return file_damaged(self.file.path, "", f"LMDB cannot read it ({error})")
 
     def maker(self) -> Make:
-        """What makes datapoints of number, key and value; the value itself must not be kept."""
+        """Return the function that makes a datapoint of number, key and value; it must not keep the value."""
         if not self.is_ours:
             return lambda k, key, value: [bytes(key), bytes(value)]
         verify = self.decoder().verify
@@ -236,7 +236,7 @@ class KeyReader:
         return make
 
     def decoder(self, *, pickled: bool = False) -> RecordDecoder:
-        """What reads the records of this file."""
+        """Return the decoder of this file's records."""
         name: Callable[[int], str] = lambda k: repr(self._keys[k])  # noqa: E731
         return RecordDecoder(
             self.file.path, "key", pickled=pickled, foreign=not self.is_ours, old=self.version <= 1, name=name
@@ -249,18 +249,18 @@ def _from(cursor: Any, key: bytes) -> Iterator[tuple[Any, Any]]:
 
 
 class DatapointReader(KeyReader):
-    """An open file, from which datapoints are read. Each is verified when it is read for the first time.
+    """Reader of the datapoints of an open file. Each is verified when it is read for the first time.
 
     Args:
         path: The file.
-        pickled: Unpickle what was pickled.
+        pickled: Load pickles.
     """
 
     def __init__(self, path: str, pickled: bool) -> None:
         super().__init__(path, None)
         self._pickled = pickled
         self._verified = bytearray(len(self))
-        self._decoders: list[RecordDecoder] = []  # of readings that have ended
+        self._decoders: list[RecordDecoder] = []  # of finished readings
         if not self.is_ours and len(self):
             try:
                 self._check_foreign()
@@ -269,7 +269,7 @@ class DatapointReader(KeyReader):
                 raise
 
     def _check_foreign(self) -> None:
-        """Records of ours without our mark: what is there cannot be trusted to be all."""
+        """Raise if there are records of ours without our mark: datapoints may be missing."""
         with self.file.lock:
             for key in (self._keys[0], self._keys[len(self) - 1]):
                 value = self._asked(partial(self._transaction().get, key))
@@ -282,7 +282,7 @@ class DatapointReader(KeyReader):
 
     def read(self, positions: Positions) -> Iterator[Any]:
         try:
-            decoder = self._decoders.pop()  # no two readings have the same at once
+            decoder = self._decoders.pop()  # no two concurrent readings share one
         except IndexError:
             decoder = self.decoder(pickled=self._pickled)
         make = self._maker(decoder)
@@ -299,9 +299,9 @@ class DatapointReader(KeyReader):
             if verified[k]:
                 dp = again(value)
                 return decode(value, k, key=keys[k], verify=False) if dp is None else dp
-            # The key that was asked for, not the one that LMDB has found: a damaged page may lead to another.
+            # The requested key, not the one that LMDB has found: a damaged page may lead to another.
             wanted = keys[k]
-            if key != wanted:  # keys come in their order, so a later one
+            if key != wanted:  # keys come in order, so a later one
                 raise self._missing(wanted)
             dp = decode(value, k, key=wanted)
             verified[k] = 1

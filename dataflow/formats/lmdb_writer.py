@@ -1,4 +1,4 @@
-"""An LMDB file that is being written."""
+"""Writer of an LMDB file."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from dataflow.formats.lmdb_reader import MARK, VERSION, numbered
 __all__ = ["LMDBWriter"]
 
 _FIRST_MAP = 1 << 26  # bytes of the map at the beginning
-_PENDING = 1 << 24  # bytes after which is committed, at the latest
+_PENDING = 1 << 24  # bytes after which a commit is due, at the latest
 _NUM_ORDERED = 10**8
 _DISK_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 
 
 class LMDBWriter:
-    """Writes numbered values; used in a block, at the end of which all is in the file.
+    """Context manager that writes numbered values; at the end of the block the file is complete.
 
     Guarantees:
 
-    - A map that is full grows, and loses nothing: what was put since the last commit is kept until the next one, and
-      put again where LMDB throws it away.
-    - Every version of the file that could be found in it, were its last page lost, says how many values it has to
+    - A full map grows without loss: values put since the last commit are kept until the next one, and
+      put again if LMDB drops them.
+    - Every version of the file that a reader could find if the last page were lost states how many values it must
       have: the mark is committed before the first value.
 
     Args:
         lmdb: The package.
-        path: The file, which is made or emptied.
-        frequency: Values after which is committed, at the latest.
+        path: The file, which is created or emptied.
+        frequency: Values after which a commit is due, at the latest.
     """
 
     def __init__(self, lmdb: Any, path: str, frequency: int) -> None:
@@ -42,7 +42,7 @@ class LMDBWriter:
         self._path = path
         self._frequency = max(1, frequency)
         self._pending: list[tuple[bytes, bytes, bool]] = []  # since the last commit: key, value, whether to append
-        self._num_bytes = 0  # of what is pending
+        self._num_bytes = 0  # bytes of the pending values
         self._num = 0
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class LMDBWriter:
             self.commit()
 
     def commit(self) -> None:
-        """Write what is pending; the map grows until it has room."""
+        """Commit the pending values; the map grows until it has room."""
         while True:
             try:
                 self._tried(self._commit)
@@ -115,7 +115,7 @@ class LMDBWriter:
             self.commit()
 
     def _grow(self) -> None:
-        """Make the map larger. LMDB throws the transaction away; what is pending is put again by `commit`."""
+        """Make the map larger. LMDB drops the transaction; `commit` puts the pending values again."""
         if self._transaction is not None:
             self._transaction.abort()
             self._transaction = None
@@ -127,7 +127,7 @@ class LMDBWriter:
             self._transaction.put(key, value, append=append)
 
     def _tried(self, act: Callable[[], Any]) -> None:
-        """Call `act`; what the system says becomes an `OSError` again."""
+        """Call `act`; an error of the system becomes an `OSError` again."""
         try:
             act()
         except self._lmdb.MapFullError:
@@ -140,7 +140,7 @@ class LMDBWriter:
             raise
 
     def _cause(self) -> int:
-        """What stands behind the EIO that LMDB makes of a write that was cut short: asks for more room itself."""
+        """Return the cause of the EIO that LMDB reports for a short write: request more room directly."""
         try:
             with open(self._path, "r+b") as file:
                 os.posix_fallocate(file.fileno(), os.path.getsize(self._path), 1 << 20)

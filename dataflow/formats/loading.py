@@ -1,10 +1,10 @@
-"""What all flows over a file have in common: orders, addressing, and a file that is open in one process only.
+"""Base of all flows over a file: orders, addressing, and one open file per process.
 
 Guarantees:
 
 - A file is opened where it is read, when it is read: a flow may be pickled, and a forked process opens its own.
-- What is in memory does not grow with the file, apart from 4 bytes per datapoint for an order and what a format says.
-- `close` closes the file, and so does the end of the flow's life. Iterating it again opens it anew.
+- Memory does not grow with the file, apart from 4 bytes per datapoint for an order, and what a format documents.
+- `close` closes the file, and so does the end of the flow. Iterating it again reopens it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["DiskData", "PathLike", "Positions", "Reader", "existing", "runs"]
 PathLike = str | os.PathLike[str]
 Positions = NDArray[np.int64]
 
-_BLOCK = 256  # positions that are asked for at a time; a reader may join those that are neighbours on disk
+_BLOCK = 256  # positions that are requested at a time; a reader may join neighbours on disk
 
 
 class Reader(Protocol):
     """A file that is open in this process."""
 
     def __len__(self) -> int:
-        """How many datapoints there are."""
+        """Return the number of datapoints."""
 
     def read(self, positions: Positions) -> Iterator[Any]:
-        """The datapoints at these positions, in this order; neighbours are read together."""
+        """Return the datapoints at these positions, in this order; neighbours are read together."""
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -54,7 +54,7 @@ class DiskData(Source, RNGDataFlow):
         shuffle: Draw a new order for every pass.
         block_shuffle: Instead: cut the file into blocks of so many datapoints, and draw the order of the blocks, and
             that inside each. The disk is read in blocks then, and not at random.
-        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class DiskData(Source, RNGDataFlow):
         """Open the file in this process."""
 
     def reader(self) -> Any:
-        """The open file; opens it in a process that has not done so yet."""
+        """Return the open file; open it in a process that has not done so yet."""
         life = state_of(self)
         if life.resource is None:
-            with life.lock:  # of two threads that begin, one opens
+            with life.lock:  # if two threads begin, one opens it
                 if life.resource is None:
                     life.own(self, self._df_open_reader())
         return life.resource
 
     @property
     def _df_compared(self) -> dict[str, Any]:
-        # A saved state may be loaded where the file lies elsewhere.
+        # A saved state may be loaded where the file has another path.
         return {name: value for name, value in super()._df_compared.items() if name != "path"}
 
     def reset_state(self) -> None:
@@ -135,7 +135,7 @@ class DiskData(Source, RNGDataFlow):
 
 
 def _permuted_blocks(words: tuple[int, ...], n: int, *, block: int) -> NDArray[Any]:
-    """A permutation of ``range(n)`` that moves whole blocks, and inside each of them: uint32 or uint64 (n,)."""
+    """Return a permutation of ``range(n)`` that moves whole blocks, and inside each of them: uint32 or uint64 (n,)."""
     drawn = rng(words)
     num_whole = n // block
     places = np.arange(n, dtype=np.uint32 if n < 2**32 else np.uint64)
@@ -149,7 +149,7 @@ def _permuted_blocks(words: tuple[int, ...], n: int, *, block: int) -> NDArray[A
 
 
 def runs(positions: Positions, most: int) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive positions, as (first, end), each of at most `most`."""
+    """Yield runs of consecutive positions, as (first, end), each of at most `most`."""
     if not len(positions):
         return
     breaks = np.flatnonzero(np.diff(positions) != 1) + 1
@@ -161,11 +161,11 @@ def runs(positions: Positions, most: int) -> Iterator[tuple[int, int]]:
 
 
 def existing(path: PathLike) -> str:
-    """The path as text.
+    """Return the path as text.
 
     Raises:
-        FileNotFoundError: There is nothing.
-        TypeError: It is no path.
+        FileNotFoundError: The path does not exist.
+        TypeError: The value is not a path.
     """
     text = os.fspath(path)
     if not isinstance(text, str):

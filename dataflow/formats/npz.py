@@ -1,4 +1,4 @@
-"""Datapoints in a npz file: one array for each component, which `numpy.load` reads, too; and other people's files."""
+"""`NumpySerializer`: datapoints in an npz file, one array for each component, as `numpy.load` reads them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["NumpyData", "NumpySerializer"]
 
 
 class NumpyData(DiskData):
-    """The rows of the arrays of a npz file. `NumpySerializer.load` makes one."""
+    """The rows of the arrays of an npz file. `NumpySerializer.load` makes one."""
 
     def _df_open_reader(self) -> Reader:
         return NpzReader(self.path)
 
 
 class NumpySerializer:
-    """Datapoints in a npz file: an array for each component.
+    """Datapoints in an npz file: an array for each component.
 
-    All datapoints need to have the same components, arrays of the same dtype and shape. Text, bytes and containers may
+    All datapoints must have the same components, arrays of the same dtype and shape. Text, bytes and containers may
     be of any length. Arrays come back in C order.
 
     Source:
@@ -37,8 +37,8 @@ class NumpySerializer:
     def save(df: DataFlow, path: PathLike, *, overwrite: bool = False) -> None:
         """Write one pass of a flow, row by row.
 
-        There is either the whole new file in the end, or what was there before. While it is being written, it takes
-        twice its size on the disk.
+        The file appears only when it is complete; until then an existing file stays unchanged. While it is being
+        written, it takes twice its size on the disk.
 
         Args:
             df: The flow.
@@ -46,9 +46,9 @@ class NumpySerializer:
             overwrite: Replace a file of that name.
 
         Raises:
-            FileExistsError: There is such a file, and `overwrite` is false.
-            NotStorable: Names the datapoint and its component.
-            OSError: The disk is full, for example. Nothing is left behind.
+            FileExistsError: The file exists, and `overwrite` is false.
+            NotStorable: A datapoint cannot be stored; names it and its component.
+            OSError: For example, the disk is full. No partial file is left.
 
         Example:
             >>> import os, tempfile
@@ -75,9 +75,9 @@ class NumpySerializer:
         seed: int | None = None,
         pickle: bool = False,
     ) -> DataFlow:
-        """A flow over a npz file, which can be addressed: rows are read from the file when they are asked for.
+        """Return a flow over an npz file, which can be addressed: rows are read from the file on demand.
 
-        A file that others have made gives dicts, with a row of each of its arrays; arrays that are compressed are
+        A file of another program gives dicts, with a row of each of its arrays; compressed arrays are
         decompressed to a temporary file when the flow is opened.
 
         Args:
@@ -85,9 +85,9 @@ class NumpySerializer:
             shuffle: Draw a new order for every pass. This is random access.
             block_shuffle: Instead: draw an order of blocks of so many datapoints, and one inside each; the disk is
                 then read in blocks.
-            seed: A root seed for the order, instead of the one of `dataflow.seed`.
-            pickle: Unpickle arrays of Python objects, as in the files of tensorpack. They are in memory as a whole. A
-                pickle can run any code: only for files of which you know who wrote them.
+            seed: Root seed for the order, instead of the one of `dataflow.seed`.
+            pickle: Load arrays of Python objects, as in the files of tensorpack. They are in memory as a whole. A
+                pickle can run any code: only for files from sources that you trust.
 
         Raises:
             FileDamaged: The file was cut off or has changed.
@@ -103,5 +103,5 @@ class NumpySerializer:
 
 
 def _row(row: Any) -> Any:
-    """A datapoint of tensorpack: where all have the same length, numpy has made one array of them."""
+    """Return a datapoint of tensorpack: if all components have the same length, numpy has made one array of them."""
     return list(row) if isinstance(row, np.ndarray) and row.dtype.hasobject else row

@@ -1,4 +1,4 @@
-"""A npz file that is open: its arrays are read row by row, from where they lie in the archive."""
+"""Reader of an npz file: its arrays are read row by row, directly from the archive."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _AT_ONCE = 1 << 19  # bytes of neighbouring rows that are read together
 _LOCAL_HEADER = 30  # bytes of the fixed part, before the name and the extra field of a member
 _LOCAL_SIGNATURE = b"PK\3\4"
 _CHUNK = 1 << 20
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)  # what damaged members lead to
-_END = struct.Struct("<4sHHHHIIH")  # what an archive ends with, before its comment
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)  # raised by damaged members
+_END = struct.Struct("<4sHHHHIIH")  # end of an archive, before its comment
 
 
 class NpzReader:
     """An open file.
 
-    Each block of rows is verified when it is read for the first time; arrays of other people's files, as a whole, when
+    Each block of rows is verified when it is read for the first time; arrays of other programs' files, as a whole, when
     the file is opened.
 
     Args:
         path: The file.
 
     Raises:
-        FileDamaged: It is no archive, or was cut off, or a checksum does not match.
+        FileDamaged: It is not an archive, or was cut off, or a checksum does not match.
         PickleRefused: An array holds Python objects.
         ValueError: The arrays differ in length, or have none.
     """
@@ -138,7 +138,7 @@ class NpzReader:
             end = self._data_offset(member) + member.file_size
             _verify(self._file, member, end)
             return _StoredRows(self._file, column, end - size, shape[0])
-        # Rows are to be read from a disk, so it is written to one: to a file without a name, which nothing can leave.
+        # Rows are read from a disk, so it is written to one: to an unnamed file, which cannot be left behind.
         spool = files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 (the stack closes it)
         if fortran:
             spool.write(_read_array(self._path, archive, member.filename).tobytes())
@@ -172,7 +172,7 @@ class NpzReader:
 
 
 class _StoredRows:
-    """An array of which rows are read."""
+    """Reader of one array's rows."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _StoredRows:
 
 
 class _StoredRecords:
-    """Records, one behind the other."""
+    """Reader of a column of records."""
 
     def __init__(
         self, file: PositionalFile, column: Column, offset: int, ends: NDArray[np.uint64], *, old: bool
@@ -240,7 +240,7 @@ class _StoredRecords:
 
 
 def arrays_of_objects(path: str) -> dict[str, Any] | None:
-    """All arrays of a file, unpickled, if any holds Python objects; otherwise None."""
+    """Return all arrays of a file, unpickled, if any holds Python objects; otherwise None."""
     file = PositionalFile(path)
     try:
         with _archive(file) as archive:
@@ -254,7 +254,7 @@ def arrays_of_objects(path: str) -> dict[str, Any] | None:
 
 
 def _name_in_archive(member: zipfile.ZipInfo) -> bytes:
-    """The name of a member, as its header has it: UTF-8 if a flag says so."""
+    """Return the name of a member, as its header has it: UTF-8 if a flag says so."""
     return member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437")
 
 
@@ -262,7 +262,7 @@ def _archive(file: PositionalFile) -> zipfile.ZipFile:
     path, size = file.path, file.size
     try:
         archive = zipfile.ZipFile(file.stream())
-    # Where bytes are missing, places are computed that lie before the file.
+    # If bytes are missing, the computed offsets are negative.
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise

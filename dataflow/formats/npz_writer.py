@@ -1,4 +1,4 @@
-"""A npz file that is being written: columns grow in files without names, and are joined at the end."""
+"""Writer of an npz file: columns grow in unnamed files, and are joined at the end."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from dataflow.serial.dtypes import dtype_of
 __all__ = ["ABOUT", "MARK", "VERSION", "NpzWriter", "rows_per_block"]
 
 ABOUT: Final = "dataflow.json"
-"""The member of the archive that says what the arrays are."""
+"""The member of the archive that describes the arrays."""
 
 MARK: Final = b"dataflow"
-"""The comment of that member, by which it is known even if its name was damaged."""
+"""The comment of that member, which identifies it even if its name was damaged."""
 
 VERSION: Final = 2
-"""Of the files that are written; files of version 1, whose checksums are others, are read as well."""
+"""Version of the files that are written; files of version 1, whose checksums differ, can be read."""
 
 _BLOCK = 1 << 18  # bytes that have one checksum
 
 
 def rows_per_block(column: Column) -> int:
-    """Rows of a column that have one checksum together."""
+    """Number of rows of a column that share one checksum."""
     return max(1, _BLOCK // max(1, column.row_bytes))
 
 
 class NpzWriter:
-    """Writes datapoints; used in a block, at the end of which all is in the file.
+    """Context manager that writes datapoints; at the end of the block the file is complete.
 
     Args:
         path: The file.
@@ -59,7 +59,7 @@ class NpzWriter:
         """Write one datapoint.
 
         Raises:
-            NotStorable: Names the component.
+            NotStorable: A component cannot be stored; names it.
         """
         if not self._num:
             self._table = ColumnTable.of(dp)
@@ -117,10 +117,10 @@ class _GrowingColumn:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the buffered rows."""
 
     def shape(self, num: int) -> tuple[int, ...]:
-        """The shape of the whole array."""
+        """Return the shape of the whole array."""
         raise NotImplementedError
 
 
@@ -151,7 +151,7 @@ class _RowColumn(_GrowingColumn):
 
 
 class _RecordColumn(_GrowingColumn):
-    """Records carry checksums of their own."""
+    """Column of records, which have checksums of their own."""
 
     def __init__(self, column: Column, file: IO[bytes]) -> None:
         super().__init__(column, file)
@@ -160,7 +160,7 @@ class _RecordColumn(_GrowingColumn):
         self._end = 0
 
     def write(self, value: Any) -> None:
-        # As the component of a datapoint, so that a complaint names it.
+        # As the component of a datapoint, so that an error names it.
         record = self._encode({self._column.name: value}, row_key(len(self.ends)))
         self.file.write(record)
         self._end += len(record)

@@ -1,7 +1,7 @@
-"""Where the records of a TFRecord file begin: found once, by reading the whole file, and kept beside it.
+"""Index of a TFRecord file: the offsets of its records, found once by reading the whole file, and kept beside it.
 
-The index is `path` with ``.index`` behind it. It says of which file it is, by size and time of last change; one of
-another file, or a damaged one, is made anew. But a file that has become shorter than its index was cut off.
+The index is `path` with ``.index`` appended. It identifies its file by size and time of last change; an index of
+another file, or a damaged one, is made again. But a file that is shorter than its index says was cut off.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ HEADER: Final = struct.Struct("<QI")
 """Before each record: its length, and the masked CRC-32C of those eight bytes."""
 
 FOOTER: Final = struct.Struct("<I")
-"""Behind each record: its masked CRC-32C."""
+"""After each record: its masked CRC-32C."""
 
 Offsets = NDArray[np.uint64]
-"""Where each record's header begins, and the end of the file: uint64 (num_records + 1,)."""
+"""Offset of each record's header, and the end of the file: uint64 (num_records + 1,)."""
 
 Compute = Callable[[Any], int]
-"""A checksum of bytes."""
+"""A checksum function of bytes."""
 
 _CHUNK = 1 << 22  # bytes that are read at a time
 _LARGE = 1 << 20  # records from this size on are read by themselves
 
 
 def load_offsets(file: PositionalFile, compute: Compute) -> tuple[Offsets, bool]:
-    """The offsets of a file, and whether all its checksums have just been verified.
+    """Return the offsets of a file, and whether all its checksums have just been verified.
 
-    They are read from the index beside it, or else found by reading the file, and then written there.
+    They are read from the index beside it; otherwise they are found by reading the file, and written there.
 
     Args:
         file: The file.
@@ -72,7 +72,7 @@ def load_offsets(file: PositionalFile, compute: Compute) -> tuple[Offsets, bool]
 
 
 def write_index(file: PositionalFile, offsets: Offsets) -> None:
-    """Write the index beside the file; where that cannot be written to, it will be found anew every time."""
+    """Write the index beside the file; if that is not possible, the index will be computed again every time."""
     data = offsets.astype("<u8").tobytes()
     head = json.dumps(
         {"of": file.identity, "records": len(offsets) - 1, "algorithm": ALGORITHM, "checksum": checksum(data)}
@@ -86,7 +86,7 @@ def write_index(file: PositionalFile, offsets: Offsets) -> None:
 
 
 def _read_index(file: PositionalFile) -> tuple[Offsets | None, Any]:
-    """What the index says, if it is whole, and of which state of the file."""
+    """Return the content of the index if it is undamaged, and the state of the file that it belongs to."""
     try:
         with open(file.path + ".index", "rb") as index:
             head = json.loads(index.readline())
@@ -103,7 +103,7 @@ def _read_index(file: PositionalFile) -> tuple[Offsets | None, Any]:
 
 
 def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
-    """Where each record begins, and the end. Verifies every checksum."""
+    """Return the offset of each record, and the end. Verifies every checksum."""
     from dataflow.diagnostics.progress import Bar
 
     window, base = memoryview(b""), 0  # a piece of the file, and where it begins
@@ -140,7 +140,7 @@ def verify_record(path: str, place: str, data: memoryview, footer: memoryview, o
     """Compare the checksum behind a record with the record, which begins at `offset`.
 
     Raises:
-        FileDamaged: They do not match.
+        FileDamaged: The checksum does not match.
     """
     if compute(data) != FOOTER.unpack_from(footer)[0]:
         raise file_damaged(path, place, "the checksum of a record does not match its content, which begins", offset)

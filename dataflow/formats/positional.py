@@ -1,4 +1,4 @@
-"""A file that is read at places, by any thread, without a position of its own."""
+"""File for positional reads from any thread, without a shared position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PositionalFile"]
 class PositionalFile:
     """An open file.
 
-    What is read is copied from the system's cache into fresh memory: memory stays flat, and a file that is cut off
+    Reads copy from the system's cache into fresh memory: memory use stays flat, and a file that is cut off
     while it is open gives an error.
 
     Args:
@@ -30,19 +30,19 @@ class PositionalFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._file = Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
-        self._lock = threading.Lock()  # where a read needs a position (Windows)
+        self._lock = threading.Lock()  # used if a read needs a position (Windows)
         status = os.fstat(self._file.fd)
         self.size = status.st_size
         self.identity = [status.st_size, status.st_mtime_ns]
-        """What changes when the file does: its size in bytes, and its time in nanoseconds."""
+        """The state of the file: its size in bytes, and its time of change in nanoseconds."""
 
     def read(self, offset: int, size: int, place: str = "") -> Any:
-        """`size` bytes from `offset` on, in memory of their own: an array uint8 (size,).
+        """Return `size` bytes from `offset` on, in memory of their own: an array uint8 (size,).
 
         Raises:
-            FileDamaged: The file ends before; `place` says in the message what was to be read.
+            FileDamaged: The file ends before; `place` names in the message what was being read.
         """
-        self._check(offset, size, place)  # before memory is taken for it
+        self._check(offset, size, place)  # before memory is allocated for it
         data = np.empty(size, np.uint8)
         self.read_into(data, offset, place)
         return data
@@ -58,7 +58,7 @@ class PositionalFile:
             done += count
 
     def _check(self, offset: int, size: int, place: str) -> None:
-        """Check that there are such bytes. A damaged file may claim any; the system would speak of an argument."""
+        """Check that these bytes exist. A damaged file may claim any; the system's error would be about an argument."""
         if offset < 0:
             raise file_damaged(self.path, place, f"it would begin {-offset} bytes before the file does")
         if size < 0:
@@ -70,7 +70,7 @@ class PositionalFile:
         return file_damaged(self.path, place, f"the file ends, {num_missing} bytes too early,", offset)
 
     def stream(self) -> io.BufferedReader:
-        """The file as an object with a position of its own; the descriptor is this one's."""
+        """Return the file as an object with a position of its own; it shares the descriptor."""
         return io.BufferedReader(_Stream(self))
 
     def _fd(self) -> int:
@@ -94,7 +94,7 @@ class PositionalFile:
 
 
 class _Stream(io.RawIOBase):
-    """A positional file, read from a position of its own."""
+    """A file object with a position of its own, over a positional file."""
 
     def __init__(self, file: PositionalFile) -> None:
         self._file = file

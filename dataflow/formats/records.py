@@ -1,11 +1,11 @@
-"""One datapoint as bytes: a header with a checksum, msgpack, and the bytes of the arrays.
+"""Record: one datapoint as bytes, with a header and checksum, msgpack, and the bytes of the arrays.
 
 Guarantees:
 
-- A record that is cut off or has changed is reported: `Damaged` says where. So is a whole record that stands under
+- A record that is cut off or has changed is reported: `Damaged` gives the offset. So is an undamaged record under
   another key than the one it was written for: the checksum, CRC-32, covers the key and the record.
 - Records of version 1 (release 0.1) are still read. Their checksum is another one and does not cover the key.
-- What is no record of ours (a pickle, msgpack-numpy) is told by its first byte: 0xC1, with which no msgpack and no
+- Other data (pickles, msgpack-numpy) are recognised by the first byte: ours is 0xC1, with which no msgpack and no
   pickle begins.
 - Arrays come back writable. Those of one datapoint lie in one piece of memory, which belongs to that datapoint alone.
 """
@@ -29,8 +29,8 @@ __all__ = ["RecordDecoder", "RecordEncoder", "check_compression", "is_last", "is
 _MAGIC: Final = 0xC1
 _VERSION: Final = 2
 _OLD_VERSION: Final = 1
-_ZSTD: Final = 1  # a flag: all that follows the header is compressed
-_LAST: Final = 2  # a flag: in a file of records one behind the other, there is none behind this one
+_ZSTD: Final = 1  # a flag: everything after the header is compressed
+_LAST: Final = 2  # a flag: it is the last one of a file of consecutive records
 _HEADER = struct.Struct("<BBHIQII")
 # magic, version, flags, bytes of the skeleton, bytes of the record, bytes of the body before compression modulo 2**32,
 # checksum of all the rest
@@ -41,7 +41,7 @@ _MAX_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 byt
 
 
 def row_key(k: int) -> bytes:
-    """The key of the record in row `k` of a column."""
+    """Return the key of the record in row `k` of a column."""
     return b"%d" % k
 
 
@@ -51,12 +51,12 @@ def is_record(data: Any) -> bool:
 
 
 def is_last(data: Any) -> bool:
-    """Whether a record of ours says that it is the last one of its file."""
+    """Whether a record of ours is marked as the last one of its file."""
     return len(data) >= _SIZE and bool(_unpack_header(data)[2] & _LAST)
 
 
 def marked_last(record: bytes) -> bytes:
-    """The same record, which has no key, saying that it is the last one of its file."""
+    """Return the same record, which has no key, marked as the last one of its file."""
     magic, version, flags, *sizes, _ = _unpack_header(record)
     return _with_header(record[_SIZE:], magic, version, flags | _LAST, *sizes)
 
@@ -67,7 +67,7 @@ def _with_header(body: bytes, *fields: int, key: bytes = b"") -> bytes:
 
 
 def check_compression(compress: str | None) -> None:
-    """Whether records can be compressed that way here.
+    """Check that records can be compressed that way here.
 
     Raises:
         ValueError: There is no such compression.
@@ -80,11 +80,11 @@ def check_compression(compress: str | None) -> None:
 
 
 class RecordEncoder:
-    """Makes records.
+    """Encodes records.
 
     Args:
         compress: "zstd", or None.
-        pickled: Pickle what has no form of its own.
+        pickled: Pickle values without a representation of their own.
     """
 
     def __init__(self, *, compress: str | None = None, pickled: bool = False) -> None:
@@ -93,14 +93,14 @@ class RecordEncoder:
         self._compress: Callable[[bytes], bytes] | None = _zstandard().ZstdCompressor().compress if compress else None
 
     def encode(self, dp: Any, key: bytes = b"") -> bytes:
-        """The record of a datapoint.
+        """Return the record of a datapoint.
 
         Args:
             dp: The datapoint.
-            key: What the record can be found by; reading it needs the same.
+            key: Identifies the record; reading it needs the same key.
 
         Raises:
-            NotStorable: Names the component.
+            NotStorable: A component cannot be stored; names it.
         """
         skeleton, arrays = pack(dp, pickled=self._pickled)
         parts = [skeleton]
@@ -118,14 +118,14 @@ class RecordEncoder:
 
 
 class RecordDecoder:
-    """Makes datapoints of records; one for each thread.
+    """Decodes records; one for each thread.
 
     Args:
         path: The file, for messages.
-        unit: What a record is called in it.
-        name: The name of a place, for messages.
-        pickled: Unpickle what was pickled.
-        foreign: Read pickles and msgpack-numpy, too; otherwise everything has to be a record of ours.
+        unit: The name of a record in this format.
+        name: Returns the name of a place, for messages.
+        pickled: Load pickles.
+        foreign: Read pickles and msgpack-numpy, too; otherwise everything must be a record of ours.
         old: Read records of version 1, too.
     """
 
@@ -148,7 +148,7 @@ class RecordDecoder:
         unpacker = Unpacker(_SIZE, pickled=pickled)
         self._unpack = unpacker.unpack
         self.again = unpacker.again
-        """The datapoint of a record that was verified before, if it is made like the last ones; None if not.
+        """Return the datapoint of a verified record if it is laid out like the last ones; otherwise None.
 
         Takes the bytes of a record of ours, and `own`, as `decode` does.
         """
@@ -163,18 +163,18 @@ class RecordDecoder:
         verify: bool = True,
         own: Callable[[Any], Any] = bytearray,
     ) -> Any:
-        """The datapoint of one record.
+        """Return the datapoint of one record.
 
         Args:
-            data: The bytes, of any kind that has a buffer.
-            place: Which one it is, for messages.
-            offset: Where in the file it begins, if that is known.
+            data: The bytes, in any object with a buffer.
+            place: Number or key of the record, for messages.
+            offset: Offset of the record in the file, if known.
             key: The key that it was written for.
             verify: Compare the checksum. Records are verified when a process reads them for the first time.
-            own: Gives `data` in memory in which arrays may stay: it can be written to, and nobody else has it.
+            own: Returns `data` in memory in which arrays may stay: writable and unshared.
 
         Raises:
-            FileDamaged: It was cut off, or has changed. Says at which offset.
+            FileDamaged: It was cut off, or has changed. Gives the offset.
             PickleRefused: It is or holds a pickle, and pickles are not read.
         """
         try:
@@ -187,7 +187,7 @@ class RecordDecoder:
             except Damaged:
                 if verify:
                     raise
-                return self._own(data, key, True, own)  # it was whole when it was verified: this says what it is now
+                return self._own(data, key, True, own)  # it was undamaged when verified: describe its present state
         except PickleRefused as error:
             raise PickleRefused(
                 f"{self._path}, {self._unit} {self._name(place)}: {error}, and unpickling can run any code. If you "
@@ -198,7 +198,7 @@ class RecordDecoder:
             raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason, at) from error.__cause__
 
     def verify(self, data: Any, place: object, key: bytes = b"") -> None:
-        """Compare the checksum of one record of ours, and make nothing of it.
+        """Verify the checksum of one record of ours, without decoding it.
 
         Raises:
             FileDamaged: It was cut off, or has changed, or was written for another key.
@@ -229,7 +229,7 @@ class RecordDecoder:
             return self._unpack(data, skeleton)
         except PickleRefused:
             raise
-        except Exception as error:  # the checksum is right: it was written by something else
+        except Exception as error:  # the checksum is right: another program has written it
             raise Damaged(f"a record that cannot be read ({type(error).__name__}: {error})", _SIZE) from error
 
     def _check_header(self, data: Any) -> None:
@@ -254,14 +254,14 @@ def _check_sum(view: memoryview, key: bytes) -> None:
 
 
 def _decompressed(body: memoryview, size: int) -> bytes:
-    """What was compressed; `size` is known modulo 2**32."""
+    """Return the decompressed data; `size` is known modulo 2**32."""
     zstandard = _zstandard()
     try:
-        claimed = zstandard.frame_content_size(body)  # of which memory is taken before anything is decompressed
+        claimed = zstandard.frame_content_size(body)  # the memory that is allocated before decompression
         if claimed < 0 or claimed & 0xFFFFFFFF != size or claimed > _MAX_RATIO * len(body):
             raise Damaged("a record that is decompressed to another size", _SIZE)
         data: bytes = zstandard.ZstdDecompressor().decompress(body)
-    except (zstandard.ZstdError, MemoryError) as error:  # the checksum is right: it was written by something else
+    except (zstandard.ZstdError, MemoryError) as error:  # the checksum is right: another program has written it
         raise Damaged(f"a record that cannot be decompressed ({type(error).__name__}: {error})", _SIZE) from error
     return data
 

@@ -1,7 +1,7 @@
-"""Writing a file so that there is either the old one or the whole new one, whatever happens on the way.
+"""Atomic saves: the path has either the old file or the complete new one, whatever happens meanwhile.
 
-The new file grows under another name beside the old one, and takes its place when all of it is on the disk. Whoever
-writes holds a lock on it; the next one who saves under the same name removes those that nobody holds, which killed
+The new file grows under another name beside the old one, and replaces it when all of it is on the disk. The writer
+holds a lock on it; the next save under the same name removes unlocked ones, which killed
 programs have left.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 try:
     import fcntl
-except ImportError:  # no such locks on Windows: what a killed program leaves stays there
+except ImportError:  # no such locks on Windows: files of killed programs stay there
     fcntl = None  # type: ignore[assignment]
 
 from dataflow.base import DataFlow, require_flow
@@ -31,15 +31,15 @@ from dataflow.transforms.arguments import require_end
 
 __all__ = ["alone", "named", "replacing", "saved_pass"]
 
-_INTERVAL = 0.1  # seconds between two looks at a lock that somebody else holds
+_INTERVAL = 0.1  # seconds between two attempts at a lock that is held elsewhere
 _log = logging.getLogger("dataflow.formats")
 
 
 def saved_pass(df: Any, owner: str) -> Iterator[tuple[int, Any]]:
-    """The datapoints of one pass with their numbers, under a progress bar; it shows when a second has passed.
+    """Yield the datapoints of one pass with their numbers, under a progress bar, which appears after a second.
 
     Raises:
-        TypeError: `df` is no dataflow.
+        TypeError: `df` is not a dataflow.
         ValueError: A pass of it never ends.
     """
     from dataflow.diagnostics.progress import Bar
@@ -54,7 +54,7 @@ def saved_pass(df: Any, owner: str) -> Iterator[tuple[int, Any]]:
 
 @contextmanager
 def named(number: int) -> Iterator[None]:
-    """Say in a `NotStorable` which datapoint it is about."""
+    """Context manager: add to a `NotStorable` the number of its datapoint."""
     try:
         yield
     except NotStorable as error:
@@ -63,10 +63,10 @@ def named(number: int) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: PathLike, *, overwrite: bool) -> Iterator[str]:
-    """A path for a new file, which becomes `path` at the end of the block; if that raises, there is nothing new.
+    """Yield a path for a new file, which becomes `path` at the end of the block; if that raises, the file is removed.
 
     Raises:
-        FileExistsError: There is such a file, and `overwrite` is false.
+        FileExistsError: The file exists, and `overwrite` is false.
         FileNotFoundError: There is no such folder.
     """
     target = os.path.realpath(path)
@@ -108,13 +108,13 @@ def _locked(part: str) -> Iterator[None]:
 
 @contextmanager
 def alone(path: str, waiting: str) -> Iterator[None]:
-    """Of all processes and threads that come for `path`, one at a time is in the block.
+    """Context manager: exclude all other processes and threads that enter with the same `path`.
 
-    A lock ends with the process that holds it, so whoever waits, waits for somebody who is alive.
+    The lock ends with the process that holds it, so a waiting process always waits for a live one.
 
     Args:
-        path: What it is about. The lock is a file beside it, which is removed.
-        waiting: Logged if somebody else is in the block.
+        path: The file to protect. The lock is a file beside it, which is removed.
+        waiting: Logged if the lock is held elsewhere.
     """
     if fcntl is None:
         yield
@@ -126,7 +126,7 @@ def alone(path: str, waiting: str) -> Iterator[None]:
             fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_still(lock.fd, path + ".lock"):
                 break
-            lock.close()  # who had it has removed it meanwhile: another one may have made a new one
+            lock.close()  # its holder has removed it meanwhile: a new one may exist
         except BlockingIOError:
             lock.close()
             if not said:
@@ -157,10 +157,10 @@ def _remove_abandoned(folder: str, name: str) -> None:
         try:
             fd = os.open(part, os.O_RDWR)
         except OSError:
-            continue  # gone meanwhile, or somebody else's
+            continue  # gone meanwhile, or owned by another user
         try:
-            # Who has made it, and not locked it yet, finds it gone and fails: it would take two programs that save
-            # under one name at one moment.
+            # A writer that has made it, and not locked it yet, finds it gone and fails: that takes two programs that
+            # save under one name at one moment.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _log.info("removing %s, which a killed program has left", part)
             _remove(part)
@@ -175,7 +175,7 @@ def _publish(part: str, target: str, overwrite: bool) -> None:
         os.replace(part, target)
         return
     try:
-        os.link(part, target)  # refuses, where a rename would replace what came meanwhile
+        os.link(part, target)  # fails where a rename would replace a file that was created meanwhile
     except FileExistsError:
         raise _exists(target) from None
     except OSError:  # a file system without links
@@ -186,7 +186,7 @@ def _publish(part: str, target: str, overwrite: bool) -> None:
 
 def _flush(path: str) -> None:
     if os.path.isdir(path) and fcntl is None:
-        return  # Windows opens no folders
+        return  # on Windows, folders cannot be opened
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

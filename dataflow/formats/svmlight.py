@@ -1,4 +1,4 @@
-"""The rows of a SVMlight (libsvm) file: text, a label and the features that are not zero in each line."""
+"""`SVMLightData`: the rows of an SVMlight (libsvm) file, a text format of a label and non-zero features per line."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _CHUNK = 1 << 20  # bytes that are searched at a time
 
 
 class SVMLightData(DiskData):
-    r"""The rows of a SVMlight file, as datapoints ``[features, label]``: float64 (num_features,) and a numpy float64.
+    r"""The rows of an SVMlight file, as datapoints ``[features, label]``: float64 (num_features,) and a numpy float64.
 
-    When the flow is opened, the file is read once, to find its lines and how many features there are; 8 bytes per line
-    stay in memory. The format has no checksums: a file that was cut off between two lines looks whole.
+    When the flow is opened, the file is read once, to find its lines and the number of features; 8 bytes per line
+    stay in memory. The format has no checksums: a file that was cut off between two lines is not detected.
 
     Args:
         filename: The file. Comments (``#``) and ``qid:`` are ignored.
         shuffle: Draw a new order for every pass.
-        num_features: Features of each row; None means as many as the file names.
+        num_features: Number of features of each row; None means the highest in the file.
         zero_based: Whether the first feature is 0; None means that it is if the file has a feature 0.
         block_shuffle: Instead of any order: draw an order of blocks of so many rows, and one inside each.
-        seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
+        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
-        FileDamaged: A line is none; says at which byte.
+        FileDamaged: A line cannot be parsed; the message gives the byte offset.
         ValueError: A feature is not below `num_features`.
 
     Example:
@@ -75,7 +75,7 @@ class _LineReader:
     def __init__(self, path: str, num_features: int | None, zero_based: bool | None) -> None:
         self._path = path
         self._file = PositionalFile(path)
-        self._lines = array("Q")  # where each begins
+        self._lines = array("Q")  # offset of each line
         try:
             lowest, highest = self._scan()
             self._first = 0 if zero_based or (zero_based is None and lowest == 0) else 1

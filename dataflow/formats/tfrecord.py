@@ -1,4 +1,4 @@
-"""Records one after another, each with its length and checksums: the files of TensorFlow, without TensorFlow.
+"""`TFRecordSerializer`: datapoints in TFRecord files, without TensorFlow; records with lengths and checksums.
 
 Source:
     https://www.tensorflow.org/tutorials/load_data/tfrecord describes the framing.
@@ -28,7 +28,7 @@ from dataflow.transforms.repeating import FixedSizeData
 __all__ = ["RecordReader", "TFRecordData", "TFRecordSerializer", "writing"]
 
 _AT_ONCE = 1 << 18  # bytes of neighbouring records that are read together
-_LARGE = 1 << 14  # from that mean size on, each is read by itself: straight to where its arrays stay
+_LARGE = 1 << 14  # from that mean size on, each is read separately, directly into the memory where its arrays stay
 
 
 class TFRecordData(DiskData):
@@ -61,10 +61,10 @@ class RecordReader:
 
     Args:
         path: The file.
-        raw: Give out ``[bytes]``.
-        pickled: Unpickle what was pickled.
+        raw: Return ``[bytes]``.
+        pickled: Load pickles.
         skip: Records at the beginning that are not datapoints.
-        compute: The checksum of the frames.
+        compute: The checksum function of the frames.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RecordReader:
         self._file.close()
 
     def _check_end(self) -> None:
-        """A file of ours ends with a record that says so: else it was cut off between two records."""
+        """Check that the last record of a file of ours is marked so: otherwise it was cut off between two records."""
         if self._raw or len(self._offsets) < 2:
             return
         begin, end = self._offsets[-2:].tolist()
@@ -107,7 +107,7 @@ class RecordReader:
             raise file_damaged(self._file.path, "", "the file ends without the record that is marked as its last,", end)
 
     def head(self) -> Any:
-        """The first record, counted or not; None if there is none."""
+        """Return the first record, counted or not; None if there is none."""
         if len(self._offsets) < 2:
             return None
         return self._one(RecordDecoder(self._file.path, pickled=self._pickled), -self._skip)
@@ -153,7 +153,7 @@ class RecordReader:
 class TFRecordSerializer:
     """Datapoints in a TFRecord file, one in each record.
 
-    It holds everything that can be stored at all, and is written and read fast.
+    It supports every storable datapoint, and is written and read fast.
     """
 
     @staticmethod
@@ -162,19 +162,19 @@ class TFRecordSerializer:
     ) -> None:
         """Write one pass of a flow.
 
-        There is either the whole new file in the end, or what was there before.
+        The file appears only when it is complete; until then an existing file stays unchanged.
 
         Args:
             df: The flow.
-            path: The file to make; an index is put beside it, at `path` with ``.index`` behind it.
+            path: The file to make; an index is put beside it, at `path` with ``.index`` appended.
             overwrite: Replace a file of that name.
             compress: "zstd" compresses each datapoint, with the extra ``zstd``.
-            pickle: Pickle components that have no form of their own. Loading then needs ``pickle=True``.
+            pickle: Pickle components without a representation of their own. Loading then needs ``pickle=True``.
 
         Raises:
-            FileExistsError: There is such a file, and `overwrite` is false.
-            NotStorable: Names the datapoint and its component.
-            OSError: The disk is full, for example. Nothing is left behind.
+            FileExistsError: The file exists, and `overwrite` is false.
+            NotStorable: A datapoint cannot be stored; names it and its component.
+            OSError: For example, the disk is full. No partial file is left.
             MissingExtra: The package google-crc32c is not installed.
 
         Example:
@@ -206,24 +206,24 @@ class TFRecordSerializer:
         raw: bool = False,
         pickle: bool = False,
     ) -> DataFlow:
-        """A flow over a TFRecord file, which can be addressed.
+        """Return a flow over a TFRecord file, which can be addressed.
 
         The first time, an index of the file is made: the whole file is read, and all checksums are verified. It is kept
         beside the file. Later each record is verified when a process reads it for the first time.
 
         Args:
             path: The file, ours or one that TensorFlow or tensorpack has written.
-            size: Datapoints per pass; None means all. More than there are begin again.
+            size: Datapoints per pass; None means all. A larger number starts again from the first.
             shuffle: Draw a new order for every pass. This is random access.
             block_shuffle: Draw an order of blocks of so many datapoints, and one inside each; the disk is then read in
                 blocks.
-            seed: A root seed for the order, instead of the one of `dataflow.seed`.
-            raw: Give out ``[bytes]``, such as a ``tf.train.Example`` for a map that parses it.
-            pickle: Unpickle what was pickled, by tensorpack for example. A pickle can run any code: only for files
-                of which you know who wrote them.
+            seed: Root seed for the order, instead of the one of `dataflow.seed`.
+            raw: Return ``[bytes]``, such as a ``tf.train.Example`` for a map that parses it.
+            pickle: Load pickles, of tensorpack for example. A pickle can run any code: only for files from sources that
+                you trust.
 
         Raises:
-            FileDamaged: A checksum does not match, or the file was cut off. Says where.
+            FileDamaged: A checksum does not match, or the file was cut off; the message gives the place.
             PickleRefused: The file holds pickles.
             MissingExtra: The package google-crc32c is not installed.
         """
@@ -234,7 +234,7 @@ class TFRecordSerializer:
 
 @contextmanager
 def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Iterator[Callable[[bytes], None]]:
-    """A function that writes one record of ours. The file is there when the block has ended well, with its index."""
+    """Context manager: return a function that writes one record. The file and its index appear after a normal exit."""
     offsets = array("Q", [0])
     held: list[bytes] = []  # one record: it may be the last
     with replacing(path, overwrite=overwrite) as part, open(part, "wb", buffering=_AT_ONCE) as file:

@@ -1,4 +1,4 @@
-"""Where somebody can be reached, and from where: what a bound address lets in."""
+"""Checks of ZeroMQ addresses: their syntax, and which machines can reach a bound address."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _IPC: Final = "ipc://"
 
 
 def check_address(owner: str, address: str) -> str:
-    """`address`, if it is one.
+    """Return `address` if it is a valid tcp:// or ipc:// address.
 
     Raises:
-        ValueError: It is none; the message shows how one looks.
+        ValueError: `address` is malformed; the message shows examples.
     """
     if isinstance(address, str):
         if address.startswith(_IPC) and len(address) > len(_IPC):
@@ -29,10 +29,10 @@ def check_address(owner: str, address: str) -> str:
 
 
 def check_open(owner: str, address: str, *, curve: bool, insecure: bool) -> None:
-    """Refuse to let in the network where nobody has to show a key.
+    """Check that an address without keys cannot be reached from the network.
 
     Raises:
-        ValueError: `address` can be reached from elsewhere.
+        ValueError: `address` can be reached from other machines, without `curve` and without `insecure`.
     """
     if curve or insecure or not address.startswith(_TCP) or _is_loopback(address):
         return
@@ -49,5 +49,5 @@ def _is_loopback(address: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, an interface or *
+    except ValueError:  # a host name, an interface or *
         return False

@@ -1,4 +1,4 @@
-"""What sender and receiver agree on: how far a sender may run ahead, and how often it gives a sign of life."""
+"""Limits that sender and receiver agree on: how far a sender may run ahead, and the heartbeat interval."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dataflow.remote.messages import MAX_BEAT, MIN_BEAT, SendLimits
 __all__ = ["check_heartbeat", "HEARTBEAT", "HWM_BYTES", "agreed", "check_seconds", "longest_frame", "make_agreement"]
 
 HEARTBEAT: Final = 2.0
-"""Seconds from one sign of life to the next; three of them may be missed."""
+"""Default heartbeat interval in seconds; three heartbeats may be missed."""
 
 HWM_BYTES: Final = 256 << 20
-"""Bytes under way between one sender and its receiver."""
+"""Default limit of bytes under way between one sender and its receiver."""
 
-_HWM: Final = 50  # tensorpack's
-_FEW_BYTES: Final = 8 << 20  # what may be under way in any case, where the user has not said how many datapoints
+_HWM: Final = 50  # tensorpack's default
+_FEW_BYTES: Final = 8 << 20  # always allowed under way, if the user has not given a number of datapoints
 _MIN_BYTES: Final = 1 << 16
 _SLACK: Final = 1 << 20
 
 
 def make_agreement(owner: str, hwm: int | None, hwm_bytes: int) -> SendLimits:
-    """What one side wants.
+    """Return the limits that one side wants.
 
     Raises:
         ValueError: A number is too small.
@@ -36,32 +36,32 @@ def make_agreement(owner: str, hwm: int | None, hwm_bytes: int) -> SendLimits:
 
 
 def agreed(mine: SendLimits, theirs: SendLimits) -> Window:
-    """The stricter of both; a side that has not said how many datapoints does not count there."""
+    """Return the stricter limits; a side that has given no number of datapoints sets no limit on it."""
     said = [terms.hwm for terms in (mine, theirs) if terms.hwm > 0]
     hwm_bytes = min(mine.hwm_bytes, theirs.hwm_bytes)
     return Window(min(said, default=_HWM), 0 if said else min(_FEW_BYTES, hwm_bytes), hwm_bytes)
 
 
 def longest_frame(terms: SendLimits) -> int:
-    """What a receiver has to read: many small datapoints travel in one frame, and one may come on top of a full one."""
+    """Return the largest frame to read: many small datapoints share one, and one may come on top when it is full."""
     return 2 * terms.hwm_bytes + _SLACK
 
 
 def check_seconds(owner: str, name: str, seconds: float) -> None:
-    """Refuse what is no length of time.
+    """Check that `seconds` is a positive, finite number.
 
     Raises:
-        ValueError: It is none.
+        ValueError: `seconds` is not a positive, finite number.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise ValueError(f"{owner}: {name} is a number of seconds above 0, got {seconds!r}")
 
 
 def check_heartbeat(owner: str, heartbeat: float) -> None:
-    """Refuse a heartbeat that cannot be kept, or that nobody would wait for.
+    """Check that `heartbeat` is within the supported range.
 
     Raises:
-        ValueError: It is one.
+        ValueError: `heartbeat` is shorter than can be kept, or unreasonably long.
     """
     if isinstance(heartbeat, bool) or not isinstance(heartbeat, int | float) or not MIN_BEAT <= heartbeat <= MAX_BEAT:
         raise ValueError(f"{owner}: heartbeat is from {MIN_BEAT} to {MAX_BEAT:g} seconds, got {heartbeat!r}")

@@ -1,6 +1,6 @@
-"""ZeroMQ's authenticator in a thread, which lets in whoever has a listed key (ZAP, RFC 27).
+"""ZeroMQ's authenticator in a thread, which accepts clients whose public key is listed (ZAP, RFC 27).
 
-Imported where keys are used only: it brings asyncio.
+Imported only where keys are used, because it imports asyncio.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _inherited: Final[list[object]] = []  # through a fork: kept, so that ZeroMQ's o
 
 
 def start_authenticator(context: zmq.Context[Any], allowed: Sequence[bytes]) -> ThreadAuthenticator:
-    """Let in the owners of these public keys, in Z85, to the sockets of `context` with the domain `DOMAIN`."""
+    """Accept the owners of these public keys, in Z85, on the sockets of `context` with the domain `DOMAIN`."""
     authenticator = ThreadAuthenticator(context)
     authenticator.configure_curve_callback(DOMAIN, _ListedKeys(allowed))
     _started.add(authenticator)
@@ -43,7 +43,7 @@ class _ListedKeys:
 
 
 def _forget() -> None:
-    """In a child, just after the fork: to stop what belongs to the parent would wake the parent's thread."""
+    """In a child, just after the fork: drop the parent's authenticator; stopping it would wake the parent's thread."""
     for authenticator in list(_started):
         _inherited.append((authenticator.pipe, authenticator.zap_socket))
         authenticator.pipe = authenticator.zap_socket = None  # type: ignore[assignment]

@@ -1,13 +1,13 @@
-"""The sender's end: one socket, its receiver, and the signs of life.
+"""Connection of a sender: one socket, the state of its receiver, and the heartbeats.
 
 Guarantees:
 
-- A sign of life leaves at every heartbeat, also while the flow computes: from a thread, as long as that gets to run.
-- What the receiver has not yet taken fills the window at most (`BatchingSender` waits), at both ends together.
-- A connection that breaks ends the run on this side: datapoints on the way may be gone, and are not sent again.
+- A heartbeat leaves at every interval, also while the flow computes: from a thread, as long as that is scheduled.
+- What the receiver has not yet taken is limited to the window (`BatchingSender` waits), at both ends together.
+- A broken connection ends the run on this side: datapoints on the way may be lost, and are not sent again.
 
-The socket belongs to whoever holds the lock. The thread wakes up when ZeroMQ rings; each of the two reads what has come
-after it has sent, because a bell that rings while the other one works is not heard twice.
+The lock holder owns the socket. The thread wakes up when ZeroMQ signals an event; each thread reads what has come
+after it has sent, because an event that is signalled while the other thread works is not signalled twice.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = ["Connection"]
 
 _LOG = logging.getLogger(__name__)
 _POLL: Final = 0.05  # seconds
-_FLUSH: Final = 0.5  # seconds for the last words
-_ALONE: Final = 10.0  # seconds of waiting after which it is logged that there is no receiver
-_MAX_BYTES: Final = 1 << 16  # of what a receiver writes
-_MISSED: Final = 3  # heartbeats after which somebody else may call
+_FLUSH: Final = 0.5  # seconds for the final messages
+_ALONE: Final = 10.0  # seconds of waiting after which a missing receiver is logged
+_MAX_BYTES: Final = 1 << 16  # of a message from a receiver
+_MISSED: Final = 3  # heartbeats after which another receiver may call
 _REFUSED: Final = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not know the key of this side: copy our public *.key into its directory",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "only one of both sides uses keys: give both curve=, or none",
@@ -49,16 +49,16 @@ _REFUSED: Final = {
 
 
 class Connection:
-    """One sender's way to its receiver; the `Sender` of an `BatchingSender`.
+    """One sender's connection to its receiver; the `Sender` of a `BatchingSender`.
 
     Args:
         owner: Name of the function, for messages.
-        address: Where.
-        bind: Whether to be reached there; else to reach.
-        terms: What this side wants.
-        timeout: Seconds without a word from the receiver while it owes one; None waits for ever.
-        hello: How it introduces itself.
-        keys: Ours, or None.
+        address: Address of the receiver, or the one to bind to.
+        bind: Whether to bind to the address; otherwise connect to it.
+        terms: The limits that this side wants.
+        timeout: Seconds to wait for an outstanding answer of the receiver; None waits without limit.
+        hello: The body of the HELLO message.
+        keys: Keys of this side, or None.
     """
 
     def __init__(
@@ -79,22 +79,22 @@ class Connection:
         self._timeout = timeout
         self._hello = hello.pack()
         self._sender = secrets.token_bytes(ID_BYTES)
-        self._run = b""  # of the receiver, once it has welcomed us
-        self._peer: bytes | None = None  # whom we talk to; None while nobody has called
+        self._run = b""  # of the receiver, after its WELCOME
+        self._peer: bytes | None = None  # the receiver we talk to; None before its first CALL
         self._theirs: SendLimits | None = None
-        self._lost: DataFlowError | None = None  # why it is over
+        self._lost: DataFlowError | None = None  # why the run has ended
         self._said = "nobody has answered"  # for the message of a timeout
-        self._ending = False  # all was sent, and that it was all
+        self._ending = False  # all datapoints and the END were sent
         self._done = False  # the receiver has confirmed the end
         self._sent = 0  # datapoints
         self._taken = 0  # datapoints that the receiver has begun to hand out
         self._under_way: deque[tuple[int, int, int, int]] = deque()  # messages: sum of datapoints; count, bytes, queued
-        self._greeted = 0.0  # when the last hello left
-        self._called = 0.0  # when the peer has called last, or answered
-        self._beaten = time.monotonic()  # when the last sign of life left
-        self._heard = time.monotonic()  # when the receiver has last shown that it goes on
+        self._greeted = 0.0  # time of the last HELLO
+        self._called = 0.0  # time of the last CALL or answer of the peer
+        self._beaten = time.monotonic()  # time of the last heartbeat
+        self._heard = time.monotonic()  # time of the receiver's last sign of progress
         self._lock = threading.Lock()
-        self._news = threading.Event()  # it is done, or lost
+        self._news = threading.Event()  # set when the run is done or lost
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self.credit = Credit(1, shared=False)
@@ -113,7 +113,7 @@ class Connection:
 
     @property
     def address(self) -> str:
-        """Where it is bound, with the port that the system has chosen; else where it connects to."""
+        """The bound address, with the port that the system has chosen; otherwise the address it connects to."""
         return (*self._router.addresses, self._address)[0]
 
     @property
@@ -122,11 +122,11 @@ class Connection:
         return self._taken
 
     def wait_welcome(self) -> tuple[Window, int]:
-        """Wait until a receiver has room: how far to run ahead, and how large a datapoint may be.
+        """Wait for a WELCOME; return the window, and the maximum size of a datapoint.
 
         Raises:
             ReceiverLost: The connection broke, or the receiver refuses us.
-            TimeoutError: There is no room within `timeout` seconds.
+            TimeoutError: There was no room within `timeout` seconds.
         """
         warn_at: float | None = time.monotonic() + _ALONE
         while self._theirs is None:
@@ -154,27 +154,27 @@ class Connection:
         return agreed(self._terms, self._theirs), self._theirs.hwm_bytes
 
     def send(self, message: Message) -> None:
-        """Send the datapoints of a message, or say that the flow has raised. For `BatchingSender`."""
+        """Send the datapoints of a message, or report that the flow has raised. For `BatchingSender`."""
         with self._lock:
             if self._lost is not None:
                 raise ConsumerGone
             if message.kind is Told.ERROR:
                 self._write(PeerMessageKind.FAILED, self._sent, body=message.body)
             if message.kind is not Told.DATA:
-                return  # who we are was said already
+                return  # the HELLO has introduced us already
             if not self._under_way:
-                self._heard = time.monotonic()  # from now on the receiver owes a word
+                self._heard = time.monotonic()  # from now on an answer of the receiver is due
             first, self._sent = self._sent, self._sent + message.count
             self._under_way.append((self._sent, message.count, message.nbytes, message.queued))
             self._write(PeerMessageKind.DATA, first, message.count, message.body)
             self._attend()
 
     def wait_done(self) -> None:
-        """Say that this was all, and wait until the receiver has handed it out.
+        """Send the END, and wait until the receiver has handed everything out.
 
         Raises:
-            ReceiverLost: It will not.
-            TimeoutError: It takes nothing for `timeout` seconds.
+            ReceiverLost: The receiver is gone, or refuses.
+            TimeoutError: The receiver took nothing for `timeout` seconds.
         """
         with self._lock:
             self._check()
@@ -187,7 +187,7 @@ class Connection:
             self._news.wait(_POLL)
 
     def raise_lost(self) -> None:
-        """Raise what has ended the run, if anything has."""
+        """Raise the error that has ended the run, if any."""
         self._check()
 
     def close(self, flush: float) -> None:
@@ -205,7 +205,7 @@ class Connection:
     def _keep_alive(self) -> None:
         wakeup = zmq.Poller()
         wakeup.register(self._wakeup, zmq.POLLIN)
-        while not self._closed.is_set():  # also if it is over: somebody has to read the events
+        while not self._closed.is_set():  # also after the run: the events must still be read
             wakeup.poll(int(min(_POLL, self._heartbeat / 4) * 1000))
             with self._lock:
                 self._attend()
@@ -227,18 +227,18 @@ class Connection:
             self._lose("the connection has broken")
 
     def _greet(self) -> None:
-        """Introduce ourselves, now and again: a receiver that starts later, or has room later, must hear it."""
+        """Send a HELLO, repeatedly: a receiver that starts later, or has room later, must get one."""
         now = time.monotonic()
         if self._peer is not None and now - self._greeted >= self._heartbeat:
             self._greeted = now
             if not self._router.send(
                 self._peer, PeerMessage(PeerMessageKind.HELLO, sender=self._sender, body=[self._hello])
             ):
-                self._peer = None  # who called us has gone; somebody else may
+                self._peer = None  # the receiver that called us is gone; another may call
 
     def _attend(self) -> None:
-        """Read all that has come."""
-        events = self._router.events()  # before the letters: what was written before a connection ended is there then
+        """Read all messages and events that have come."""
+        events = self._router.events()  # before the messages: those written before a connection ended are there then
         while (message := self._router.receive()) is not None:
             peer, frames = message
             peer_message = parse(frames)
@@ -249,7 +249,7 @@ class Connection:
         self._judge()
 
     def _judge(self) -> None:
-        """Whether the receiver is late."""
+        """Check whether the receiver is late."""
         if self._timeout is None or time.monotonic() - self._heard < self._timeout:
             return
         if self._theirs is None:
@@ -259,7 +259,7 @@ class Connection:
             self._lose_to(late)
 
     def _notice(self, event: int) -> None:
-        """What happens to the connection that we make, and there is only one."""
+        """Handle an event of the connection that we make; there is only one."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._theirs is None:
             self._peer, self._greeted = self._router.peers[0], 0.0
             self._said = "it is connected, but has not answered"
@@ -270,7 +270,7 @@ class Connection:
                 self._lose("the connection has broken")
         elif event in _REFUSED and self._theirs is None:
             self._said = _REFUSED[zmq.Event(event)]
-            if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:  # which also stands for a connection that broke
+            if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:  # which also stands for a broken connection
                 self._lose(self._said)
 
     def _hear(self, peer: bytes, peer_message: PeerMessage) -> None:
@@ -281,7 +281,7 @@ class Connection:
             if self._peer == peer:
                 self._called = now
         elif peer != self._peer or peer_message.sender != self._sender:
-            return  # a stranger, or it means somebody else
+            return  # a stranger, or meant for another sender
         elif self._theirs is None:
             if peer_message.kind is PeerMessageKind.WELCOME:
                 self._theirs = SendLimits.parse(peer_message.body)
@@ -293,7 +293,7 @@ class Connection:
                 self._called = time.monotonic()
                 self._said = "it has as many senders as make a pass, and lets this one wait for the next"
             elif peer_message.kind is PeerMessageKind.BYE:
-                self._peer = None  # it has closed; perhaps it comes back
+                self._peer = None  # it has closed; it may come back
         elif peer_message.run == self._run:
             self._hear_receiver(peer_message)
 

@@ -1,4 +1,4 @@
-"""A flow that is named on a command line."""
+"""Resolver of a flow named on a command line."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["flow_named"]
 
 
 def flow_named(name: str) -> DataFlow:
-    """The flow ``module:flow``; if that is a function or a class, what it returns when it is called.
+    """Return the flow ``module:flow``; a function or class is called, and its result is the flow.
 
     Raises:
-        ValueError: There is no such module, nothing of that name in it, or it is no dataflow.
+        ValueError: There is no such module, it has no such name, or the object is not a dataflow.
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise ValueError(f"name a flow as MODULE:FLOW, such as feeding:make_flow, not {name!r}")
     try:
         found = importlib.util.find_spec(module_name)
-    except ImportError:  # of a package above it
+    except ImportError:  # raised by a parent package
         found = None
     if found is None:
         raise ValueError(f"there is no module {module_name!r}. It is looked for in this folder, and where Python looks")

@@ -1,9 +1,9 @@
-"""Frames to datapoints: the receiver's end of the codec.
+"""Decoder from frames to datapoints: the receiver's end of the codec.
 
-The bytes may be anybody's. Guarantees, with those of `formats.unpacking`:
+The bytes are untrusted. Guarantees, with those of `serial.unpacking`:
 
-- Nothing in them is executed, unpickled or looked up by name; whatever they are, `read` returns or raises `Unreadable`.
-- No length that they claim is believed: arrays are views of frames that are there, or copies of parts of them.
+- Nothing in them is executed, unpickled or looked up by name; for any bytes, `read` returns or raises `Unreadable`.
+- Claimed lengths are checked: arrays are views of frames that are there, or copies of parts of them.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ __all__ = ["FrameReader", "Unreadable"]
 
 
 class Unreadable(Exception):
-    """These are no datapoints."""
+    """The frames do not hold datapoints."""
 
 
 class FrameReader:
-    """Reads datapoints from frames; for one thread."""
+    """Decodes datapoints from frames; for one thread."""
 
     def __init__(self) -> None:
         self._codes = CodeReader(self._array)
         self._small: Any = b""
-        self._begin = 0  # of the next small array
-        self._large: list[Any] = []  # the last is the next
+        self._begin = 0  # offset of the next small array
+        self._large: list[Any] = []  # in reverse order: the next one is last
 
     def read(self, body: Sequence[Any], count: int) -> list[Any]:
-        """The datapoints of a message; large arrays lie in its frames, and are writable if those are.
+        """Return the datapoints of a message; large arrays lie in its frames, and are writable if those are.
 
         Args:
             body: Buffers.
-            count: How many datapoints there should be.
+            count: Expected number of datapoints.
 
         Raises:
-            Unreadable: Anything is not as the writer makes it.
+            Unreadable: The frames are not as the encoder writes them.
         """
         try:
             skeletons, self._small, *large = body
@@ -52,7 +52,7 @@ class FrameReader:
             if self._large or self._begin != len(self._small):
                 raise Unreadable("there are more bytes than the arrays have")
             return datapoints
-        except Exception as error:  # of any type: these are anybody's bytes
+        except Exception as error:  # of any type: the bytes are untrusted
             raise Unreadable(f"{type(error).__name__}: {error}") from error
         finally:
             self._small, self._large = b"", []
@@ -64,23 +64,23 @@ class FrameReader:
             return array if array.flags.behaved else array.copy(order="K")
         if not layout.nbytes:
             return layout.empty()
-        # A copy: one small array that is kept must not keep the message. `ndarray` checks that the bytes are there.
+        # A copy, so that one small array that is kept does not keep the message. `ndarray` checks that the bytes exist.
         array = np.ndarray(layout.shape, layout.dtype, self._small, self._begin, None, layout.order)
         self._begin += layout.nbytes
         return array.copy(order="K")
 
     def _whole(self, nbytes: int) -> Any:
-        """The bytes of a large array: its frame, or its frames put together."""
+        """Return the bytes of a large array: its frame, or its frames joined."""
         frame = self._large.pop()
         if len(frame) == nbytes:
             return frame
-        if len(frame) + sum(map(len, self._large)) < nbytes:  # before memory is taken for a mere claim
+        if len(frame) + sum(map(len, self._large)) < nbytes:  # before memory is allocated for a mere claim
             raise Unreadable("an array is cut off")
         whole = np.empty(nbytes, np.uint8)
         end = 0
         while end < nbytes:
             begin, end = end, end + len(frame)
-            whole[begin:end] = np.frombuffer(frame, np.uint8)  # raises where there are too many
+            whole[begin:end] = np.frombuffer(frame, np.uint8)  # raises if there are too many bytes
             if end < nbytes:
                 frame = self._large.pop()
         return whole

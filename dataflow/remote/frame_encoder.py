@@ -1,11 +1,11 @@
-"""Datapoints to frames, at the yield: the sender's end of the codec.
+"""Encoder from datapoints to frames, called at the yield: the sender's end of the codec.
 
 A message holds the skeletons of its datapoints as one msgpack array, the bytes of small arrays in one frame, and each
-large array in a frame of its own, or several. Nothing is pickled: what has no form of its own is refused here, with its
-place.
+large array in a frame of its own, or several. Nothing is pickled: a value without a representation of its own is
+rejected here, with its component.
 
-Very large arrays are cut in pieces, which the receiver puts together. ZeroMQ takes memory for each frame, and malloc
-maps what is too large to be kept for the next one anew, page by page, at both ends. That takes longer than the copy.
+Very large arrays are cut into pieces, which the receiver joins. ZeroMQ allocates memory for each frame, and malloc maps
+what is too large to be reused for the next one again, page by page, at both ends. That takes longer than the copy.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dataflow.serial.packing import PLAIN, Code, pack
 __all__ = ["LARGE", "FrameEncoder"]
 
 LARGE: Final = 1 << 16
-"""Bytes from which an array has a frame of its own. Both ends have to agree."""
+"""Minimum size in bytes of an array with a frame of its own. Both ends must agree."""
 
 _ARRAY32: Final = b"\xdd"  # msgpack: an array, its length in the next four bytes
 _PIECE_BYTES: Final = 1 << 19
-_CUT_BYTES: Final = 20 << 20  # of the smallest array that is cut: three below have room in one heap of glibc, of 64 MiB
-_OVERHEAD: Final = 16  # bytes that a datapoint counts at least: the receiver has an object for it
-_MAX_LAYOUTS: Final = 4096  # remembered
+_CUT_BYTES: Final = 20 << 20  # of the smallest array that is cut: three below fit into one heap of glibc, of 64 MiB
+_OVERHEAD: Final = 16  # minimum bytes counted per datapoint: the receiver has an object for it
+_MAX_LAYOUTS: Final = 4096  # cached
 _SIMPLE: Final = PLAIN | {int, np.ndarray}
 
 
@@ -45,11 +45,11 @@ class _Written(NamedTuple):
 
 
 class FrameEncoder:
-    """Writes datapoints as frames.
+    """Encodes datapoints as frames.
 
     Args:
-        max_bytes: What one datapoint may take: the `hwm_bytes` of the receiver.
-        encrypted: Whether the frames will be. Then every large array is cut: ZeroMQ copies each frame once more.
+        max_bytes: Maximum size of one datapoint: the `hwm_bytes` of the receiver.
+        encrypted: Whether the frames are encrypted. Then every large array is cut: ZeroMQ copies each frame once more.
     """
 
     nbytes = 0
@@ -66,10 +66,10 @@ class FrameEncoder:
         )
 
     def encode(self, dp: Any) -> _Written:
-        """One datapoint, as it is now: the arrays are copied.
+        """Encode one datapoint in its present state: the arrays are copied.
 
         Raises:
-            NotStorable: It cannot be written without pickling. Names the component.
+            NotStorable: It cannot be written without pickling; the message names the component.
             ValueError: It is larger than the receiver allows.
         """
         try:
@@ -104,17 +104,17 @@ class FrameEncoder:
         )
 
     def _pack_simple(self, dp: Any) -> tuple[bytes, list[NDArray[Any]]] | None:
-        """What `pack` gives, in a twentieth of the time, for a flat list of what is most common; None for all else."""
+        """Return what `pack` does, 20 times as fast, for flat lists of the most common types; otherwise None."""
         if type(dp) is not list or not _SIMPLE.issuperset(map(type, dp)):
             return None
         self._arrays = []
         try:
             return self._packer.pack(dp), self._arrays
-        except Exception:  # `pack` finds it, too, and explains it
+        except Exception:  # `pack` raises it, too, with an explanation
             return None
 
     def _described(self, array: Any) -> Any:
-        """What stands for an array in the skeleton; nothing else comes here."""
+        """Return the skeleton's entry for an array; called for arrays only."""
         dtype, flags = array.dtype, array.flags
         if dtype.names is not None:  # equal dtypes may have different names then
             raise NotStorable("not simple")
@@ -132,7 +132,7 @@ class FrameEncoder:
         return NO_ROOM
 
     def join(self, encoded: Sequence[_Written]) -> tuple[list[Any], int]:
-        """The frames of a message, and the bytes of its datapoints."""
+        """Return the frames of a message, and the total size of its datapoints in bytes."""
         skeletons = [item.skeleton for item in encoded]
         body: list[Any] = [
             b"".join([_ARRAY32, len(skeletons).to_bytes(4, "big"), *skeletons]),
@@ -143,26 +143,26 @@ class FrameEncoder:
         return body, sum([item.nbytes for item in encoded])
 
     def encode_failure(self, error: BaseException, note: str) -> list[bytes]:
-        """An exception as text: the receiver makes no objects of classes that a stranger names."""
+        """Encode an exception as text: the receiver creates no objects of classes that a stranger names."""
         return [readable(f"{type(error).__name__}: {error}").encode("utf-8", "replace")]
 
     def encode_report(self, report: Report, note: str) -> list[bytes]:
-        """Nothing is reported over the network: failures are counted where the flow runs."""
+        """Not supported over the network: failures are counted where the flow runs."""
         return []
 
     def tidy(self) -> None:
-        """Nothing is kept."""
+        """No-op: nothing is cached between datapoints."""
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
-        """Everything is copied."""
+        """No-op: everything is copied."""
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array like any other."""
+        """Return an ordinary array."""
         return np.empty(shape, dtype)
 
 
 def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The elements in the order of memory; as bytes, because not every dtype has a buffer of its own."""
+    """Return the elements in memory order, as bytes, because not every dtype supports the buffer protocol."""
     return np.ascontiguousarray(array.reshape(-1, order="A")).view(np.uint8)
 
 

@@ -1,8 +1,8 @@
 """Certificate files for CURVE, ZeroMQ's encryption, in the format of `zmq.auth`.
 
 A directory holds ``sender.key_secret`` or ``receiver.key_secret`` (or both), each with a pair of keys, and public keys
-in files ``*.key``. A sender knows one receiver, ``receiver.key``; a receiver lets in whoever has the secret of one of
-the other public keys in its directory.
+in files ``*.key``. A sender knows one receiver, ``receiver.key``; a receiver accepts senders that have the secret of
+one of the other public keys in its directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEY_CHARS: Final = 40  # in the alphabet of Z85
 
 
 class Keys(NamedTuple):
-    """Our pair of keys, and the public keys of those who may connect or be connected to."""
+    """This side's key pair, and the public keys of peers that may connect or be connected to."""
 
     public: bytes
     secret: bytes
@@ -33,13 +33,13 @@ def make_keys(directory: str | os.PathLike[str]) -> list[Path]:
     """Make certificates for a sender and a receiver; those with secret keys are readable by their owner only.
 
     Args:
-        directory: Is made if it is not there.
+        directory: Created if missing.
 
     Returns:
         The paths of ``sender.key``, ``sender.key_secret``, ``receiver.key`` and ``receiver.key_secret``.
 
     Raises:
-        FileExistsError: One of them is there already; none is touched.
+        FileExistsError: One of them exists already; none is changed.
     """
     import zmq.auth  # here, since few programs need it
 
@@ -50,8 +50,8 @@ def make_keys(directory: str | os.PathLike[str]) -> list[Path]:
         if os.path.lexists(path):
             raise FileExistsError(f"{path} is there already. Choose another directory, or remove the file")
     for path in paths:
-        # zmq.auth writes into the file that it finds: so nobody else can read it at any time. O_EXCL: nobody has put a
-        # link there meanwhile.
+        # zmq.auth writes into an existing file: so no other user can read it at any time. O_EXCL: no link was put there
+        # meanwhile.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if path.suffix == _SECRET else 0o644))
     for name in (SENDER, RECEIVER):
         zmq.auth.create_certificates(folder, name)
@@ -59,7 +59,7 @@ def make_keys(directory: str | os.PathLike[str]) -> list[Path]:
 
 
 def load_keys(path: str | os.PathLike[str], name: str) -> Keys:
-    """The keys of one side.
+    """Load the keys of one side.
 
     Args:
         path: A directory with the certificate ``name.key_secret``, or another file of that kind. The public keys of the
@@ -69,7 +69,7 @@ def load_keys(path: str | os.PathLike[str], name: str) -> Keys:
     Raises:
         FileNotFoundError: There is no such file, or no public key of a peer.
         PermissionError: Others may read the secret key.
-        ValueError: A file holds something else.
+        ValueError: A file is not a certificate of the expected kind.
     """
     file = Path(path)
     if file.is_dir():

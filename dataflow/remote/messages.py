@@ -1,17 +1,17 @@
-"""What sender and receiver tell each other: eleven kinds of letter, with a header that is checked before anything else.
+"""Messages between sender and receiver: eleven kinds, with a header that is checked before anything else.
 
     sender                      receiver
-      │ ◄──────── CALL ─────────── │   only where the sender is bound: somebody has to begin
-      │ ───────── HELLO ─────────► │   who it is; again and again until it is welcomed
+      │ ◄──────── CALL ─────────── │   only if the sender is bound: the connecting side starts
+      │ ───────── HELLO ─────────► │   name and heartbeat of the sender; repeated until WELCOME
       │ ◄──── WELCOME or WAIT ──── │   the run, and how far it may run ahead; or: not in this pass
-      │ ───────── BEAT ──────────► │   it lives, and so much was sent; at once, and then regularly
+      │ ───────── BEAT ──────────► │   heartbeat, with the number of datapoints sent; at once, then regularly
       │ ───────── DATA ──────────► │   datapoints, and the number of the first
-      │ ◄──────── ACK ──────────── │   all that was taken so far
-      │ ───── END or FAILED ─────► │   so much was sent in all; or: the flow has raised
+      │ ◄──────── ACK ──────────── │   number of datapoints taken so far
+      │ ───── END or FAILED ─────► │   number of all datapoints sent; or: the flow has raised
       │ ◄──────── DONE ─────────── │   the count is right
-      │ ◄──────── BYE ──────────── │   at any time: the receiver wants nothing more, and why
+      │ ◄──────── BYE ──────────── │   at any time: the receiver is finished, and why
 
-Nothing here is pickled, and nothing that arrives is trusted: `parse` gives None for what is no letter.
+Nothing here is pickled, and nothing that arrives is trusted: `parse` returns None for invalid messages.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ __all__ = [
 
 ID_BYTES: Final = 16
 ORDERLY: Final = 1
-"""The number of a BYE that is no failure: the receiver was closed."""
+"""Number of a BYE that is not a failure: the receiver was closed."""
 
 MIN_BEAT: Final = 0.05
 MAX_BEAT: Final = 600.0
-"""Seconds from one sign of life to the next: what can be served, and what can be waited for."""
+"""Heartbeat limits in seconds: the shortest that can be served, and the longest that is worth waiting for."""
 
 NOBODY: Final = bytes(ID_BYTES)
 _MAGIC: Final = b"DFR1"
 _HEADER: Final = struct.Struct(f"<4sB{ID_BYTES}s{ID_BYTES}sQI")
-_MAX_INFO: Final = 4096  # bytes of what stands in a HELLO, WELCOME or BYE
+_MAX_INFO: Final = 4096  # bytes of the body of a HELLO, WELCOME or BYE
 _MAX_TEXT: Final = 1000
 
 
 class PeerMessageKind(enum.IntEnum):
-    """What a letter means."""
+    """Kind of a peer message."""
 
     CALL = 1
     HELLO = 2
@@ -71,14 +71,14 @@ class PeerMessageKind(enum.IntEnum):
 
 @dataclass(slots=True)
 class PeerMessage:
-    """One letter, in either direction.
+    """One message, in either direction.
 
     Attributes:
-        kind: What it means.
-        run: The receiver's run, 16 bytes; zeros where the writer does not know it.
-        sender: Who sends datapoints, 16 bytes; zeros where the writer does not know it.
-        number: DATA: how many datapoints were sent before. BEAT, END, FAILED: how many were sent. ACK: how many taken.
-        count: DATA: how many datapoints it holds.
+        kind: Its kind.
+        run: Id of the receiver's run, 16 bytes; zeros if the writer does not know it.
+        sender: Id of the sender of datapoints, 16 bytes; zeros if the writer does not know it.
+        number: DATA: datapoints sent before. BEAT, END, FAILED: datapoints sent. ACK: datapoints taken.
+        count: DATA: datapoints in this message.
         body: Frames.
     """
 
@@ -91,12 +91,12 @@ class PeerMessage:
 
     @property
     def text(self) -> str:
-        """What a FAILED or BYE says."""
+        """The text of a FAILED or BYE."""
         return readable(bytes(self.body[0][:_MAX_INFO]).decode("utf-8", "replace")) if self.body else ""
 
 
 def pack(peer_message: PeerMessage) -> list[Any]:
-    """A letter as frames."""
+    """Return the message as frames."""
     head = _HEADER.pack(
         _MAGIC, peer_message.kind, peer_message.run, peer_message.sender, peer_message.number, peer_message.count
     )
@@ -104,7 +104,7 @@ def pack(peer_message: PeerMessage) -> list[Any]:
 
 
 def parse(frames: Sequence[Any]) -> PeerMessage | None:
-    """The letter in these frames, which are buffers; None if there is none. Looks at nothing behind the header."""
+    """Return the message in these frames, which are buffers; None if it is invalid. Reads only the header."""
     if not frames or len(frames[0]) != _HEADER.size:
         return None
     magic, kind, run, sender, number, count = _HEADER.unpack(frames[0])
@@ -114,20 +114,20 @@ def parse(frames: Sequence[Any]) -> PeerMessage | None:
 
 
 class Hello(NamedTuple):
-    """How a sender introduces itself."""
+    """How a sender introduces itself: the body of a HELLO."""
 
     name: str  # host and process, for messages
-    source: str  # who sends: one source has one seat in a pass, and its next call is its next pass
-    heartbeat: float  # seconds from one sign of life to the next
-    announced: int | None  # datapoints of its pass; None where it cannot know
+    source: str  # identity of the sender: one source has one seat in a pass, and its next call is its next pass
+    heartbeat: float  # seconds between heartbeats
+    announced: int | None  # datapoints of its pass; None if it cannot know
 
     def pack(self) -> bytes:
-        """As the body of a letter."""
+        """Return the body of a message."""
         return _packed(list(self))
 
     @classmethod
     def parse(cls, body: Sequence[Any]) -> Hello | None:
-        """What the body of a HELLO says; None if it says nothing that makes sense."""
+        """Return the content of a HELLO; None if it is invalid."""
         match _unpacked(body):
             case [str(name), str(source), float(heartbeat), None | int() as announced] if (
                 MIN_BEAT <= heartbeat <= MAX_BEAT
@@ -139,16 +139,16 @@ class Hello(NamedTuple):
 class SendLimits(NamedTuple):
     """How far a sender may run ahead, as one side wants it."""
 
-    hwm: int  # datapoints; 0 if the user has not said
-    hwm_bytes: int  # bytes, in any case; and the largest datapoint
+    hwm: int  # datapoints; 0 if the user gave none
+    hwm_bytes: int  # bytes, in any case; also the largest datapoint
 
     def pack(self) -> bytes:
-        """As the body of a letter."""
+        """Return the body of a message."""
         return _packed(list(self))
 
     @classmethod
     def parse(cls, body: Sequence[Any]) -> SendLimits | None:
-        """What the body of a WELCOME says."""
+        """Return the content of a WELCOME; None if it is invalid."""
         match _unpacked(body):
             case [int(hwm), int(hwm_bytes)]:
                 return cls(hwm, hwm_bytes)
@@ -156,7 +156,7 @@ class SendLimits(NamedTuple):
 
 
 def readable(text: str) -> str:
-    """Text from elsewhere, fit for a message: no control characters, and not too long."""
+    """Return text from a peer, made safe for a message: without control characters, and shortened."""
     return "".join(char if char.isprintable() else " " for char in text[:_MAX_TEXT])
 
 
@@ -170,5 +170,5 @@ def _unpacked(body: Sequence[Any]) -> Any:
         return None
     try:
         return msgpack.unpackb(body[0])
-    except Exception:  # these are anybody's bytes
+    except Exception:  # the bytes are untrusted
         return None

@@ -1,4 +1,4 @@
-"""What a sender's user reads when its receiver is lost or late: what happened, and what to do."""
+"""Error messages about a receiver that is lost or late: what happened, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["gone", "no_room", "nothing_taken"]
 
 
 def gone(owner: str, address: str, why: str, *, taken: int, sent: int, closed: bool) -> ReceiverLost:
-    """The error when there is no receiver any more."""
+    """Return the error for a receiver that is gone."""
     return ReceiverLost(
         f"{owner}: the receiver at {address} is lost: {why}. It has taken {taken} of the {sent} datapoints that were "
         "sent; those after them are not sent again",
@@ -18,7 +18,7 @@ def gone(owner: str, address: str, why: str, *, taken: int, sent: int, closed: b
 
 
 def no_room(owner: str, address: str, timeout: float, said: str) -> TimeoutError:
-    """The error when no receiver has let us begin."""
+    """Return the error if no receiver has welcomed us."""
     return TimeoutError(
         f"{owner}: no receiver at {address} had room for this sender within {timeout:g} seconds: {said}. See "
         "whether it runs and takes datapoints, or raise timeout"
@@ -26,7 +26,7 @@ def no_room(owner: str, address: str, timeout: float, said: str) -> TimeoutError
 
 
 def nothing_taken(owner: str, address: str, timeout: float, *, taken: int, sent: int) -> TimeoutError:
-    """The error when the receiver is there, and its consumer takes nothing."""
+    """Return the error for a receiver whose consumer takes nothing."""
     return TimeoutError(
         f"{owner}: the receiver at {address} has taken nothing for {timeout:g} seconds; {taken} of the {sent} "
         "datapoints that were sent are taken. See what its program does, or raise timeout"

@@ -1,4 +1,4 @@
-"""The source that receives."""
+"""`RemoteDataZMQ`: the source that receives datapoints from other processes or machines."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ _OWNER: Final = "RemoteDataZMQ"
 class RemoteDataZMQ(Source):
     """The datapoints that `send_dataflow_zmq` sends, from other processes or other machines.
 
-    Senders come and go; what arrives is mixed, each sender's datapoints in their order. With `num_senders` a pass ends
-    when that many senders have ended, each with as many datapoints as it says it has sent; a sender that comes
-    before its turn waits for the next pass. Without, a pass never ends. A pass that is broken off goes on
-    with the next loop.
+    Senders come and go; their datapoints are mixed, those of each sender in order. With `num_senders` a pass ends
+    when that many senders have ended, each with as many datapoints as it announces; a sender that comes
+    too early waits for the next pass. Without it, a pass never ends. A pass that is left with `break` continues
+    in the next loop.
 
-    Every datapoint is handed out at most once. A sender that is lost is an error, never a shorter pass.
+    Every datapoint is handed out at most once. A lost sender is an error, never a shorter pass.
 
     Args:
-        addr1: Where, ``tcp://HOST:PORT`` or ``ipc://PATH``. With port ``*`` the system chooses; see `addresses`.
+        addr1: Address, ``tcp://HOST:PORT`` or ``ipc://PATH``. With port ``*`` the system chooses; see `addresses`.
         addr2: A second such address.
         hwm: Datapoints that each sender may have under way. None: 50, or 8 MiB if that is more.
-        bind: Be reached at the address. If false, connect to senders that are bound there.
-        num_senders: How many senders make a pass, at least 1. None: passes never end.
+        bind: Bind to the address. If false, connect to senders that are bound there.
+        num_senders: Number of senders in a pass, at least 1. None: passes never end.
         hwm_bytes: Bytes that each sender may have under way, at both ends together, in any case; also the largest
             datapoint.
-        heartbeat: Seconds between signs of life of the connections. How soon a sender counts as lost, is told by that
-            sender: three of its own heartbeats.
-        timeout: Seconds without a datapoint after which to raise; None waits for ever.
+        heartbeat: Seconds between heartbeats of the connections. Each sender announces its own heartbeat; it counts as
+            lost after three of those.
+        timeout: Seconds without a datapoint after which to raise; None waits without limit.
         curve: A directory that ``python -m dataflow keys`` has made, or the file ``receiver.key_secret`` in it: the
-            connection is encrypted, and only senders whose public key is in the same directory are heard.
+            connection is encrypted, and only senders whose public key is in the same directory are accepted.
         insecure: Bind to an address that other machines can reach without `curve`.
 
     Raises:
-        SenderLost: A sender was not heard of for three heartbeats, its flow has failed, or datapoints of it are
+        SenderLost: A sender was silent for three heartbeats, its flow has failed, or datapoints of it are
             missing.
         TimeoutError: No datapoint came for `timeout` seconds. The flow stays usable.
         DataFlowTerminated: The flow was closed, or has failed before.
-        ValueError: An address is none, or can be reached from elsewhere without keys.
+        ValueError: An address is malformed, or can be reached from other machines without keys.
         OSError: The address is in use, when the flow is first iterated or reset.
 
     Example:
@@ -117,7 +117,7 @@ class RemoteDataZMQ(Source):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the flow is bound, with the ports that the system has chosen; empty before it is reset or iterated."""
+        """The bound addresses, with the ports that the system has chosen; empty before the first reset or iteration."""
         inbox = state_of(self).resource
         return inbox.addresses if isinstance(inbox, ReceivingSocket) else ()
 
@@ -134,7 +134,7 @@ class RemoteDataZMQ(Source):
         return True
 
     def reset_state(self) -> None:
-        """Open the socket, unless it is open: senders that are connected stay so."""
+        """Open the socket, unless it is open: senders that are connected stay connected."""
         DataFlow.reset_state(self)
         self._open()
 
@@ -167,7 +167,7 @@ class RemoteDataZMQ(Source):
         return self._kept(life.continued.take(stream, begin, type(self).__name__))
 
     def _kept(self, steps: Iterator[Any]) -> Iterator[Any]:
-        """A loop keeps its flow: one that nobody holds is collected, and closed by that."""
+        """Keep a reference to the flow while a loop runs; otherwise it could be collected, and so be closed."""
         yield from steps
 
 
@@ -182,7 +182,7 @@ def _received(inbox: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
         for dp in chunk:
             some = True
             yield dp
-            del dp  # not kept while the next one is awaited
+            del dp  # not kept while waiting for the next one
         now = time.monotonic()
         if some:
             since = now

@@ -1,14 +1,14 @@
-"""The receiver's end: one socket, and who sends to it.
+"""Receiver's socket: receives the messages of all senders, and tracks the senders.
 
 Guarantees:
 
-- Nothing waits without a limit: a sender of which nothing is heard for three of its heartbeats is lost, and the
-  consumer is told, after what it had sent.
-- At most once: datapoints that arrive are handed out once, in their sender's order; a gap is an error, not silence.
-- What is no letter, or comes from somebody who is no sender of this run, is dropped unread and logged once. It costs
-  nobody else a datapoint.
-- No datapoint is lost between two iterations: what was taken from the socket stands in a list iterator, which is
-  stepped under the interpreter's lock, and the next iteration goes on with it.
+- Every wait has a limit: a sender that is silent for three of its heartbeats is lost, and the consumer gets an
+  error, after what the sender had sent.
+- At most once: datapoints that arrive are handed out once, in their sender's order; a gap is an error.
+- A message that is invalid, or whose writer is not a sender of this run, is dropped unread and logged once. Other
+  senders lose no datapoint by it.
+- No datapoint is lost between two iterations: what was taken from the socket is in a list iterator, which is
+  stepped under the interpreter's lock, and the next iteration continues with it.
 
 Threads: everything runs under one lock, held for at most `_POLL` seconds at a time while waiting.
 """
@@ -41,25 +41,25 @@ __all__ = ["ReceivingSocket"]
 
 _LOG = logging.getLogger(__name__)
 _POLL: Final = 0.1  # seconds that one wait may last
-_FLUSH: Final = 0.2  # seconds for the last words
+_FLUSH: Final = 0.2  # seconds for the final messages
 _MAX_UNSENT: Final = 1000
-_ALONE: Final = 10.0  # seconds of waiting after which it is logged that no sender has introduced itself
+_ALONE: Final = 10.0  # seconds of waiting after which it is logged that no sender has sent a HELLO
 
 _from_parent: list[ReceivingSocket] = []
-"""Inboxes that came through a fork: kept, so that nothing in them is finalised in the child."""
+"""Receiving sockets that came through a fork: kept, so that nothing in them is finalised in the child."""
 
 
 class ReceivingSocket:
-    """Where the datapoints of all senders arrive.
+    """Socket on which the datapoints of all senders arrive.
 
     Args:
         owner: Name of the node, for messages.
-        addresses: One or two.
-        bind: Whether to be reached there; else to reach.
-        num_senders: How many make a pass; None if passes never end.
-        terms: How far each may run ahead.
-        heartbeat: Seconds between two calls to addresses where nobody has answered.
-        keys: Ours, or None.
+        addresses: One or two addresses.
+        bind: Whether to bind to the addresses; otherwise connect to them.
+        num_senders: Number of senders in a pass; None if passes never end.
+        terms: How far each sender may run ahead.
+        heartbeat: Seconds between two CALLs to addresses that have not answered.
+        keys: Keys of this side, or None.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ReceivingSocket:
     ) -> None:
         self._pid = os.getpid()
         self._owner = owner
-        self._addresses = tuple(addresses)  # as the user has given them
+        self._addresses = tuple(addresses)  # as given by the user
         self._terms = terms
         self._heartbeat = heartbeat
         self._lock = threading.Lock()
@@ -84,13 +84,13 @@ class ReceivingSocket:
         self._reader = FrameReader()
         self._chunk: Iterator[Any] = iter(())
         self._closing = False
-        self._failure: BaseException | None = None  # what the consumer was told; everything is closed then
-        self._verdict: SenderLost | None = None  # to be told when the chunk has been handed out
+        self._failure: BaseException | None = None  # what was raised in the consumer; everything is closed then
+        self._verdict: SenderLost | None = None  # to be raised when the chunk has been handed out
         self._warned = False
-        self._awaits_first = True  # no sender has introduced itself, and nothing was logged about that
+        self._awaits_first = True  # no sender has sent a HELLO, and that was not logged yet
         self._now = 0.0  # attended time
         self._looked = time.monotonic()
-        self._called = -heartbeat  # attended time of the last call
+        self._called = -heartbeat  # attended time of the last CALL
         self._router = Router(
             owner,
             addresses,
@@ -105,16 +105,16 @@ class ReceivingSocket:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where it is bound, with the ports that the system has chosen."""
+        """The bound addresses, with the ports that the system has chosen."""
         return self._router.addresses
 
     @property
     def usable(self) -> bool:
-        """Whether it was neither closed nor has failed."""
+        """Whether it is open and has not failed."""
         return not self._closing and self._failure is None
 
     def begin(self) -> None:
-        """A pass begins, or goes on where the consumer left it."""
+        """Begin a pass, or continue where the consumer left it."""
         self._check_process()
         with self._lock:
             self._check()
@@ -122,10 +122,10 @@ class ReceivingSocket:
                 self._welcome(entry.sender, entry.peer)
 
     def chunk(self) -> Iterator[Any] | None:
-        """Datapoints, which may be left half-way; empty if none have come in a while; None after the pass.
+        """Return an iterator of datapoints, which may be left half-way; empty if none came in time; None after a pass.
 
         Raises:
-            SenderLost: A sender is lost, has failed, or some of what it sent is missing.
+            SenderLost: A sender is lost, has failed, or some of its datapoints are missing.
             DataFlowTerminated: The flow was closed, or has failed before.
         """
         self._check_process()
@@ -141,16 +141,16 @@ class ReceivingSocket:
             try:
                 if not self._step():
                     self._router.socket.poll(int(_POLL * 1000))
-            except BaseException as error:  # what was taken from the socket may not be in the books
+            except BaseException as error:  # messages taken from the socket may not be counted yet
                 self._fail(error)
             return self._chunk
 
     def state(self) -> str:
-        """Who is there, in words."""
+        """Describe the senders, in words."""
         return self._registry.state()
 
     def close(self) -> None:
-        """Tell all senders, and close the socket. Idempotent; in a forked child it does nothing."""
+        """Send BYE to all senders, and close the socket. Idempotent; no-op in a forked child."""
         if os.getpid() != self._pid:
             _from_parent.append(self)
             return
@@ -159,11 +159,11 @@ class ReceivingSocket:
             self._close("it was closed", ORDERLY)
 
     def leave(self) -> None:
-        """In a child forked from this process: what was not handed out yet is for its parent alone."""
+        """In a child forked from this process: drop the received datapoints, which belong to the parent."""
         list(self._chunk)
 
     def _check_process(self) -> None:
-        """Before the lock is taken, which a thread of the parent may have held at the fork."""
+        """Check the process before taking the lock, which a thread of the parent may have held at the fork."""
         if os.getpid() != self._pid:
             raise DataFlowTerminated(
                 f"this iteration of {self._owner} belongs to process {self._pid}, of which this process was forked; "
@@ -182,7 +182,7 @@ class ReceivingSocket:
             raise terminated(self._owner)
 
     def _step(self) -> bool:
-        """Hear one message, if one has come, and look whether anybody is lost; whether there was one."""
+        """Handle one message, if one has come, and look for lost senders; return whether there was a message."""
         now = time.monotonic()
         self._now += min(now - self._looked, self._registry.longest_pause())
         self._looked = now
@@ -200,7 +200,7 @@ class ReceivingSocket:
         return message is not None
 
     def _call(self) -> None:
-        """Where we are the one who connects, the other side waits for a word."""
+        """Send CALL where we connect, because the other side waits for it."""
         self._called = self._now
         for peer in self._router.peers:
             self._router.send(peer, PeerMessage(PeerMessageKind.CALL, self._run))
@@ -258,13 +258,13 @@ class ReceivingSocket:
             why = f"it sent bytes that are no datapoints ({error})"
             if entry.received:
                 self._fail(self._lost(entry, why))
-            # Nothing that it announced is missing to anybody. If it is one of ours, of another version, it raises.
+            # An announced count is complete without it. A sender of ours, of another version, raises.
             self._refuse(why)
             self._bye(entry.peer, entry.sender, why)
             self._registry.expel(entry)
             return
         entry.received += peer_message.count
-        # The sender may go on while the consumer takes these.
+        # The sender may continue while the consumer takes these.
         self._router.send(entry.peer, PeerMessage(PeerMessageKind.ACK, self._run, entry.sender, entry.received))
         self._chunk = iter(datapoints)
 
@@ -275,7 +275,7 @@ class ReceivingSocket:
             )
 
     def _log_alone(self) -> None:
-        # ZeroMQ itself turns away sockets of another kind, such as tensorpack's: nothing of them arrives here.
+        # ZeroMQ itself rejects sockets of another kind, such as tensorpack's: nothing of them arrives here.
         _LOG.warning(
             "%s has waited for %g seconds at %s, and no sender has introduced itself. If one is running: it must be "
             "send_dataflow_zmq of this library (tensorpack's, which sends pickles, is turned away), it must reach this "

@@ -1,14 +1,14 @@
-"""A socket that sends to whom it means and hears from whom it must, and the authenticator in front of it.
+"""ROUTER socket with CURVE authentication: addresses each peer individually, and accepts listed keys only.
 
-Both ends use a ROUTER, the only socket that can answer one peer: PUSH would deal datapoints out to whoever connects.
+Both ends use a ROUTER, the only socket that can answer one peer: PUSH would distribute datapoints to any peer.
 
 Guarantees:
 
-- With keys, nobody is heard whose public key is not listed: the authenticator runs before the socket is bound. It has
-  a thread of its own, since a handshake must not wait until somebody takes the next datapoint.
-- A signal that arrives within start or close is raised when that is done, or undone: nothing is left open.
+- With keys, only peers whose public key is listed are accepted: the authenticator runs before the socket is bound. It
+  has a thread of its own, since a handshake must not wait until the next datapoint is taken.
+- A signal that arrives within start or close is raised when that is complete, or undone: nothing is left open.
 - A forked child neither uses nor closes what it inherited.
-- What the user has set for malloc holds.
+- The user's settings of malloc are respected.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dataflow.workers.process import keep_freed_memory
 
 __all__ = ["Router"]
 
-_PROBES: Final = 3  # heartbeats without an answer after which ZeroMQ gives a connection up
-_MAX_WAITING: Final = 1000  # messages of one peer that wait here; behind that its bytes wait in its own machine
+_PROBES: Final = 3  # heartbeats without an answer after which ZeroMQ closes a connection
+_MAX_WAITING: Final = 1000  # messages of one peer that wait here; further bytes wait in the peer's machine
 _RECONNECT_MAX_MS: Final = 1000
 _EVENTS: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -40,7 +40,7 @@ _EVENTS: Final = (
     | zmq.EVENT_DISCONNECTED
 )
 _NAMES: Final = ("CALLED-1", "CALLED-2")  # of the peers that we connect to
-_DESCRIPTORS: Final = 32  # that this process needs for a context, its sockets, and the first connections
+_DESCRIPTORS: Final = 32  # descriptors that this process needs for a context, its sockets, and the first connections
 
 _from_parent: list[Router] = []
 """Routers that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
@@ -50,14 +50,14 @@ class Router:
     """One ROUTER in a context of its own. One thread at a time.
 
     Args:
-        owner: For messages.
-        addresses: One or two.
-        bind: Whether to be reached there; else to reach.
-        keys: Ours, or None.
-        heartbeat: Seconds.
-        max_bytes: Of one frame that comes.
-        max_unsent: Messages to one peer; 0 for any number.
-        monitored: Whether somebody asks for `events`, all the time: ZeroMQ's own thread waits if nobody reads them.
+        owner: Class name for messages.
+        addresses: One or two addresses.
+        bind: Whether to bind to the addresses; otherwise connect to them.
+        keys: Keys of this side, or None.
+        heartbeat: Seconds between ZeroMQ's probes.
+        max_bytes: Maximum size of a received frame.
+        max_unsent: Messages queued to one peer; 0 for any number.
+        monitored: Whether `events` is read regularly: ZeroMQ's own thread blocks if its events are not read.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Router:
         monitored: bool = False,
     ) -> None:
         self.pid = os.getpid()
-        self.addresses: tuple[str, ...] = ()  # where we are bound, with the ports that the system has chosen
-        self.peers: tuple[bytes, ...] = ()  # whom we connect to
+        self.addresses: tuple[str, ...] = ()  # the bound addresses, with the ports that the system has chosen
+        self.peers: tuple[bytes, ...] = ()  # the peers that we connect to
         keep_freed_memory()  # of frames, for the next ones
-        self._authenticator: Any = None  # where there are keys, and we are connected to
+        self._authenticator: Any = None  # set where there are keys, and we are bound
         self.monitor: Any = None
         with signals_deferred(), counted(owner, _DESCRIPTORS):
             self._open(owner, addresses, bind, keys, heartbeat, max_bytes, max_unsent, monitored)
@@ -115,7 +115,7 @@ class Router:
         except BaseException as error:
             if self._authenticator is not None:
                 self._authenticator.stop()
-            self._context.destroy(linger=0)  # with whatever sockets there are: else it would wait for them
+            self._context.destroy(linger=0)  # including open sockets: otherwise it would wait for them
             self._remove_socket_files()
             if isinstance(error, zmq.ZMQError):
                 raise OSError(error.errno, f"{owner}: ZeroMQ says {error}") from error
@@ -151,9 +151,9 @@ class Router:
         return name.encode()
 
     def send(self, peer: bytes, peer_message: PeerMessage) -> bool:
-        """Send, without waiting; False if `peer` is no longer there."""
+        """Send without waiting; return False if `peer` is gone."""
         try:
-            # Frames are passed on as they are; copies of bytes are made: without, pyzmq keeps a thread for ever.
+            # Frames are passed on without a copy; bytes are copied: otherwise pyzmq keeps a thread until exit.
             parts = [peer, *pack(peer_message)]
             for part in parts[:-1]:
                 self._send(part, zmq.SNDMORE | zmq.NOBLOCK)
@@ -168,7 +168,7 @@ class Router:
         self.socket.send(part, flags, copy=not isinstance(part, zmq.Frame))
 
     def receive(self) -> tuple[bytes, list[Any]] | None:
-        """The next message that has come, and from whom; None if there is none. Frames are buffers of ZeroMQ's own."""
+        """Return the next message and its peer; None if there is none. Frames are buffers of ZeroMQ's own."""
         try:
             peer, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -184,7 +184,7 @@ class Router:
         poller.poll(math.ceil(timeout * 1000))
 
     def events(self) -> list[int]:
-        """What has happened to the connections that we make, since this was asked last."""
+        """Return the events of the connections that we make, since the last call."""
         found = []
         while self.monitor is not None:
             try:

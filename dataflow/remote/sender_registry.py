@@ -1,7 +1,7 @@
-"""Who sends to a receiver, and what they owe: pure, no socket and no clock.
+"""Registry of the senders of a receiver, with their seats, counts and deadlines. Pure: no socket and no clock.
 
-Time is *attended* time, in seconds: it stands still while nobody takes datapoints, because then a sign of life may lie
-unread. A sender is who has said a valid hello; connections mean nothing here.
+Time is *attended* time, in seconds: it stands still while no datapoints are taken, because then a heartbeat may lie
+unread. A sender is identified by a valid HELLO, not by its connection.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataflow.remote.messages import Hello
 
 __all__ = ["Entry", "SenderRegistry"]
 
-_BEATS: Final = 3  # that may be missed
-_MAX: Final = 10_000  # senders, and as many that wait: strangers must not fill the memory
+_BEATS: Final = 3  # heartbeats that may be missed
+_MAX: Final = 10_000  # senders, and as many waiting ones: strangers must not fill the memory
 
 
 @dataclass(slots=True)
 class Entry:
-    """One sender."""
+    """State of one sender."""
 
     sender: bytes
-    peer: bytes  # whom ZeroMQ has to send to
+    peer: bytes  # routing id for ZeroMQ
     hello: Hello
-    heard: float  # attended time of its last sign of life
+    heard: float  # attended time of its last message
     begun: bool = False  # it knows that it is welcome
     ended: bool = False
     received: int = 0  # datapoints
@@ -40,7 +40,7 @@ class SenderRegistry:
     """The senders of one pass, and those that wait for the next.
 
     Args:
-        num_senders: How many make a pass; None if nobody counts, and passes never end.
+        num_senders: Number of senders in a pass; None if passes never end.
     """
 
     def __init__(self, num_senders: int | None) -> None:
@@ -58,28 +58,28 @@ class SenderRegistry:
         return self._open and len(self._entries) == self._num and all(entry.ended for entry in self._entries.values())
 
     def begin(self) -> list[Entry]:
-        """Go on with the pass, or begin one; the senders that become welcome by that."""
+        """Continue the pass, or begin one; return the senders that become welcome by that."""
         self._open = True
         welcome = []
-        for sender, entry in reversed(self._waiting.copy().items()):  # who came last is most likely still there
+        for sender, entry in reversed(self._waiting.copy().items()):  # the last to come is most likely still there
             if self._has_room(entry):
                 self._entries[sender] = self._waiting.pop(sender)
                 welcome.append(entry)
         return welcome
 
     def turn(self) -> None:
-        """The pass is over."""
+        """End the pass."""
         self._open = False
         self._entries.clear()
 
     def _has_room(self, entry: Entry) -> bool:
-        """Whether there is a seat: one for each source, so that a fast one does not send two passes in one."""
+        """Whether there is a free seat: one for each source, so that a fast one does not send two passes in one."""
         if not self._open or len(self._entries) >= (_MAX if self._num is None else self._num):
             return False
         return self._num is None or all(entry.hello.source != other.hello.source for other in self._entries.values())
 
     def hello(self, sender: bytes, peer: bytes, hello: Hello, now: float) -> bool:
-        """Somebody introduces itself, perhaps again; whether it is welcome now."""
+        """Register a sender, or a repeated HELLO; return whether it is welcome now."""
         known = self._entries.get(sender)
         if known is not None:
             return known.peer == peer and not known.ended
@@ -93,35 +93,35 @@ class SenderRegistry:
         return False
 
     def find(self, sender: bytes, peer: bytes) -> Entry | None:
-        """The sender of this pass with that id, if it is `peer` who uses it, and has not ended."""
+        """Return the sender of this pass with that id, if it belongs to `peer`, and has not ended."""
         entry = self._entries.get(sender)
         return entry if entry is not None and entry.peer == peer and not entry.ended else None
 
     def heard(self, entry: Entry, now: float) -> None:
-        """A sign of life."""
+        """Record a heartbeat or other message."""
         entry.heard, entry.begun = now, True
 
     def ended(self, entry: Entry) -> None:
-        """It has sent everything."""
+        """Record that it has sent everything."""
         entry.ended = True
         if self._num is None:
             del self._entries[entry.sender]
 
     def expel(self, entry: Entry) -> None:
-        """It is none of ours after all."""
+        """Remove it: it is not a sender of ours."""
         self._entries.pop(entry.sender, None)
 
     def longest_pause(self) -> float:
-        """Seconds from one look to the next that count: behind a longer pause, signs of life lie unread.
+        """Longest interval between two looks that counts in full: after a longer pause, heartbeats lie unread.
 
-        ZeroMQ gives out what has come from one peer after the other. So whoever lives is heard within as many looks as
-        there are senders, which together count for a quarter of anybody's patience at most.
+        ZeroMQ returns the messages of its peers in turn. So every live sender is heard within as many looks as there
+        are senders, which together count for a quarter of any sender's patience at most.
         """
         entries = [entry for entry in self._entries.values() if entry.begun and not entry.ended]
         return min((entry.patience for entry in entries), default=1.0) / (4 * max(1, len(entries)))
 
     def silent(self, now: float) -> Entry | None:
-        """A sender that is lost; one that had not begun is forgotten, as it owes nothing."""
+        """Return a lost sender, or None; one that had not begun is dropped, since no datapoints are outstanding."""
         for entries in (self._entries, self._waiting):
             for sender, entry in list(entries.items()):
                 if not entry.ended and now - entry.heard > entry.patience:
@@ -131,7 +131,7 @@ class SenderRegistry:
         return None
 
     def state(self) -> str:
-        """Who is there, in words."""
+        """Describe the senders, in words."""
         entries = list(self._entries.values())
         wanted = "" if self._num is None else f" of {self._num}"
         at_work = "; ".join(f"{entry.hello.name}: {entry.received} datapoints" for entry in entries if not entry.ended)

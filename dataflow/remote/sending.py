@@ -1,4 +1,4 @@
-"""The function that sends."""
+"""`send_dataflow_zmq`: sends one pass of a flow to a receiver."""
 
 from __future__ import annotations
 
@@ -44,39 +44,39 @@ def send_dataflow_zmq(
     insecure: bool = False,
     name: str | None = None,
 ) -> int:
-    """Send one pass of a flow to a `RemoteDataZMQ`, and its end. Send ``RepeatedData(df, -1)`` to send for ever.
+    """Send one pass of a flow to a `RemoteDataZMQ`, and its end. Send ``RepeatedData(df, -1)`` to send endlessly.
 
-    Arrays, numbers, text, bytes and containers of them arrive as what they are. Nothing is pickled, so nothing else can
-    be sent.
+    Arrays, numbers, text, bytes and containers of them arrive with their types. Nothing is pickled, so other types
+    cannot be sent.
 
     Args:
-        df: The flow; it is left open.
-        addr: Where, ``tcp://HOST:PORT`` or ``ipc://PATH``.
+        df: The flow; it stays open.
+        addr: Address, ``tcp://HOST:PORT`` or ``ipc://PATH``.
         hwm: Datapoints that may be under way. None leaves it to the receiver.
-        format: None. Tensorpack's other formats are not here.
-        bind: Be reached at the address. If false, connect to a receiver that is bound there.
-        hwm_bytes: Bytes that may be under way in any case; the smaller number of both sides holds.
-        heartbeat: Seconds from one sign of life to the next. After three without one, the receiver raises. Raise it if
-            the flow calls native code that keeps the interpreter's lock for as long as that.
-        timeout: Seconds to wait for a receiver, and later for it to take something; None waits for ever.
+        format: None. Tensorpack's other formats are not supported.
+        bind: Bind to the address. If false, connect to a receiver that is bound there.
+        hwm_bytes: Bytes that may be under way in any case; the smaller number of both sides applies.
+        heartbeat: Seconds between heartbeats. After three without one, the receiver raises. Increase it if the flow
+            calls native code that keeps the interpreter's lock for as long as that.
+        timeout: Seconds to wait for a receiver, and later for its progress; None waits without limit.
         curve: A directory that ``python -m dataflow keys`` has made, or the file ``sender.key_secret`` in it;
             see `RemoteDataZMQ`.
         insecure: Bind to an address that other machines can reach without `curve`.
-        name: Who sends, as the receiver counts `num_senders`: calls with one name are passes of one sender, of which
-            each takes part in another pass of the receiver. None stands for the calling thread, which is what you want
-            unless each pass is sent by a process of its own.
+        name: Identity of the sender, as the receiver counts `num_senders`: calls with one name are passes of one
+            sender, each of which takes part in another pass of the receiver. None stands for the calling thread, which
+            is right unless each pass is sent by a process of its own.
 
     Returns:
-        How many datapoints the receiver has taken: all of them; or fewer, if it was closed before.
+        Number of datapoints that the receiver has taken: all of them; or fewer, if it was closed before.
 
     Raises:
         ReceiverLost: The connection broke, the receiver has failed, or it refuses our key.
         TimeoutError: No receiver had room, or took anything, for `timeout` seconds.
-        NotStorable: A datapoint cannot be sent without pickling; names the component.
-        ValueError: An address is none, or can be reached from elsewhere without keys.
+        NotStorable: A datapoint cannot be sent without pickling; the message names the component.
+        ValueError: An address is malformed, or can be reached from other machines without keys.
 
     Source:
-        `send_dataflow_zmq` of tensorpack.dataflow, which sends for ever.
+        `send_dataflow_zmq` of tensorpack.dataflow, which sends endlessly.
     """
     require_flow(df, _OWNER)
     check_address(_OWNER, addr)
@@ -90,7 +90,7 @@ def send_dataflow_zmq(
     where = f"{socket.gethostname()} (pid {os.getpid()})"
     terms = make_agreement(_OWNER, hwm, hwm_bytes)
     keys = None if curve is None else load_keys(curve, SENDER)
-    # The pass begins before a socket is open: workers that the flow starts inherit none, and get to work at once.
+    # The pass begins before a socket is open: workers that the flow starts inherit none, and start working at once.
     datapoints = iter(df)
     connection = Connection(
         _OWNER,
@@ -113,14 +113,14 @@ def send_dataflow_zmq(
 
 
 class _ThisThread(threading.local):
-    token = ""  # tells the threads of a process apart; an ident of Python's may return
+    token = ""  # distinguishes the threads of a process; Python may reuse an ident
 
 
 _here = _ThisThread()
 
 
 def _source(where: str) -> str:
-    """The name of the calling thread, which no other has. A forked child has another process id."""
+    """Return the unique name of the calling thread. A forked child has another process id."""
     _here.token = _here.token or secrets.token_hex(8)
     return f"{where} {_here.token}"
 

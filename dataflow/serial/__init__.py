@@ -1,1 +1,1 @@
-"""Msgpack with arrays beside it: what files and the network share."""
+"""Serialisation shared by files and the network: msgpack, with the bytes of arrays beside it."""

@@ -1,4 +1,4 @@
-"""Dtypes as text, from which the same dtype comes back."""
+"""Conversion of dtypes to text and back."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 __all__ = ["MAX_NAME", "dtype_name", "dtype_of"]
 
 MAX_NAME: Final = 1 << 17
-"""Characters, of about 5,000 fields; to parse them takes up to 500 bytes each."""
+"""Maximum length in characters, of about 5,000 fields; parsing takes up to 500 bytes each."""
 
 _MAX_SIMPLE: Final = 100  # characters of a name without fields
-# What `repr` gives for dicts, lists and tuples of text, lengths and truth values. Signs and operators would nest
-# without brackets, of which the parser counts no more than 200.
+# The `repr` of dicts, lists and tuples of text, lengths and booleans. Signs and operators would nest
+# without brackets, of which the parser accepts no more than 200.
 _LITERAL: Final = re.compile(
     r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|[0-9]++|True|False|[][{}(),: ])*+""", re.DOTALL
 )
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str | None:
-    """A dtype as text that `dtype_of` reads; None if there is none from which the same dtype comes back."""
+    """Return a dtype as text that `dtype_of` reads; None if the same dtype would not come back."""
     if dtype.hasobject:
         return None
     name = dtype.str if dtype.names is None and dtype.subdtype is None else _structured(dtype)
@@ -53,10 +53,10 @@ def _field(dtype: np.dtype[Any]) -> Any:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype of that name.
+    """Return the dtype of that name.
 
     Raises:
-        ValueError: It holds Python objects, which no file of ours does; or it is no such name.
+        ValueError: It holds Python objects, which our files never do; or the name is invalid.
     """
     if not name.startswith("{") and len(name) <= _MAX_SIMPLE:
         return _simple(name)
@@ -67,7 +67,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 @functools.lru_cache(maxsize=256)
 def _simple(name: str) -> np.dtype[Any]:
-    """One without fields, whose names anybody could change."""
+    """Return a dtype without fields. numpy's registry of names can be changed by any code."""
     return _without_objects(np.dtype(name), name)
 
 

@@ -1,7 +1,7 @@
-"""One datapoint as msgpack, in which arrays are replaced by a description, and the arrays beside it.
+"""Packer of one datapoint into msgpack, with its arrays beside it; in the msgpack, descriptions replace them.
 
-What msgpack has no type for is an extension type: tuples, complex numbers, large integers, numpy's scalars, arrays.
-Types are exact: what comes back is what went in, or else `NotStorable` is raised when it is packed.
+A type that msgpack lacks is an extension type: tuples, complex numbers, large integers, numpy's scalars, arrays.
+Types are exact: unpacking gives back the same types; otherwise packing raises `NotStorable`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from dataflow.serial.dtypes import MAX_NAME, dtype_name
 __all__ = ["ALIGNMENT", "MAX_LEVELS", "MAX_SIZELESS", "PLAIN", "Code", "Packed", "pack"]
 
 ALIGNMENT: Final = 16
-"""The bytes of each array begin at a multiple of it."""
+"""Alignment of the bytes of each array."""
 
 MAX_LEVELS: Final = 100
-"""Of containers in containers; the reader counts them, too."""
+"""Maximum depth of nested containers; the reader enforces it, too."""
 
 MAX_SIZELESS: Final = 1 << 20
-"""Elements of an array whose elements have no bytes: a claim that costs nobody anything to make."""
+"""Maximum number of zero-sized elements in an array: such a claim costs no bytes to make."""
 
 PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
 """Types that msgpack has, too."""
 
-_INTEGERS = range(-(2**63), 2**64)  # what msgpack can hold as a number
+_INTEGERS = range(-(2**63), 2**64)  # integers that msgpack can represent
 
 _dumps: Callable[[Any], bytes] = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogatepass")
 
 
 class Code(IntEnum):
-    """The numbers of our extension types."""
+    """Numbers of our extension types."""
 
     ARRAY = 1  # dtype, shape, order; the bytes are elsewhere
     SCALAR = 2  # dtype, bytes
@@ -53,7 +53,7 @@ class Code(IntEnum):
 
 
 class Packed(NamedTuple):
-    """What becomes of a datapoint."""
+    """A packed datapoint."""
 
     skeleton: bytes  # msgpack
     arrays: list[NDArray[Any]]  # in the order in which the skeleton names them
@@ -64,10 +64,10 @@ def pack(dp: Any, *, pickled: bool = False) -> Packed:
 
     Args:
         dp: A list, tuple or dict of components, or any other value.
-        pickled: Pickle what has no form of its own.
+        pickled: Pickle values without a representation of their own.
 
     Raises:
-        NotStorable: Names the component.
+        NotStorable: A component cannot be stored; names it.
     """
     packing = _Packing(pickled)
     try:
@@ -83,7 +83,7 @@ class _Packing:
         self._pickled = pickled
 
     def lower(self, value: Any, path: tuple[Any, ...]) -> Any:
-        """The same in terms of msgpack."""
+        """Return the value in terms of msgpack."""
         kind = type(value)
         if kind in PLAIN:
             return value

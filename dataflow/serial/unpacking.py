@@ -1,14 +1,14 @@
-"""What `pack` made back to values: the one reader of its codes, for files and for the network; datapoints of files.
+"""Unpacker of what `pack` writes: the only reader of its codes, for files and for the network.
 
-The bytes may be anybody's. Guarantees:
+The bytes are untrusted. Guarantees:
 
-- Whatever they are, `read` returns or raises; nothing is looked up by name, and unpickled only if that is asked for.
-- No length that they claim is believed. msgpack takes memory for a list when it sees how long that will be, and lists
-  in lists each for as much as all bytes could hold: so all bytes are gone through first, for which nothing is made.
-  Newer releases take little for one `unpackb`: there this is done in containers in containers only.
-- Containers in containers are counted, and take little of the stack: `unpackb` has 40 KB there, an `Unpacker` has them
+- For any bytes, `read` returns or raises; nothing is looked up by name, and pickles are loaded only on request.
+- Claimed lengths are verified. msgpack allocates memory for a list as soon as it reads the length, and for nested
+  lists each as much as all bytes could hold: so all bytes are scanned first, without making objects.
+  Newer releases allocate little for one `unpackb`: there only nested containers are scanned.
+- Nesting is limited, and takes little of the stack: `unpackb` has 40 KB there, an `Unpacker` has them
   on the heap. A thread may have a stack of 2 MB or less.
-- What is remembered is bounded, in number and in bytes.
+- Caches are bounded, in entries and in bytes.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["CodeReader", "ArrayLayout", "Unpacker", "in_place"]
 
 _ON_THE_STACK: Final = 6  # levels
 _WALKED_FROM: Final = 0 if msgpack.version < (1, 2, 4) else 2  # the level
-_UNCHECKED: Final = 1024  # bytes whose claims come to 3 MB at most
-_MAX_LAYOUTS: Final = 4096  # remembered; arrays that all differ must not fill the memory
+_UNCHECKED: Final = 1024  # bytes whose claimed lengths amount to 3 MB at most
+_MAX_LAYOUTS: Final = 4096  # cached; arrays that all differ must not fill the memory
 _MAX_LAYOUTS_BYTES: Final = 1 << 20
 _MAX_DIMENSIONS: Final = 64
 _MAX_FORMS = 1024
-_SHORT = 256  # bytes of a skeleton that may return
+_SHORT = 256  # maximum bytes of a cached skeleton
 _UNCHANGING = PLAIN | {int, complex}
 _ndarray = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """How an array lies in its bytes."""
+    """Layout of an array in its bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -51,18 +51,18 @@ class ArrayLayout:
     stride: int  # bytes to the next array, in a file
 
     def empty(self) -> np.ndarray[Any, Any]:
-        """The array, where it has no bytes; nothing is allocated for its elements."""
+        """Return the array if it has no bytes; nothing is allocated for its elements."""
         if self.dtype.itemsize:
             return np.empty(self.shape, self.dtype, self.order)
-        return np.ndarray(self.shape, self.dtype, bytearray(1), 0, None, self.order)  # `empty` makes S1 of S0
+        return np.ndarray(self.shape, self.dtype, bytearray(1), 0, None, self.order)  # `np.empty` makes S1 of S0
 
 
 class CodeReader:
-    """Reads what `pack` makes; for one thread.
+    """Reads what `pack` writes; for one thread.
 
     Args:
         array: Makes an array of a layout; called in the order in which `pack` met the arrays.
-        pickled: Unpickle what was pickled.
+        pickled: Load pickles.
     """
 
     def __init__(self, array: Callable[[ArrayLayout], Any], *, pickled: bool = False) -> None:
@@ -76,11 +76,11 @@ class CodeReader:
         self._unpacker = partial(msgpack.Unpacker, None, **options)
 
     def read(self, skeleton: Any) -> Any:
-        """The value of a skeleton.
+        """Return the value of a skeleton.
 
         Raises:
             PickleRefused: It holds a pickle.
-            Exception: These are no bytes that `pack` made. It may be of any type.
+            Exception: The bytes were not written by `pack`. It may be of any type.
         """
         self._level = 0
         if not _WALKED_FROM and len(skeleton) > _UNCHECKED:
@@ -88,7 +88,7 @@ class CodeReader:
         return self._unpackb(skeleton)
 
     def layout(self, data: bytes) -> ArrayLayout:
-        """The layout that a code of an array describes."""
+        """Return the layout that an array's code describes."""
         return self._layouts.get(data) or self._new_layout(data)
 
     def _extension(self, code: int, data: bytes) -> Any:
@@ -159,10 +159,10 @@ class CodeReader:
 
 
 def _check_whole(data: Any) -> None:
-    """Whether all that is claimed is there, found out by a walk that makes no objects.
+    """Check that all claimed lengths are there, by a scan that makes no objects.
 
     Raises:
-        ValueError: It is not.
+        ValueError: A claimed length exceeds the data.
     """
     walker = msgpack.Unpacker(None, max_buffer_size=len(data))
     walker.feed(data)
@@ -175,7 +175,7 @@ def _check_whole(data: Any) -> None:
 
 
 def _plain(data: bytes) -> Any:
-    """What has no extension types in it."""
+    """Unpack data without extension types."""
     if len(data) > _UNCHECKED:
         _check_whole(data)
     return msgpack.unpackb(data, unicode_errors="surrogatepass")
@@ -199,41 +199,41 @@ def _scalar(name: Any, value: Any) -> Any:
 
 
 _Place = tuple[int, tuple[int, ...], np.dtype[Any], int, Literal["C", "F"]]  # component, shape, dtype, offset, order
-_Form = tuple[list[Any], list[_Place]]  # a datapoint without its arrays; those
+_Form = tuple[list[Any], list[_Place]]  # a datapoint without its arrays; their places
 
 
 def in_place(record: Any) -> Any:
-    """Memory in which the arrays of a record may stay: itself, where it can be written to, and nobody else has it."""
+    """Return memory in which the arrays of a record may stay: the record itself, if it is writable and unshared."""
     return record
 
 
 class Unpacker:
-    """Makes datapoints of what `pack` made; one for each thread.
+    """Unpacks datapoints; one for each thread.
 
-    Skeletons that return, as those of images with one of ten labels, are unpacked once: what is the same in all of
-    their datapoints is copied, and only the arrays are made anew.
+    Skeletons that repeat, such as those of images with one of ten labels, are unpacked once: the constant part of their
+    datapoints is copied, and only the arrays are made again.
 
     Args:
-        begin: Where in a record its skeleton begins. The arrays begin at the next multiple of `ALIGNMENT`.
-        pickled: Unpickle what was pickled.
+        begin: Offset of the skeleton in a record. The arrays begin at the next multiple of `ALIGNMENT`.
+        pickled: Load pickles.
     """
 
     def __init__(self, begin: int, *, pickled: bool = False) -> None:
         self._codes = CodeReader(self._array, pickled=pickled)
         self._begin = begin
-        self._end = begin  # of the skeleton of the last record, if that may return
+        self._end = begin  # end of the last record's skeleton, if that may repeat
         self._buffer: Any = b""
-        self._next = 0  # where the next array begins
+        self._next = 0  # offset of the next array
         self._forms: dict[bytes, _Form] = {}
 
     def again(self, record: Any, own: Callable[[Any], Any] = bytearray) -> Any:
-        """The datapoint of a record, if its skeleton is known and as long as the last one; else None.
+        """Return the datapoint of a record, if its skeleton is cached and as long as the last one; otherwise None.
 
         Args:
             record: The bytes of skeleton and arrays, at their places.
-            own: Gives them in memory in which arrays may stay. It is called where there are any.
+            own: Returns them in memory in which arrays may stay. Called only if there are arrays.
         """
-        form = self._forms.get(bytes(record[self._begin : self._end]))  # no skeleton begins with another one
+        form = self._forms.get(bytes(record[self._begin : self._end]))  # no skeleton is a prefix of another
         if form is None:
             return None
         kept, arrays = form
@@ -245,7 +245,7 @@ class Unpacker:
         return dp
 
     def unpack(self, record: Any, size: int) -> Any:
-        """A datapoint.
+        """Return a datapoint.
 
         Args:
             record: The bytes of skeleton and arrays, at their places, in memory in which arrays may stay.
@@ -253,11 +253,11 @@ class Unpacker:
 
         Raises:
             PickleRefused: It holds a pickle.
-            Exception: These are no bytes that `pack` made. It may be of any type.
+            Exception: The bytes were not written by `pack`. It may be of any type.
         """
         self._end = end = self._begin + size
         if size > _SHORT:
-            self._end = self._begin  # where no skeleton has been found
+            self._end = self._begin  # until a skeleton has been found
         elif (dp := self.again(record, in_place)) is not None:
             return dp
         skeleton = bytes(record[self._begin : end])
@@ -282,7 +282,7 @@ class Unpacker:
                 kept.append(value)
                 continue
             layout = self._codes.layout(code.data) if code.code == Code.ARRAY else None
-            if layout is None or not layout.nbytes:  # it holds objects, which were pickled, or nothing
+            if layout is None or not layout.nbytes:  # it holds objects, which were pickled, or has no bytes
                 return
             kept.append(None)
             places.append((k, layout.shape, layout.dtype, offset, layout.order))

@@ -1,4 +1,4 @@
-"""Arrays in shared memory, and background processes that fill them: the interface of ELEKTRONN, for ported code."""
+"""ELEKTRONN's interface, for ported code: arrays in shared memory, and background processes that fill them."""
 
 from dataflow.errors import TimeoutError as TimeoutError
 from dataflow.shared.arrays import SharedMem

@@ -1,4 +1,4 @@
-"""Arrays in shared memory, and the handles by which processes pass them to each other."""
+"""`SharedMem`: arrays in shared memory, and the picklable handles with which processes share them."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ _refused: ContextVar[bool] = ContextVar("handles_refused", default=False)
 
 
 class Handle:
-    """A flat array in shared memory. It may be given to a process of any start method, which then shares the memory.
+    """A flat array in shared memory, picklable while a process of any start method is started; both share the memory.
 
     Guarantees:
 
-    - The memory lives as long as a handle or an array on it lives in any process; then nothing of it is left.
-    - A process that dies at any moment leaves the others with memory that is still theirs.
+    - The memory is freed when the last handle and the last array on it are gone, in all processes.
+    - A process that dies at any moment leaves the memory of the others intact.
 
     Attributes:
         dtype: The dtype of its elements.
-        size: How many there are.
+        size: Number of elements.
     """
 
     def __init__(self, fd: int, start: int, dtype: np.dtype[Any], size: int, lock: SharedLock | None = None) -> None:
         self.dtype = dtype
         self.size = size
-        self._start = start  # where it begins in the file
+        self._start = start  # offset of the first element in the file
         self._lock = lock
-        self._memory: mmap.mmap | None = None  # None until somebody looks
+        self._memory: mmap.mmap | None = None  # None until `view` is called
         # A plain descriptor: a forked child keeps it, and may hand the memory on.
         self._fd = own_descriptor(self, fd)
 
     def get_lock(self) -> SharedLock:
-        """The lock that belongs to it, if it was made with ``lock=True``: for ``with handle.get_lock():``."""
+        """Return the lock that was made with ``lock=True``, for ``with handle.get_lock():``."""
         if self._lock is None:
             raise ValueError("this handle has no lock: make it with lock=True")
         return self._lock
 
     def get_obj(self) -> Handle:
-        """The handle itself, for code that was written for ``multiprocessing.Array(..., lock=True)``."""
+        """Return the handle itself, for code that was written for ``multiprocessing.Array(..., lock=True)``."""
         return self
 
     def view(self) -> NDArray[Any]:
-        """The memory as a flat array."""
+        """Return the memory as a flat array."""
         if self._memory is None:
             self._memory = mmap.mmap(self._fd, max(1, self._start + self.size * self.dtype.itemsize))
         return np.ndarray((self.size,), self.dtype, self._memory, self._start)
@@ -80,7 +80,7 @@ def _received(duplicate: Any, start: int, dtype: np.dtype[Any], size: int, lock:
 
 @contextmanager
 def refusing_handles() -> Iterator[None]:
-    """Inside the block, in this thread, what holds a handle cannot be pickled."""
+    """Context manager: in this thread, pickling a handle raises an error."""
     token = _refused.set(True)
     try:
         yield
@@ -108,15 +108,15 @@ class SharedMem:
 
     @staticmethod
     def shm2ndarray(mp_array: Any, shape: Any = None) -> NDArray[Any]:
-        """A live view of shared memory: whoever writes to it, in any process, changes it for all.
+        """Return a live view of shared memory: a write in any process is visible in all of them.
 
         Args:
             mp_array: A handle, or a ``multiprocessing.Array`` or ``RawArray``.
             shape: Shape of the array, in C order; flat without it.
 
         Raises:
-            ShapeMismatch: The handle has another number of elements; holds both.
-            TypeError: `mp_array` is no handle.
+            ShapeMismatch: The handle has another number of elements; the message gives both numbers.
+            TypeError: `mp_array` is not a handle.
         """
         if isinstance(mp_array, Handle):
             flat = mp_array.view()
@@ -134,7 +134,7 @@ class SharedMem:
 
     @staticmethod
     def ndarray2shm(np_array: Any, lock: bool = False) -> Handle:
-        """A handle of a copy of an array, which may lie in memory in any order. The copy is flat, in C order.
+        """Copy an array into new shared memory. Any memory order is accepted; the copy is flat, in C order.
 
         Args:
             np_array: The array.
@@ -145,17 +145,17 @@ class SharedMem:
 
     @staticmethod
     def puthandle(dtype: DTypeLike, shape: Any, data: Any = None, lock: bool = False) -> Handle:
-        """A handle of new shared memory.
+        """Allocate shared memory and return its handle.
 
         Args:
             dtype: Any dtype of a fixed size.
             shape: Shape of the array that will lie there.
-            data: What to write into it, of the same shape, or flat in C order; without it, zeros.
+            data: Initial values, of the same shape, or flat in C order; without it, zeros.
             lock: Make a lock with it: see `Handle.get_lock`.
 
         Raises:
-            ShapeMismatch: `data` has another shape; holds both.
-            TypeError: The dtype has no fixed size, or `data` would have to change its kind.
+            ShapeMismatch: `data` has another shape; the message gives both.
+            TypeError: The dtype has no fixed size, or the conversion of `data` would change its kind.
             OverflowError: A value does not fit into the dtype.
         """
         dtype, shape = fixed_dtype(dtype), fixed_shape(shape)

@@ -1,4 +1,4 @@
-"""Background processes that call one function again and again, and leave its arrays in shared memory."""
+"""`BackgroundProc`: background processes that call one function repeatedly and store its arrays in shared memory."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ __all__ = ["BackgroundProc", "checked_arguments", "time_limit"]
 
 
 class BackgroundProc(SharedMem):
-    """Call a function again and again in background processes; `get` has its next result, ready made.
+    """Call a function repeatedly in background processes; `get` returns its next result, computed in advance.
 
     Every result consists of arrays of the same shapes and dtypes, agreed once; numbers of another dtype are converted
-    as by ``array[...] = result``, but a value that does not fit is an error. Each process has two places for them in
-    shared memory: it makes one result ahead (two where `get` gives views), and waits, using no CPU, until `get` has
-    taken it.
+    as by ``array[...] = result``, but a value that does not fit is an error. Each process has two result slots in
+    shared memory: it computes one result ahead (two where `get` returns views), then blocks, using no CPU, until
+    `get` has taken it.
 
-    In each process `random` and `numpy.random` start from a seed of their own, which follows from `seed`, or from
-    `dataflow.seed`: several processes draw different numbers, and with ``ordered=True`` the same results come in every
-    run. Without either the numbers are new each time.
+    In each process `random` and `numpy.random` start from a separate seed, which is derived from `seed` or from
+    `dataflow.seed`: processes draw different numbers, and with ``ordered=True`` every run gives the same results.
+    Without either seed the numbers differ from run to run.
 
-    ELEKTRONN 1's order of arguments, ``BackgroundProc(dtypes, shapes, target, ...)``, is understood too.
+    ELEKTRONN 1's order of arguments, ``BackgroundProc(dtypes, shapes, target, ...)``, is accepted too.
 
     Args:
         target: What the processes call: a function or a method. It returns one array, or a list or tuple of arrays.
-            Under fork it is inherited, with all the data that it refers to, and not copied.
-        dtypes: The dtype of each array. Without it the target is called once, here, to see.
+            Under fork it is inherited, with all the data that it refers to, without a copy.
+        dtypes: The dtype of each array. Without it the target is called once, in this process, to find out.
         shapes: The shape of each array; likewise.
-        n_proc: Number of processes. 0 calls the target in `get`, for a debugger.
+        n_proc: Number of processes. With 0, `get` calls the target itself, for debugging.
         target_args: Arguments of the target, always the same.
         target_kwargs: Its keyword arguments.
         profile: Log the times of every result, at level INFO. See also `statistics`.
-        ordered: Take the results of the processes in turn; False takes whichever is ready first.
-        seed: A root seed of its own, instead of the one of `dataflow.seed`.
-        copy: Give out arrays that are the caller's to keep; False gives views of the shared memory, which are valid
-            until the next `get`, and then show the next but one result.
+        ordered: Take the results of the processes in turn; False takes the first that is ready.
+        seed: Root seed of this object, instead of the one of `dataflow.seed`.
+        copy: Return arrays that the caller may keep; False returns views of the shared memory, which are valid until
+            the next `get`, and then show the next but one result.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
 
     Raises:
-        TypeError: `target` is no function, or returns no arrays, or a dtype has no fixed size.
+        TypeError: `target` is not callable, or does not return arrays, or a dtype has no fixed size.
         ValueError: `dtypes` and `shapes` differ in length, or `n_proc` is negative.
 
     Example:
@@ -80,10 +80,10 @@ class BackgroundProc(SharedMem):
     """
 
     owner: ClassVar[str] = "BackgroundProc"
-    """What messages call it."""
+    """Class name in messages."""
 
     restart: ClassVar[str] = "reset()"
-    """What the user calls to start afresh, for messages."""
+    """The call that restarts it, for messages."""
 
     @hinting
     def __init__(
@@ -106,7 +106,7 @@ class BackgroundProc(SharedMem):
         _check_target(self.owner, target)
         self.n_proc = _checked_n_proc(self.owner, n_proc)
         self._fixed_root = root_seed(self, seed)
-        self._root = fresh_root()  # where nobody fixes one
+        self._root = fresh_root()  # used if no seed is fixed
         args = positional_arguments(self.owner, "target_args", target_args)
         self._call = Call(target, args, keyword_arguments(self.owner, "target_kwargs", target_kwargs))
         self._context = start_method(self.owner, context)
@@ -114,10 +114,10 @@ class BackgroundProc(SharedMem):
         self._copy = flag(self.owner, "copy", copy)
         self._profile = Profile(self.owner, flag(self.owner, "profile", profile))
         self._layout = _agreed(self.owner, self._call, dtypes, shapes)
-        self._sets = 0  # sets of workers started so far: each draws other numbers
+        self._sets = 0  # sets of workers started so far: each set draws different numbers
         self._result_slots: ResultSlots | None = None  # None after shutdown, and with n_proc=0
-        self._finaliser: weakref.finalize[Any, Any] | None = None  # ends the bench when this object is collected
-        self._is_shut_down = False  # asked only where there is no bench to tell
+        self._finaliser: weakref.finalize[Any, Any] | None = None  # closes the result slots on collection
+        self._is_shut_down = False  # read only where there are no result slots
         self._start()
 
     @property
@@ -137,13 +137,13 @@ class BackgroundProc(SharedMem):
             timeout: Seconds; None, or False as in ELEKTRONN2, waits as long as the processes are alive.
 
         Raises:
-            ShapeMismatch: The target returned another number of arrays, or another shape; holds both.
+            ShapeMismatch: The target returned another number of arrays, or another shape; the message gives both.
             OverflowError: A value does not fit into the agreed dtype.
-            WorkerDied: A process was killed, crashed or exited; says which, how, and what to do.
+            WorkerDied: A process was killed, crashed or exited; the message says which and how, and what to do.
             WorkerError: The target raised an exception that cannot be pickled. Any other arrives as its own type, with
                 the process's traceback as its cause.
-            TimeoutError: There was no result after `timeout` seconds. It stays usable.
-            DataFlowTerminated: It was shut down, or has failed before. `reset` starts afresh.
+            TimeoutError: There was no result after `timeout` seconds. The object stays usable.
+            DataFlowTerminated: The object was shut down, or has failed before. `reset` restarts it.
         """
         limit = time_limit(self.owner, timeout)
         if self.n_proc == 0 and not self._is_shut_down:
@@ -155,17 +155,17 @@ class BackgroundProc(SharedMem):
             return result_slots.take(limit)
         except BaseException:
             if result_slots.failed and self._finaliser is not None:
-                # The failure holds the frames that it came through, this object among them; the bench is closed.
+                # The failure holds the frames it passed through, this object among them; the result slots are closed.
                 self._finaliser.detach()
             raise
 
     def reset(self) -> None:
-        """Stop the processes, and start new ones. What was made and not taken is lost; the numbers go on."""
+        """Stop the processes and start new ones. Results that were not taken are lost; the random numbers continue."""
         self.shutdown()
         self._start()
 
     def shutdown(self) -> None:
-        """Stop the processes. Idempotent; also happens when nothing refers to this object any more, and at exit."""
+        """Stop the processes. Idempotent; also called when this object is collected, and at exit."""
         self._is_shut_down = True
         with signals_deferred():
             result_slots, self._result_slots = self._result_slots, None
@@ -177,7 +177,7 @@ class BackgroundProc(SharedMem):
     close = shutdown
 
     def statistics(self) -> Statistics:
-        """Where the time went, so far."""
+        """Return the times so far."""
         return self._profile.statistics
 
     def __iter__(self) -> Iterator[tuple[NDArray[Any], ...]]:
@@ -227,7 +227,7 @@ def _close_dropped(result_slots: ResultSlots) -> None:
 
 
 def _agreed(owner: str, call: Callable[[], Any], dtypes: Any, shapes: Any) -> Layout:
-    """The layout that the user gives, completed by a trial call."""
+    """Return the user's layout, completed by a trial call."""
     if dtypes is None or shapes is None:
         parts = [as_array(part, position) for position, part in enumerate(components_of(call()))]
         dtypes = [part.dtype for part in parts] if dtypes is None else dtypes

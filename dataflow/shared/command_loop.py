@@ -1,4 +1,4 @@
-"""What runs in a worker process, from its first step to its last: it waits for an order, does it, and says so."""
+"""Main loop of a worker process: receive a command, run it, acknowledge it."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from dataflow.workers.exit_reasons import end_if_forked, exit_code
 __all__ = ["ANSWER", "CommandLoop", "Skill"]
 
 ANSWER: Final = struct.Struct("<d")
-"""The body of an answer: seconds that the work took."""
+"""The body of an acknowledgement: seconds that the command took."""
 
 
 class Skill(Protocol):
-    """What a worker can do, as a description; picklable while a process is started."""
+    """Description of what a worker can do; picklable while a process is started."""
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Return the descriptors that a forked worker must inherit."""
 
     def hand_over(self) -> None:
-        """The worker was started, or could not be: close what only it may hold."""
+        """Called once the worker was started, or could not be: close what only the worker may hold."""
 
     def open(self) -> Callable[[Command], None]:
-        """Get ready, in the worker: gives what is called with each order."""
+        """Prepare, in the worker, and return the function that runs each command."""
 
 
 @dataclass
 class CommandLoop:
-    """All that one worker needs, as a description. Calling it is the worker's life.
+    """Description of one worker, and its main function: calling it runs the worker to its end.
 
-    An order is answered when all that it asks for is written: what was not answered is nobody's to read.
+    A command is acknowledged once everything it asks for is written: the consumer reads acknowledged results only.
 
     Attributes:
         worker: Index of the worker.
-        skill: What it can do.
-        commands: Where its orders come from.
+        skill: What the worker can do.
+        commands: Source of its commands.
         port: Its end of the channel.
-        root: Root seed for flows that are made in it; None where the user has fixed none.
-        note: What to add to an exception: whose worker raised it.
+        root: Root seed for flows that are made in the worker; None if the user has fixed none.
+        note: Text added to an exception: the owner of the worker.
     """
 
     worker: int
@@ -93,7 +93,7 @@ class CommandLoop:
 
 @contextmanager
 def _ending_if_forked(pid: int) -> Iterator[None]:
-    """A child that the user's code forks inside the block ends with the block: see `end_if_forked`."""
+    """Context manager: a child that user code forks inside the block ends with the block; see `end_if_forked`."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""What the consumer tells one worker: short orders, each with a piece of shared memory if it needs one."""
+"""Commands from the consumer to one worker: short messages, each with an optional file descriptor of shared memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dataflow.descriptors import Descriptor
 __all__ = ["MAX_BYTES", "Command", "CommandSender"]
 
 MAX_BYTES: Final = 64 << 10
-"""Bytes of one order: the system takes that many from a sender whose receiver waits, so that nobody waits to send."""
+"""Maximum size of one command: the socket buffer takes that many bytes from a sender, so sending never blocks."""
 
 _PREFIX: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class Command:
-    """One order, as the worker gets it.
+    """One command, as the worker receives it.
 
     Attributes:
         data: What to do.
-        memory: Shared memory that came with it, None without; whoever receives it closes it.
+        memory: Shared memory that came with it, or None; the receiver must close it.
     """
 
     data: bytes
@@ -33,12 +33,12 @@ class Command:
 
 
 class CommandSender:
-    """Orders from the consumer to one worker. Picklable while a process is started: that is the worker's end.
+    """Socket for commands from the consumer to one worker. Picklable while a process is started: the worker's end.
 
     Guarantees:
 
-    - A worker that waits for an order uses no CPU, and ends its wait when the consumer has closed its end or died.
-    - No order is seen in part.
+    - A worker that waits for a command uses no CPU, and stops waiting when the consumer closes its end or dies.
+    - A command is received whole or not at all.
     """
 
     def __init__(self) -> None:
@@ -49,15 +49,15 @@ class CommandSender:
     # -- the consumer --------------------------------------------------------------------------------------------------
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """What a forked worker has to inherit."""
+        """Return the descriptors that a forked worker must inherit."""
         return (self._theirs,)
 
     def hand_over(self) -> None:
-        """The worker was started: close what only it may hold."""
+        """Called once the worker was started: close what only the worker may hold."""
         self._theirs.close()
 
     def give(self, data: bytes, memory: Descriptor | None = None) -> None:
-        """Give an order. To a worker that has ended it is given in vain: whoever waits for the answer sees that."""
+        """Send a command. No-op if the worker has ended: the wait for its acknowledgement detects that."""
         assert self._ours is not None and len(data) <= MAX_BYTES, "an order is short, and comes from the consumer"
         message = _PREFIX.pack(len(data)) + data
         with socket.socket(fileno=os.dup(self._ours.fd)) as end, suppress(BrokenPipeError, ConnectionResetError):
@@ -65,7 +65,7 @@ class CommandSender:
             end.sendall(message[sent:])
 
     def close(self) -> None:
-        """No more orders. Idempotent."""
+        """Close the consumer's end: no more commands. Idempotent."""
         if self._ours is not None:
             self._ours.close()
         self._theirs.close()
@@ -73,8 +73,8 @@ class CommandSender:
     # -- the worker ----------------------------------------------------------------------------------------------------
 
     def receive(self) -> Command | None:
-        """Wait for the next order; None when there will be no more."""
-        # A copy of the descriptor for each wait: the socket object must not close the one that stays.
+        """Wait for the next command; None when the consumer has closed its end."""
+        # Duplicate the descriptor for each wait: the socket object must not close the original.
         with socket.socket(fileno=os.dup(self._theirs.fd)) as end, suppress(ConnectionResetError):
             data, fds, _, _ = socket.recv_fds(end, _PREFIX.size, 1)
             memory = Descriptor(fds[0]) if fds else None
@@ -91,7 +91,7 @@ class CommandSender:
 
 
 def _rest(end: socket.socket, data: bytes, wanted: int) -> bytes | None:
-    """`data` and what follows, `wanted` bytes in all; None if the other end was closed before."""
+    """Return `data` and the bytes after it, `wanted` in all; None if the other end was closed before."""
     parts = bytearray(data)
     while len(parts) < wanted:
         more = end.recv(wanted - len(parts))

@@ -1,4 +1,4 @@
-"""A queue of arrays that background processes fill, first in, first out."""
+"""`SharedQ`: a FIFO queue of arrays that background processes fill."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class SharedQ(SharedMem):
     """Start jobs that fill arrays in the background, and take the arrays in the order in which the jobs were started.
 
     The target is called as ``target(mp_arrays, shapes, *target_args, **target_kwargs)`` in another process. There
-    `SharedMem.shm2ndarray` makes an array of each handle in `mp_arrays`; what is written into it is what `get` gives
-    out. What the target returns is ignored.
+    `SharedMem.shm2ndarray` makes an array of each handle in `mp_arrays`; `get` returns what was written into it. What
+    the target returns is ignored.
 
-    All jobs that were started run at once, each in a process of its own. A process that has done its job is given the
-    next one, if target and arguments can be pickled and are small (62 KiB); else a new one is started. A used process
-    sees the global variables of a module as they were when the process was started: pass as an argument what changes,
-    or say ``reuse=False``.
+    All started jobs run at the same time, each in a process of its own. A process that has finished its job gets the
+    next one, if target and arguments can be pickled and are small (62 KiB); otherwise a new process is started. A
+    reused process sees the global variables of a module as they were when the process was started: pass what changes
+    as an argument, or use ``reuse=False``.
 
-    In each job `random` and `numpy.random` start from a seed of its own, which follows from `seed`, or from
-    `dataflow.seed`, and from the number of the job. Without either the numbers are new each time.
+    In each job `random` and `numpy.random` start from a separate seed, which is derived from `seed` or from
+    `dataflow.seed`, and from the number of the job. Without either seed the numbers differ from run to run.
 
     Args:
-        n_proc: How many jobs should be under way after each `get`; if there are fewer, a warning is logged.
-        default_target: What `startproc` starts if it is given no target.
-        default_args: Its arguments, if `startproc` is given none.
-        default_kwargs: Its keyword arguments, if `startproc` is given none.
+        n_proc: Number of jobs that should be under way after each `get`; with fewer, a warning is logged.
+        default_target: Target of `startproc` calls that pass none.
+        default_args: Its arguments, if `startproc` is called with none.
+        default_kwargs: Its keyword arguments, if `startproc` is called with none.
         profile: Log the times of every result, at level INFO. See also `statistics`.
-        seed: A root seed of its own, instead of the one of `dataflow.seed`.
+        seed: Root seed of this queue, instead of the one of `dataflow.seed`.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
-        reuse: Give processes a next job. False starts one process for each job, as ELEKTRONN does.
+        reuse: Reuse processes for further jobs. False starts one process for each job, as ELEKTRONN does.
 
     Example:
         >>> def load(mp_arrays, shapes, number):
@@ -87,11 +87,11 @@ class SharedQ(SharedMem):
         self.default_args = positional_arguments(name, "default_args", default_args)
         self.default_kwargs = keyword_arguments(name, "default_kwargs", default_kwargs)
         self._fixed_root = root_seed(self, seed)
-        self._root = fresh_root()  # where nobody fixes one
+        self._root = fresh_root()  # used if no seed is fixed
         self._context = start_method(name, context)
         self._reuse = flag(name, "reuse", reuse)
         self._profile = Profile(name, flag(name, "profile", profile))
-        self._num_jobs = 0  # started so far
+        self._num_jobs = 0  # jobs started so far
         self._scheduler, self._finaliser = self._open()
 
     def startproc(
@@ -105,10 +105,10 @@ class SharedQ(SharedMem):
         """Start a job.
 
         Args:
-            dtypes: The dtype of each array that it fills.
-            shapes: The shape of each; they are passed to the target as they are.
+            dtypes: The dtype of each array that the job fills.
+            shapes: The shape of each; passed to the target unchanged.
             target: What to call; None takes the default.
-            target_args: What follows handles and shapes; empty takes the default.
+            target_args: Arguments after handles and shapes; empty takes the default.
             target_kwargs: Keyword arguments; empty takes the default. All of them, ``data`` too, go to the target.
 
         Raises:
@@ -133,25 +133,25 @@ class SharedQ(SharedMem):
         )
 
     def get(self, timeout: float | None = None) -> list[NDArray[Any]]:
-        """Wait for the job that was started first: the list of its arrays, which are the caller's to keep.
+        """Wait for the oldest job and return the list of its arrays, which the caller may keep.
 
-        A job that failed has its turn like any other, and is over then; the jobs after it are not concerned.
+        A failed job raises in its turn and is then removed; the jobs after it are not affected.
 
         Args:
             timeout: Seconds; None waits as long as the job's process is alive.
 
         Raises:
             IndexError: No job is left.
-            WorkerDied: The job's process was killed, crashed or exited; says how, and what to do.
+            WorkerDied: The job's process was killed, crashed or exited; the message says how, and what to do.
             WorkerError: The target raised an exception that cannot be pickled. Any other arrives as its own type, with
                 the process's traceback as its cause.
-            TimeoutError: The job was not done after `timeout` seconds. It goes on, and stays the next one.
+            TimeoutError: The job was not done after `timeout` seconds. It continues, and stays the oldest.
             DataFlowTerminated: The queue was shut down meanwhile.
         """
         return self._scheduler.take(time_limit(type(self).__name__, timeout))
 
     def reset(self) -> None:
-        """Stop all processes and forget all jobs; the queue is empty then, and can be used again."""
+        """Stop all processes and drop all jobs; the queue is empty then, and can be used again."""
         with signals_deferred():
             old = self._scheduler
             self._finaliser.detach()
@@ -161,7 +161,7 @@ class SharedQ(SharedMem):
     shutdown = close = reset
 
     def statistics(self) -> Statistics:
-        """Where the time went, so far."""
+        """Return the times so far."""
         return self._profile.statistics
 
     def __len__(self) -> int:

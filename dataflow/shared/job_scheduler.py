@@ -1,10 +1,10 @@
-"""Jobs, each with shared memory of its own, and the processes that do them.
+"""Scheduler of `SharedQ`: jobs, each with shared memory of its own, and the processes that run them.
 
 Guarantees:
 
-- Results come in the order in which the jobs were started; the failure of one job is that job's alone.
-- The memory of a job is its own: it is given back when nobody, here or in a worker, has an array on it any more.
-- A process that has done its job is used again only if all that the next job needs can be sent to it.
+- Results come in the order in which the jobs were started; the failure of one job affects that job only.
+- Each job has memory of its own, which is freed when the last array on it, here or in a worker, is gone.
+- A process is reused only if everything that the next job needs can be sent to it.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ __all__ = ["CallSchedule", "FunctionCall"]
 
 _LOG = logging.getLogger(__name__)
 _POLL: Final = 0.1  # seconds that one wait may last, with the lock held
-_ROOM: Final = 1 << 10  # bytes of an order that are for the seed
-_SMALL_BYTES: Final = 64 << 10  # below this a result is copied out of its memory
-_MAX_MAPPED: Final = 64  # and also where the user keeps more than so many
+_ROOM: Final = 1 << 10  # bytes of a command that are reserved for the seed
+_SMALL_BYTES: Final = 64 << 10  # smaller results are copied out of their shared memory
+_MAX_MAPPED: Final = 64  # with more mapped results than this, further ones are copied out too
 
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """What a worker is to do: call a function with the handles of the arrays that it fills.
+    """Description of one job: call a function with the handles of the arrays that it fills.
 
     Attributes:
         call: The function; its first arguments are the handles and the shapes.
-        layout: What the arrays look like.
+        layout: Dtypes and shapes of the arrays.
         shapes: The shapes, as the user gave them.
     """
 
@@ -63,7 +63,7 @@ class FunctionCall:
     shapes: Any
 
     def do(self, file: int) -> None:
-        """Do it, in the worker; the arrays lie in `file`."""
+        """Run the job, in the worker; the arrays lie in `file`."""
         parts = zip(self.layout.starts(), self.layout.dtypes, self.layout.shapes, strict=False)
         handles = [Handle(os.dup(file), start, dtype, math.prod(shape)) for start, dtype, shape in parts]
         self.call.target(handles, self.shapes, *self.call.args, **self.call.kwargs)
@@ -71,7 +71,7 @@ class FunctionCall:
 
 @dataclass
 class Working:
-    """What a worker can do: the task that it was started with, and any that it is sent."""
+    """What a worker can do: run the job that it was started with, and any job that it is sent."""
 
     payload: Payload
 
@@ -86,11 +86,11 @@ class Working:
 
     def _work(self, command: Command) -> None:
         words, reseed, sent = pickle.loads(command.data)
-        # By the number of the job, not of the process: which process does it is a matter of time.
+        # Derived from the number of the job, not of the process: which process runs it depends on timing.
         seed_globals(words)
         seed(derived(words) if reseed else None)
         task: FunctionCall = self.payload.load() if sent is None else loads(sent)
-        self.payload = Payload(None)  # not needed again, and perhaps large
+        self.payload = Payload(None)  # not needed again, and possibly large
         assert command.memory is not None, "every job has memory"
         try:
             task.do(command.memory.fd)
@@ -100,13 +100,13 @@ class Working:
 
 @dataclass
 class IssuedCall:
-    """A task that was given to a worker.
+    """A job that was given to a worker.
 
     Attributes:
-        arrays: What it fills.
-        pool: The one worker that does it.
+        arrays: The arrays that it fills.
+        pool: The one worker that runs it.
         made: Seconds that it took; None until it is done.
-        error: Why it will never be done; None as long as it may be.
+        error: Why it has failed; None otherwise.
     """
 
     arrays: list[NDArray[Any]]
@@ -116,7 +116,7 @@ class IssuedCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether the job is done or has failed."""
         return self.made is not None or self.error is not None
 
 
@@ -124,9 +124,9 @@ class CallSchedule:
     """All jobs of one `SharedQ`.
 
     Args:
-        profile: Where times are added up; it knows the owner's name.
-        num_expected: How many jobs the user means to have under way.
-        reuse: Whether processes may be used again.
+        profile: Sums up the times; knows the owner's name.
+        num_expected: Number of jobs that the user means to have under way.
+        reuse: Whether processes may be reused.
     """
 
     def __init__(self, profile: Profile, num_expected: int, reuse: bool) -> None:
@@ -135,10 +135,10 @@ class CallSchedule:
         self._num_expected = num_expected
         self._reuse = reuse
         self._lock = threading.RLock()
-        self._closing = False  # set before the lock is taken, so that whoever waits yields
+        self._closing = False  # set before the lock is taken, so that a waiting thread releases it
         self._jobs: deque[IssuedCall] = deque()
-        self._idle: list[CommandPool] = []  # of workers that have done their job, those that are longest idle first
-        # What jobs have filled or will, as long as anyone has an array on it: each costs a descriptor.
+        self._idle: list[CommandPool] = []  # workers without a job, longest idle first
+        # Memory of jobs, done or not, as long as any array on it exists: each costs a descriptor.
         self._mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._mains: weakref.WeakKeyDictionary[CommandPool, ForkedMain] = (
             weakref.WeakKeyDictionary()
@@ -149,10 +149,10 @@ class CallSchedule:
         return len(self._jobs)
 
     def start(self, task: FunctionCall, context: BaseContext, words: tuple[int, ...], *, reseed: bool) -> None:
-        """Begin a job, at once.
+        """Start a job at once.
 
         Args:
-            task: What is to be done.
+            task: The job.
             context: How a process is started.
             words: Seed of the job.
             reseed: Whether flows that are made in it are seeded too.
@@ -184,7 +184,7 @@ class CallSchedule:
                 file.close()
 
     def take(self, timeout: float | None) -> list[NDArray[Any]]:
-        """The arrays of the job that was started first; see `SharedQ.get`."""
+        """Return the arrays of the oldest job; see `SharedQ.get`."""
         self._check_process()
         self._warn_of_missing()
         began = time.monotonic()
@@ -205,7 +205,7 @@ class CallSchedule:
                 looked = True
 
     def close(self) -> None:
-        """Stop all workers and forget all jobs. Idempotent; in a forked child it does nothing."""
+        """Stop all workers and drop all jobs. Idempotent; no-op in a forked child."""
         if os.getpid() != self._pid:
             return
         self._closing = True
@@ -217,11 +217,11 @@ class CallSchedule:
                 while pools:
                     pools.pop().close()
             finally:
-                for pool in pools:  # the user interrupts: their lifelines end with them
+                for pool in pools:  # the user interrupts: closing their lifelines ends them
                     pool.close()
 
     def _check_process(self) -> None:
-        """Before the lock is taken, which a thread of the parent may have held at the fork."""
+        """Check the process before taking the lock, which a thread of the parent may have held at the fork."""
         if os.getpid() != self._pid:
             raise DataFlowTerminated(
                 f"this {self._profile.owner} belongs to process {self._pid}, of which this process was forked; make "
@@ -235,23 +235,23 @@ class CallSchedule:
             raise DataFlowTerminated(f"{self._profile.owner} was shut down, and its jobs with it")
 
     def _sent(self, task: FunctionCall, pool: CommandPool) -> bytes | None:
-        """The task as something that can be sent to a worker that runs already; None if a new one is better."""
+        """Return the job, pickled for a running worker; None if it needs a new one."""
         try:
             with refusing_handles():
                 main: MainModule | None = self._mains.get(pool) or imported_main()
                 return dumps(task, main=main, max_bytes=MAX_BYTES - _ROOM)
         except Exception:
-            # Too large; or queues, locks, open files, which a process that is being started may have.
+            # Too large; or it holds queues, locks or open files, which only a process being started can receive.
             return None
 
     def _collect(self) -> None:
-        """See which jobs are over; their workers are idle, or have ended."""
+        """Find the jobs that are over; their workers are idle, or have ended."""
         for job in self._jobs:
             if not job.is_over:
                 self._look(job)
         for pool in list(self._idle):
             pool.hear()
-            if pool.verdicts:  # killed while it had nothing to do: nobody misses it
+            if pool.verdicts:  # killed while it was idle: no job is lost
                 self._idle.remove(pool)
                 pool.close()
         while len(self._idle) > max(1, self._num_expected):
@@ -266,7 +266,7 @@ class CallSchedule:
             elif job.pool.verdicts:
                 job.pool.close()
                 job.error = job.pool.verdicts[0]
-        except BaseException:  # an interrupt: the answer may be lost
+        except BaseException:  # an interrupt: the acknowledgement may be lost
             job.error = DataFlowTerminated("the wait for this job was interrupted, and its result is lost")
             job.pool.close()
             raise

@@ -1,4 +1,4 @@
-"""Arrays of fixed shapes and dtypes: where they lie in shared memory, and what may be written into them."""
+"""Layout of arrays of fixed shapes and dtypes in shared memory, and checked stores into them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _CURE: Final = "return one array, or a list or tuple of arrays"
 
 @dataclass(frozen=True)
 class Layout:
-    """What several arrays look like, and where each begins in one piece of memory."""
+    """Dtypes and shapes of several arrays, and the offset of each in one piece of memory."""
 
     dtypes: tuple[np.dtype[Any], ...]
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, owner: str, dtypes: Sequence[DTypeLike], shapes: Sequence[Any]) -> Layout:
-        """The layout that a user describes by two lists.
+        """Return the layout that a user describes by two lists.
 
         Raises:
-            ValueError: The lists differ in length; the message holds both.
-            TypeError: A dtype has no fixed size, or something is no list.
+            ValueError: The lists differ in length; the message gives both lengths.
+            TypeError: A dtype has no fixed size, or an argument is not a list.
         """
         for name, value in (("dtypes", dtypes), ("shapes", shapes)):
             if not isinstance(value, list | tuple):
@@ -47,11 +47,11 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all arrays take together; at least one."""
+        """Total size of all arrays in bytes; at least one."""
         return max(1, self.starts()[-1])
 
     def starts(self) -> list[int]:
-        """Where each array begins, and where the next set of arrays would."""
+        """Return the offset of each array, and that of the next set of arrays."""
         starts = [0]
         for dtype, shape in zip(self.dtypes, self.shapes, strict=True):
             nbytes = math.prod(shape) * dtype.itemsize
@@ -59,7 +59,7 @@ class Layout:
         return starts
 
     def views(self, memory: mmap.mmap, start: int = 0) -> list[NDArray[Any]]:
-        """The arrays that lie at `start`, to be read and written in place."""
+        """Return the arrays at offset `start`, to be read and written in place."""
         parts = zip(self.dtypes, self.shapes, self.starts(), strict=False)
         return [np.ndarray(shape, dtype, memory, start + begin) for dtype, shape, begin in parts]
 
@@ -68,15 +68,15 @@ class Layout:
 
 
 def fixed_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype, if its values take a fixed number of bytes."""
-    found = np.empty(0, dtype).dtype  # numpy makes a text of no length one of length 1
+    """Return the dtype; raise if its values do not have a fixed size."""
+    found = np.empty(0, dtype).dtype  # numpy turns a zero-length text dtype into one of length 1
     if found.hasobject:
         raise TypeError(f"dtype {found} refers to Python objects, which cannot be shared between processes")
     return found
 
 
 def fixed_shape(shape: Any) -> tuple[int, ...]:
-    """The shape as a tuple; a single number is the length of a vector."""
+    """Return the shape as a tuple; a single number is the length of a vector."""
     sizes = tuple(map(operator.index, shape)) if isinstance(shape, Sequence | np.ndarray) else (operator.index(shape),)
     if any(size < 0 for size in sizes):
         raise ValueError(f"a shape has no negative size, got {sizes}")
@@ -84,7 +84,7 @@ def fixed_shape(shape: Any) -> tuple[int, ...]:
 
 
 def components_of(result: Any) -> tuple[Any, ...]:
-    """The arrays of what a function returned: one, or several in a list or tuple."""
+    """Return the arrays of a function's result: one, or several in a list or tuple."""
     if isinstance(result, dict | set):
         raise TypeError(f"the target returned a {type(result).__name__}; {_CURE}")
     if isinstance(result, np.ndarray | np.generic | complex | float | int | str | bytes):
@@ -95,19 +95,19 @@ def components_of(result: Any) -> tuple[Any, ...]:
 
 
 def as_array(value: Any, position: int) -> NDArray[Any]:
-    """A component as an array, whatever its dtype."""
+    """Return a component as an array, whatever its dtype."""
     if value is None:
         raise TypeError(f"component {position} of the result is None; return an array, or leave the component out")
     return np.asarray(value)
 
 
 def store(views: Sequence[NDArray[Any]], result: Any) -> None:
-    """Write what the target returned into `views`.
+    """Write the target's result into `views`.
 
     Raises:
-        ShapeMismatch: Another number of arrays, or another shape; holds both.
-        TypeError: A value would have to change its kind, for example a complex number become a float.
-        OverflowError: A value does not fit into the dtype. Floats for integers lose what is behind the point.
+        ShapeMismatch: Another number of arrays, or another shape; the message gives both.
+        TypeError: The conversion would change the kind, for example from complex to float.
+        OverflowError: A value does not fit into the dtype. Floats stored as integers lose their fraction.
     """
     parts = components_of(result)
     if len(parts) != len(views):
@@ -120,19 +120,19 @@ def store(views: Sequence[NDArray[Any]], result: Any) -> None:
 
 
 def store_one(view: NDArray[Any], value: Any, name: str, array: NDArray[Any]) -> None:
-    """Write `value`, which `array` is as an array, into `view`; for what it raises see `store`."""
+    """Write `value` into `view`; `array` is `value` as an array. For errors see `store`."""
     if array.shape != view.shape:
         raise ShapeMismatch(f"{name} has shape {array.shape}; agreed was {view.shape}")
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, and the mask would be lost: call filled() first")
-    # As by assignment in numpy, and in ELEKTRONN: 5 fits into uint8, whatever it comes in, and 2.7 becomes 2.
+    # As in numpy's assignment, and in ELEKTRONN: 5 fits into uint8, whatever its dtype, and 2.7 becomes 2.
     to_integers = view.dtype.kind in _KINDS_WITH_RANGES and array.dtype.kind in _KINDS_OF_NUMBERS
     if not to_integers and not np.can_cast(array.dtype, view.dtype, "same_kind"):
         raise TypeError(
             f"{name} has dtype {array.dtype}, shape {array.shape}, and cannot become {view.dtype}, shape {view.shape}, "
             "without changing its kind. Convert it with astype, or agree on another dtype"
         )
-    # numpy calls days into nanoseconds safe, and they overflow.
+    # numpy calls days into nanoseconds a safe cast, and they overflow.
     simple = view.dtype == array.dtype or view.dtype.kind not in "mMV"
     if simple and np.can_cast(array.dtype, view.dtype, "safe"):
         np.copyto(view, array)
@@ -141,7 +141,7 @@ def store_one(view: NDArray[Any], value: Any, name: str, array: NDArray[Any]) ->
 
 
 def _in_range(array: NDArray[Any], limits: np.iinfo[Any]) -> bool:
-    """Whether all values, without what is behind the point, lie within `limits`; NaN and infinities do not."""
+    """Whether all values, truncated to integers, lie within `limits`; NaN and infinities do not."""
     if not array.size:
         return True
     smallest, largest = array.min(), array.max()
@@ -162,7 +162,7 @@ def _store_checked(view: NDArray[Any], array: NDArray[Any], name: str) -> None:
         fits = _in_range(array, np.iinfo(view.dtype))
         if fits:
             np.copyto(view, array, casting="unsafe")
-    else:  # texts, times, structures: nothing may be cut off
+    else:  # texts, times, structures: nothing may be truncated
         times = array.dtype.kind in "mM"
         try:
             np.copyto(view, array, casting="unsafe")

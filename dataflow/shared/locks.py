@@ -1,4 +1,4 @@
-"""A lock between threads and processes that is not left taken by a holder that was killed."""
+"""Lock between threads and processes that the kernel releases if its holder is killed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _LONGEST_PAUSE: Final = 0.05
 
 
 def own_descriptor(owner: Any, fd: int) -> int:
-    """`fd`, to be closed when `owner` is collected."""
+    """Return `fd`, which is closed when `owner` is collected."""
     weakref.finalize(owner, os.close, fd).atexit = False
     return fd
 
 
 class SharedLock:
-    """Excludes other threads and other processes. Whoever has it may take it again.
+    """A reentrant lock between threads and between processes.
 
     Guarantees:
 
     - The kernel releases it when its holder dies: it is a record lock on a file without a name.
-    - A forked child of the holder does not have it.
+    - A forked child of the holder does not hold it.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -37,17 +37,17 @@ class SharedLock:
             file = shared_memory_file("dataflow-lock", 1)
             fd = os.dup(file.fd)
             file.close()
-        # Nothing else may open and close this file here: closing any descriptor of it would release the lock.
+        # This file must not be opened and closed elsewhere here: closing any descriptor of it would release the lock.
         self._fd = own_descriptor(self, fd)
         self._begin()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._threads = threading.RLock()
-        self._depth = 0  # how often the thread that has it has taken it
+        self._depth = 0  # how often the holding thread has acquired it
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Take it; whether that was possible, within `timeout` seconds if given."""
+        """Acquire the lock; return whether that succeeded, within `timeout` seconds if given."""
         if self._pid != os.getpid():
             self._begin()
         deadline = None if timeout is None else time.monotonic() + max(0.0, timeout)
@@ -65,7 +65,7 @@ class SharedLock:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock once."""
         if self._pid != os.getpid() or not self._depth:
             raise RuntimeError("this lock is not held here: release() needs an acquire() before it")
         if self._depth == 1:
@@ -79,7 +79,7 @@ class SharedLock:
         import fcntl  # does not exist on Windows, where the package can still be imported
 
         if block and deadline is None:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)  # a holder that dies gives it back
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)  # released if the holder dies
             return True
         pause = _FIRST_PAUSE
         while True:

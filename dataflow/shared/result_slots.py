@@ -1,10 +1,10 @@
-"""Slots of shared memory that workers fill again and again, and the consumer's place at them.
+"""Double-buffered result slots in shared memory, one pair per worker, and the consumer's position in them.
 
 Guarantees:
 
-- A slot is read only after its worker has said that it is whole, and is filled again only after it was given back.
-- Of one worker, results come in the order in which it made them.
-- What a worker had made before it died or failed is handed out before its end is reported.
+- A slot is read only after its worker has acknowledged it, and is filled again only after it was given back.
+- The results of one worker come in the order in which it made them.
+- Results that a worker completed before it died or failed are returned before its end is reported.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from dataflow.workers.payload import Payload
 __all__ = ["ResultSlots", "Call", "late"]
 
 _POLL: Final = 0.1  # seconds that one wait may last, with the lock held
-_NUM_SLOTS: Final = 2  # of each worker: one that the consumer reads, one that is filled meanwhile
-_LOOK: Final = 0.5  # seconds after which the workers are looked at, even while results come
+_NUM_SLOTS: Final = 2  # of each worker: one that the consumer reads, one that is being filled
+_LOOK: Final = 0.5  # seconds after which the workers are checked, even while results come
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass
 class Filling:
-    """What one worker can do: fill a slot with what a call returns. The order is the number of the slot, as a byte."""
+    """Skill of one worker: fill a slot with the result of a call. A command is the number of the slot, as a byte."""
 
     payload: Payload
     layout: Layout
@@ -74,26 +74,26 @@ class Filling:
         return fill
 
     def slots(self) -> list[list[NDArray[Any]]]:
-        """The arrays of each slot."""
+        """Return the arrays of each slot."""
         size = self.layout.nbytes
         memory = shared_mapping(self.file, _NUM_SLOTS * size)
         return [self.layout.views(memory, slot * size) for slot in range(_NUM_SLOTS)]
 
 
 class ResultSlots:
-    """The workers of one `BackgroundProc`, and what they have made.
+    """The workers of one `BackgroundProc`, and their results.
 
     Args:
-        profile: Where times are added up; it knows the owner's name.
+        profile: Sums up the times; knows the owner's name.
         context: How processes are started.
         call: What the workers call.
-        layout: What every result looks like.
-        num_workers: How many there are, each with the same work.
+        layout: Dtypes and shapes of every result.
+        num_workers: Number of workers, all with the same work.
         words: Seed of this set of workers.
         reseed: Whether flows that are made in a worker are seeded too.
-        ordered: Take the results of the workers in turn; else the first that is ready.
-        copy: Hand out copies; else views, which are valid until the next result is asked for.
-        restart: What the user calls to start afresh.
+        ordered: Take the results of the workers in turn; False takes the first that is ready.
+        copy: Return copies; False returns views, which are valid until the next result is requested.
+        restart: The call that restarts the owner, for messages.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class ResultSlots:
         self._copy = copy
         self._restart = restart
         self._lock = threading.RLock()
-        self._closing = False  # set before the lock is taken, so that whoever waits yields
-        self._failure: BaseException | None = None  # what the consumer was told; everything is closed then
-        self._turn = 0  # the worker whose result comes next
-        self._in_hand: tuple[int, int] | None = None  # worker and slot of the views that the consumer has
+        self._closing = False  # set before the lock is taken, so that a waiting thread releases it
+        self._failure: BaseException | None = None  # what was raised in the consumer; everything is closed then
+        self._turn = 0  # worker of the next result
+        self._in_hand: tuple[int, int] | None = None  # worker and slot of the views that the consumer holds
         self._looked = time.monotonic()
         self._under_way: list[deque[int]] = [deque() for _ in range(num_workers)]  # slots that each fills, in order
-        self._spare: list[int | None] = [1] * num_workers  # the slot of each that nobody has; None if there is none
+        self._spare: list[int | None] = [1] * num_workers  # the free slot of each; None if both are in use
         with signals_deferred(), closed_on_error():
             files = [shared_memory_file("dataflow-slots", _NUM_SLOTS * layout.nbytes) for _ in range(num_workers)]
-            # Under fork the payload is inherited; else each worker's start pickles it.
+            # Under fork the payload is inherited; otherwise each worker's start pickles it.
             skills = [Filling(Payload(call), layout, file) for file in files]
             self._slots = [skill.slots() for skill in skills]
             self._pool = CommandPool(profile.owner, context, skills, words, reseed=reseed)
@@ -144,15 +144,15 @@ class ResultSlots:
         return self._failure is not None
 
     def take(self, timeout: float | None) -> tuple[NDArray[Any], ...]:
-        """The next result.
+        """Return the next result.
 
         Raises:
-            TimeoutError: None was there after `timeout` seconds.
+            TimeoutError: There was no result after `timeout` seconds.
             WorkerDied: A worker ended without an exception.
-            DataFlowTerminated: It was shut down, or has failed before.
-            Exception: Whatever the target raised.
+            DataFlowTerminated: The owner was shut down, or has failed before.
+            Exception: The target's own exception.
         """
-        if os.getpid() != self._pid:  # asked before the lock, which a thread of the parent may have held at the fork
+        if os.getpid() != self._pid:  # checked before the lock, which a thread of the parent may have held at the fork
             raise DataFlowTerminated(
                 f"this {self._profile.owner} belongs to process {self._pid}, of which this process was forked; "
                 f"{self._restart} starts workers of its own"
@@ -179,7 +179,7 @@ class ResultSlots:
                 looked = True
 
     def close(self) -> None:
-        """Stop the workers. Idempotent; in a forked child it does nothing."""
+        """Stop the workers. Idempotent; no-op in a forked child."""
         if os.getpid() == self._pid:
             self._closing = True
             with signals_deferred(), self._lock:
@@ -199,7 +199,7 @@ class ResultSlots:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Whatever interrupts the books (an exception, Ctrl-C) ends this set of workers: a slot may be nobody's."""
+        """Close this set of workers on any exception, Ctrl-C included: a slot may be left without an owner."""
         try:
             yield
         except BaseException as error:
@@ -216,11 +216,11 @@ class ResultSlots:
         self._pool.command(worker, bytes([slot]))
 
     def _next_ready(self) -> int | None:
-        """The worker whose result comes next, if it is there."""
+        """Return the worker of the next result, if that result has arrived."""
         n = len(self._slots)
         answers, verdicts = self._pool.answers, self._pool.verdicts
         turns = [self._turn] if self._ordered else [(self._turn + k) % n for k in range(n)]
-        # In any order, too, the turn comes to one that has ended: the others do not hide it.
+        # Also without an order, a worker that has ended gets its turn: the others do not hide it.
         worker = next((k for k in turns if answers[k] or k in verdicts), None)
         if worker is not None and not answers[worker]:
             raise verdicts[worker]
@@ -233,7 +233,7 @@ class ResultSlots:
         result = tuple(self._slots[worker][slot])
         spare, self._spare[worker] = self._spare[worker], None
         if spare is not None:
-            self._command(worker, spare)  # it works on while the result is copied, or read
+            self._command(worker, spare)  # it works on while the result is copied or read
         if self._copy:
             result = tuple(array.copy() for array in result)
             self._spare[worker] = slot
@@ -244,7 +244,7 @@ class ResultSlots:
         return result
 
     def _judge(self) -> None:
-        """While nothing can be handed out: report the end of a worker of which nothing is left."""
+        """Report the end of a worker of which no results are left. Called while there is nothing to return."""
         for worker, verdict in self._pool.verdicts.items():
             if not self._pool.answers[worker]:
                 raise verdict
@@ -256,7 +256,7 @@ class ResultSlots:
 
 
 def late(owner: str, timeout: float, states: str) -> TimeoutError:
-    """The error when no result has come for `timeout` seconds."""
+    """Return the error for `timeout` seconds without a result."""
     return TimeoutError(
         f"no result from {owner} for {timeout:g} seconds ({states}). It stays usable: call get again, with a longer "
         "timeout, or look at a worker with py-spy dump --pid PID"

@@ -1,4 +1,4 @@
-"""Datapoints that background processes make by calling one function again and again."""
+"""`BackgroundData`: a source whose datapoints come from background processes that call one function repeatedly."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ __all__ = ["BackgroundData"]
 
 
 class BackgroundData(Source):
-    """What `BackgroundProc` gives, as a dataflow that chains with every node: lists of arrays, without an end.
+    """The results of `BackgroundProc` as an endless dataflow of lists of arrays, which chains with every node.
 
-    A pass never ends; `FixedSizeData` above it makes passes of a given length. The processes stay when a loop is left
-    with `break`, and the next pass goes on where it stopped.
+    A pass never ends; `FixedSizeData` above it makes passes of a given length. The processes keep running when a loop
+    is left with `break`, and the next pass continues there.
 
     Args:
         target: What the processes call: it returns one array, or a list or tuple of arrays, always of the same shapes
             and dtypes.
-        dtypes: The dtype of each array. Without it the target is called once, here, to see.
+        dtypes: The dtype of each array. Without it the target is called once, in this process, to find out.
         shapes: The shape of each array; likewise.
-        n_proc: Number of processes. 0 calls the target in the consumer, for a debugger.
+        n_proc: Number of processes. With 0, the consumer calls the target itself, for debugging.
         target_args: Arguments of the target, always the same.
         target_kwargs: Its keyword arguments.
-        ordered: Take the results of the processes in turn; False takes whichever is ready first.
-        seed: A root seed of its own, instead of the one of `dataflow.seed`.
+        ordered: Take the results of the processes in turn; False takes the first that is ready.
+        seed: Root seed of this node, instead of the one of `dataflow.seed`.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the processes are alive.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
 
     Raises:
-        WorkerDied: A process was killed, crashed or exited; says which, how, and what to do.
+        WorkerDied: A process was killed, crashed or exited; the message says which and how, and what to do.
         TimeoutError: No datapoint came for `timeout` seconds.
 
     Example:
@@ -82,7 +82,7 @@ class BackgroundData(Source):
 
     @property
     def _df_reproducible(self) -> bool:
-        """Whether the order of datapoints is the same in every run: not where it depends on who is ready first."""
+        """Whether the order of datapoints is the same in every run; not if it depends on which process is first."""
         return self.ordered or self.n_proc in {0, 1}
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
@@ -110,7 +110,7 @@ class BackgroundData(Source):
 
     def _open(self, stream: Stream) -> BackgroundProc:
         life = state_of(self)
-        words = self._df_words(stream, life.begun)  # new processes draw other numbers
+        words = self._df_words(stream, life.begun)  # new processes draw different numbers
         life.begun += 1
         return _Background(
             self.target,
@@ -126,27 +126,27 @@ class BackgroundData(Source):
 
 
 class _Background(BackgroundProc):
-    """The same, with other words in its messages."""
+    """`BackgroundProc` with other names in its messages."""
 
     owner = "BackgroundData"
     restart = "reset_state()"
 
 
 class _Processes:
-    """The processes of one flow, for each place in a chain at which it stands."""
+    """The processes of one flow, one set for each place that it has in a chain."""
 
     def __init__(self) -> None:
         self._open: dict[Stream, BackgroundProc] = {}
 
     def at(self, stream: Stream, begin: Callable[[], BackgroundProc]) -> BackgroundProc:
-        """Those at `stream`, begun by `begin` if there are none."""
+        """Return the processes at `stream`; `begin` starts them if there are none."""
         if stream not in self._open:
-            for old in [old for old in self._open if old.root != stream.root]:  # the user has seeded anew
+            for old in [old for old in self._open if old.root != stream.root]:  # the user has changed the seed
                 self._open.pop(old).close()
             self._open[stream] = begin()
         return self._open[stream]
 
     def close(self) -> None:
-        """Stop all of them. Idempotent."""
+        """Stop all processes. Idempotent."""
         while self._open:
             self._open.popitem()[1].close()

@@ -1,4 +1,4 @@
-"""Where the time goes: what `statistics()` of the shared-memory classes returns."""
+"""Time statistics of the shared-memory classes: what `statistics()` returns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Times of all results that were handed out so far.
+    """Times of all results that were returned so far.
 
     Attributes:
-        num_results: How many there were.
-        seconds_waited: How long `get` waited for them.
-        seconds_copied: How long it copied them.
-        seconds_made: How long the workers worked on them.
+        num_results: Number of results.
+        seconds_waited: Time that `get` waited for them.
+        seconds_copied: Time that `get` spent copying them.
+        seconds_made: Time that the workers spent on them.
     """
 
     num_results: int = 0
@@ -28,7 +28,7 @@ class Statistics:
 
 
 class Profile:
-    """Adds up the times, and logs them if asked to.
+    """Adds up the times, and logs them on request.
 
     Args:
         owner: Name of the class that users see.
@@ -41,7 +41,7 @@ class Profile:
         self.statistics = Statistics()
 
     def add(self, worker: str, waited: float, copied: float, made: float) -> None:
-        """One result more; all times in seconds."""
+        """Add one result; all times in seconds."""
         old = self.statistics
         self.statistics = Statistics(
             old.num_results + 1, old.seconds_waited + waited, old.seconds_copied + copied, old.seconds_made + made

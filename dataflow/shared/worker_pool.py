@@ -1,14 +1,14 @@
-"""Workers that take orders: started together, told what to do, heard, watched, stopped.
+"""Pool of workers that run commands: started together, monitored, and stopped.
 
 Guarantees:
 
-- Nothing waits without a limit, and whoever waits sees the end of a worker at once: it is told by a descriptor.
-- Drain before you judge: what a worker had answered before it died or failed counts.
-- Only the process that started a team uses or stops it.
-- After `close` no process and no descriptor of it is left. A signal that arrives within start or close is raised when
-  that is done, or undone.
+- Every wait has a limit, and notices the end of a worker at once, through a descriptor.
+- Drain before you judge: results that a worker acknowledged before it died or failed count.
+- Only the process that started a pool uses or stops it.
+- After `close` no process and no descriptor of the pool is left. A signal that arrives within start or close is
+  raised when that is complete, or undone.
 
-One thread at a time, except for `close` of a team that nobody else uses any more.
+One thread at a time, except for `close` of a pool that is no longer in use.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 __all__ = ["CommandPool", "context_of"]
 
 _SETTLE: Final = 0.5  # seconds within which an exit code is known
-_DESCRIPTORS: Final = 8  # that this process needs for a team
-_PER_WORKER: Final = 8  # and for each worker of it, while they start
-_PATIENCE: Final = 0.25  # part of the usual grace: what a worker is still making, nobody wants
+_DESCRIPTORS: Final = 8  # descriptors that this process needs for a pool
+_PER_WORKER: Final = 8  # and for each of its workers, while they start
+_PATIENCE: Final = 0.25  # fraction of the usual grace period: results still in progress are not needed
 
 
 def context_of(owner: str, context: BaseContext | str | None) -> BaseContext:
-    """The multiprocessing context that a user means.
+    """Return the multiprocessing context that a user means.
 
     Raises:
-        NotImplementedError: There are no such processes on this system.
+        NotImplementedError: This system has no such processes.
     """
     if sys.platform == "win32":
         raise NotImplementedError(f"{owner} needs the pipes and signals of POSIX. Use WSL, or threads")
@@ -63,9 +63,9 @@ class CommandPool:
     Args:
         owner: Name of the class that users see, for messages.
         context: How processes are started.
-        skills: What each of them can do.
-        words: Seed of the team; every worker gets one of its own.
-        reseed: Whether flows that are made in a worker are seeded too: the user has fixed a root.
+        skills: What each worker can do.
+        words: Seed of the pool; every worker gets one of its own.
+        reseed: Whether flows that are made in a worker are seeded too, because the user has fixed a root.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class CommandPool:
         end_if_main_is_imported()
         n = len(skills)
         self.owner = owner
-        self.answers: list[deque[float]] = [deque() for _ in range(n)]  # of each worker: seconds that an order took
+        self.answers: list[deque[float]] = [deque() for _ in range(n)]  # of each worker: seconds that each command took
         self.verdicts: dict[int, BaseException] = {}  # of workers that have failed or died
         self._pid = os.getpid()
-        self._heard: set[int] = set()  # workers of which anything was heard
-        self._done = [0] * n  # answers that came from each
+        self._heard: set[int] = set()  # workers that have sent at least one message
+        self._done = [0] * n  # number of acknowledgements from each
         with signals_deferred(), closed_on_error(), counted(owner, _DESCRIPTORS + _PER_WORKER * n):
             self._start(context, skills, words, reseed=reseed)
 
@@ -104,36 +104,36 @@ class CommandPool:
             undo.pop_all()
 
     def command(self, worker: int, data: bytes, memory: Descriptor | None = None) -> None:
-        """Tell a worker what to do next."""
+        """Send a command to a worker."""
         self._books[worker].give(data, memory)
 
     def wait(self, timeout: float) -> None:
-        """Wait for news, `timeout` seconds at most. An interrupt in here does no harm."""
+        """Wait for a message or the end of a worker, `timeout` seconds at most. An interrupt in here is harmless."""
         self._receiver.wait(timeout, self._pool.sentinels(but=self.verdicts))
 
     def hear(self) -> None:
-        """Enter what has come into `answers` and `verdicts`. Whoever is interrupted in here closes the team."""
+        """Read all messages into `answers` and `verdicts`. An interrupt in here requires `close`."""
         ended = [k for k in self._pool.ended() if k not in self.verdicts]
-        # Who has ended has written all it will ever write: now it is read to the end.
+        # A worker that has ended has written all it will ever write: now it is read to the end.
         while (message := self._receiver.take()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._enter(message)
         for k in ended:
             if k not in self.verdicts:
                 worker = self._pool.workers[k]
-                if worker.exitcode() is None:  # the fork server has collected it, and is about to say so
+                if worker.exitcode() is None:  # the fork server has collected it, and is about to report that
                     worker.join(_SETTLE)
                 self.verdicts[k] = self._death(k, worker.exitcode())
 
     def states(self) -> str:
-        """What each worker is doing, for a message."""
+        """Describe what each worker is doing, for a message."""
         return "; ".join(f"worker {k}: {worker.state()}" for k, worker in enumerate(self._pool.workers))
 
     def close(self) -> None:
-        """Stop the workers and close everything. Idempotent; in a forked child it does nothing."""
+        """Stop the workers and close everything. Idempotent; no-op in a forked child."""
         if os.getpid() != self._pid:
             return
-        with signals_deferred(), ExitStack() as last:  # all of it, whatever one of them raises
+        with signals_deferred(), ExitStack() as last:  # every step, whatever one of them raises
             last.callback(self._pool.stop, _PATIENCE * grace())
             last.callback(self._receiver.close)
             last.callback(self._close_books)
