@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflow.old_places import watch as _watch_old_places
 
-if TYPE_CHECKING:  # what type checkers and editors see; an interpreter imports each name at its first use
+if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imported at its first use
     # The protocol
     from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
     from dataflow.errors import (
@@ -41,13 +41,13 @@ if TYPE_CHECKING:  # what type checkers and editors see; an interpreter imports 
     from dataflow.version import __version__ as __version__
     from dataflow.workers.place import WorkerInfo, worker_info
 
-    # Sources: where datapoints come from
+    # Sources
     from dataflow.sources.in_memory import DataFromList
     from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
     from dataflow.sources.queues import DataFromQueue
     from dataflow.sources.synthetic import FakeData
 
-    # Transforms: what happens to them on the way
+    # Transforms
     from dataflow.transforms.batching import BatchData, BatchDataByShape
     from dataflow.transforms.augmenting import RandomMapData
     from dataflow.transforms.caching import CacheData
@@ -61,11 +61,11 @@ if TYPE_CHECKING:  # what type checkers and editors see; an interpreter imports 
     from dataflow.transforms.sharding import ShardData
     from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
 
-    # Diagnostics: what people see of them
+    # Diagnostics
     from dataflow.diagnostics.display import PrintData
     from dataflow.diagnostics.speed import TestDataSpeed
 
-    # Runners and parallel maps: where the work is done
+    # Runners and parallel maps
     from dataflow.parallel.map_variants import (
         MultiProcessMapAndBatchData,
         MultiProcessMapAndBatchDataZMQ,
@@ -235,13 +235,13 @@ _MODULE_OF = {
     "__version__": "dataflow.version",
     "WorkerInfo": "dataflow.workers.place",
     "worker_info": "dataflow.workers.place",
-    # Sources: where datapoints come from
+    # Sources
     "DataFromList": "dataflow.sources.in_memory",
     "DataFromGenerator": "dataflow.sources.iterating",
     "DataFromIterable": "dataflow.sources.iterating",
     "DataFromQueue": "dataflow.sources.queues",
     "FakeData": "dataflow.sources.synthetic",
-    # Transforms: what happens to them on the way
+    # Transforms
     "BatchData": "dataflow.transforms.batching",
     "BatchDataByShape": "dataflow.transforms.batching",
     "RandomMapData": "dataflow.transforms.augmenting",
@@ -262,10 +262,10 @@ _MODULE_OF = {
     "ShardData": "dataflow.transforms.sharding",
     "LocallyShuffleData": "dataflow.transforms.shuffling",
     "ShuffleData": "dataflow.transforms.shuffling",
-    # Diagnostics: what people see of them
+    # Diagnostics
     "PrintData": "dataflow.diagnostics.display",
     "TestDataSpeed": "dataflow.diagnostics.speed",
-    # Runners and parallel maps: where the work is done
+    # Runners and parallel maps
     "MultiProcessMapAndBatchData": "dataflow.parallel.map_variants",
     "MultiProcessMapAndBatchDataZMQ": "dataflow.parallel.map_variants",
     "MultiProcessMapDataComponentSharedArray": "dataflow.parallel.map_variants",
@@ -309,7 +309,7 @@ _MODULE_OF = {
 
 _watch_old_places()
 
-if not TYPE_CHECKING:  # or any misspelt name would be right to a type checker
+if not TYPE_CHECKING:  # otherwise a type checker would accept any misspelt name
 
     def __getattr__(name: str) -> Any:
         """Import a public name, or a module of this package, at its first use."""
@@ -322,7 +322,7 @@ if not TYPE_CHECKING:  # or any misspelt name would be right to a type checker
                 return import_module(f"{__name__}.{name}")
             except ModuleNotFoundError as error:
                 if error.name not in {None, f"{__name__}.{name}"}:
-                    raise  # the module is there, and a package that it needs is not
+                    raise  # the module exists, but a package that it needs does not
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""The small command line: ``python -m dataflow`` with `convert`, `keys`, `send` or `speed`."""
+"""Command line: ``python -m dataflow`` with `convert`, `keys`, `send` or `speed`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says.
+    """Run the command that the arguments name.
 
     Returns:
-        The exit code: 0 if all went well, 1 if not; then a sentence on stderr says why.
+        The exit code: 0 on success; 1 on failure, with the reason on stderr; 130 after Ctrl-C.
 
     Raises:
-        SystemExit: The command line is wrong; the code is 2.
+        SystemExit: The arguments are invalid; the exit code is 2.
     """
     options = _parser().parse_args(argv)
     try:
         code: int = options.command(options)
     except (DataFlowError, OSError, ValueError, KeyError) as error:
-        text = error.args[0] if isinstance(error, KeyError) else error  # that of a KeyError is in quotation marks
+        text = error.args[0] if isinstance(error, KeyError) else error  # str() of a KeyError adds quotation marks
         print(f"{options.prog}: {text}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Old names of tensorpack, and what they mean."""
+"""Aliases: old class names of tensorpack."""
 
 from __future__ import annotations
 

@@ -1,20 +1,22 @@
-"""The protocol: `DataFlow`, and the two classes from which most nodes derive.
+"""The node protocol: base classes `DataFlow`, `ProxyDataFlow` and `RNGDataFlow`, and the traits of a node (`NodeInfo`).
 
-A node has two views, told from above, and keeps neither pass nor place:
+A node offers two views of its datapoints. Both receive the pass and the place in the chain (`stream`) from the node
+above and store neither:
 
-- ``_df_run_pass(p, stream)`` gives the datapoints of pass `p` in order;
-- ``_df_at(blocks, stream)`` takes arrays of indexes into the endless sequence of passes and gives one datapoint per
+- ``_df_run_pass(p, stream)`` yields the datapoints of pass `p` in order;
+- ``_df_at(blocks, stream)`` takes arrays of indexes into the endless sequence of passes and yields one datapoint per
   index, or `HOLE` where a map dropped it.
 
-Names: the protocol between nodes has the prefix ``_df_`` and is declared here and in `NodeInfo`, so that any other name
-is free for the attributes and methods of users' own nodes. No other underscored name crosses a file.
-
 A pass, ``df[i]`` and everything that parallel code asks of a flow follow from these two. Only the flow that the user
-iterates counts passes, in its `FlowState`. A node written by a user, with nothing but ``__iter__``, is adopted.
+iterates counts passes, in its `FlowState`. A node written by a user, with nothing but ``__iter__``, is wrapped
+(`user_nodes`).
 
-What a node says about itself, besides its datapoints: where its random numbers come from, and what a pass of it is.
+`NodeInfo` declares what a node says about itself besides its datapoints: where its random numbers come from, and what a
+pass of it is. Features that promise identical datapoints (shards, saved states, strict runners) read these traits; a
+node that differs from the default overrides them.
 
-Whoever promises sameness (shards, saved states, strict runners) asks these questions; a node that is special answers.
+Names: the protocol between nodes has the prefix ``_df_`` and is declared here, so that any other name is free for the
+attributes and methods of users' own nodes. No other underscored name is used across modules.
 """
 
 from __future__ import annotations
@@ -40,30 +42,30 @@ from dataflow.user_nodes import found_inputs, noted, super_pass, wrap_user_node
 __all__ = ["Blocks", "DataFlow", "NodeInfo", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
 
 
-# -- What a node says about itself, besides its datapoints: where its random numbers come from, and what a … -----------
+# -- Traits of a node --------------------------------------------------------------------------------------------------
 
 
 class NodeInfo:
-    """The traits of a node, as they are where a node says nothing else."""
+    """The traits of a node, with their defaults."""
 
     _df_draws: bool = False
     """Whether this node draws random numbers."""
 
     _df_own_root: int | None = None
-    """A root seed of its own (`seed=` of random nodes), instead of the one told from above."""
+    """The node's own root seed (`seed=` of random nodes), used instead of the one received from above."""
 
     _df_own_rank: int | None = None
-    """Which share of its input this node takes; None if it is no shard, or the only one."""
+    """The share of its input that this node takes; None if it is no shard, or the only one."""
 
     _df_run_settings: ClassVar[frozenset[str]] = frozenset()
-    """Attributes that say how this node is run, not which datapoints it gives: a fingerprint ignores them."""
+    """Attributes that say how this node is run, not which datapoints it yields: a fingerprint ignores them."""
 
     _df_remote_inputs: ClassVar[bool] = False
-    """Whether the inputs are reset and iterated elsewhere, by workers."""
+    """Whether the inputs are reset and iterated by workers, outside this process or thread."""
 
     @property
     def _df_inputs(self) -> Sequence[Any]:
-        """The flows below."""
+        """The inputs of this node."""
         return ()
 
     @property
@@ -86,7 +88,7 @@ class NodeInfo:
 
     @property
     def _df_shard_ranks(self) -> tuple[int, ...]:
-        """The ranks of the shards below, along first inputs: what is drawn above a shard differs between ranks."""
+        """The ranks of the shards below, along first inputs: numbers drawn above a shard differ between ranks."""
         first = self._df_first()
         if first is None:
             return ()
@@ -101,10 +103,10 @@ class NodeInfo:
         return stream.words(self._df_level, p, root=self._df_own_root, purpose=purpose, ranks=self._df_shard_ranks)
 
     def _df_index_rngs(self, stream: Stream, n: int | None) -> IndexRngs:
-        """The generators that belong to this node's indexes, with `n` datapoints per pass; None for an endless flow.
+        """The generators for this node's indexes, with `n` datapoints per pass; None for an endless flow.
 
-        What it returns can be pickled, and holds nothing of the node: a map that works in workers sends it along, and
-        asks there for the generator of each index. So does `RandomMapData`, here; so both draw the same.
+        The result can be pickled and holds no reference to the node: a map with workers sends it along, and gets the
+        generator of each index from it there. `RandomMapData` does the same here, so both draw the same numbers.
         """
         words = partial(stream.words, self._df_level, root=self._df_own_root, ranks=self._df_shard_ranks)
         return IndexRngs(words, n)
@@ -113,44 +115,45 @@ class NodeInfo:
 
     @property
     def _df_reproducible(self) -> bool:
-        """Whether this node gives the same datapoints in the same order whenever seed and pass are the same.
+        """Whether this node yields the same datapoints in the same order whenever seed and pass are the same.
 
-        A runner that mixes what several workers make does not.
+        A runner that mixes the datapoints of several workers does not.
         """
         return not (self._df_remote_inputs and self._df_joins)
 
     @property
     def _df_continues(self) -> bool:
-        """Whether a pass goes on where the last one stopped, so that none can be begun without those before it.
+        """Whether a pass continues where the last one stopped, so that none can be begun without those before it.
 
-        It matters only where the node is not read by index: not addressed, and no part of an addressable flow with a
-        length, of which every pass follows from the seed.
+        It matters only if the node is not read by index: neither addressed itself nor part of an addressable flow with
+        a length, of which every pass follows from the seed.
         """
         return self._df_remote_inputs and not self._df_indexed
 
     @property
     def _df_ends_if_strict(self) -> bool:
-        """Whether this node makes passes endless, and would not with ``strict=True``."""
+        """Whether passes of this node are endless only because it is not ``strict=True``."""
         return False
 
     @property
     def _df_grain(self) -> int:
-        """How many consecutive indexes share work: blocks that are a multiple of it do nothing twice."""
+        """How many consecutive indexes share work: blocks that are a multiple of it do no work twice."""
         return 1
 
     # -- saved states --------------------------------------------------------------------------------------------------
 
     @property
     def _df_stands_for(self) -> Any:
-        """The node that gives the same datapoints without workers: for a runner its input, else the node itself.
+        """The node that yields the same datapoints without workers: for a runner its input, otherwise the node itself.
 
-        A saved state knows only that one; so it may be loaded under another runner, or with another number of workers.
+        A saved state records only that node, so it may be loaded under another runner, or with another number of
+        workers.
         """
         return self._df_first() if self._df_remote_inputs else self
 
     @property
     def _df_compared(self) -> dict[str, Any]:
-        """What a saved state compares besides types and lengths: the public attributes."""
+        """The parameters that a saved state compares besides types and lengths: the public attributes."""
         settings = self._df_run_settings
         found = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in settings}
         return {name: value for name, value in found.items() if name not in vars(NodeInfo)} | {
@@ -158,15 +161,15 @@ class NodeInfo:
         }
 
 
-# -- The protocol: `DataFlow`, and the two classes from which most nodes derive ----------------------------------------
+# -- Base classes ------------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
 
 Blocks = Iterable[NDArray[np.int64]]
-"""Finite arrays of indexes, int64 (k,), each asked for when the datapoints before it were given."""
+"""Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before it were given out."""
 
-_RESET = 1  # the purpose word of a generator that serves reset_state, not a pass
+_RESET = 1  # purpose word of the generator for reset_state, which belongs to no pass
 
 
 class _Computed(Generic[T]):
@@ -191,8 +194,8 @@ class DataFlow(NodeInfo):
     """An endless sequence of passes over datapoints.
 
     Iterate it with a plain loop: each ``for dp in df`` is one pass. A subclass defines ``__iter__``, and ``__len__`` if
-    it knows how many datapoints a pass has; `reset_state` is for what must happen in the process that iterates, and is
-    called by the first `iter` if nobody called it.
+    it knows how many datapoints a pass has. `reset_state` is for setup that must happen in the iterating process; the
+    first `iter` calls it unless it was called before.
 
     Example:
         >>> class Squares(DataFlow):
@@ -208,7 +211,7 @@ class DataFlow(NodeInfo):
     _df_user_written: ClassVar[bool] = False
     """Whether ``__iter__`` was written by a user."""
 
-    # -- what a node defines ------------------------------------------------------------------------------------------
+    # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         """The datapoints of pass `p`, in order."""
@@ -220,7 +223,7 @@ class DataFlow(NodeInfo):
 
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
-        """The flows below: found among the attributes of a user's node, declared by built-in ones."""
+        """The inputs: found among the attributes of a user's node, declared by built-in ones."""
         return found_inputs(self, DataFlow)
 
     @property
@@ -233,12 +236,12 @@ class DataFlow(NodeInfo):
         return self._df_unaddressable() is None
 
     def _df_close(self) -> None:
-        """Close this node and what is below it. Idempotent."""
+        """Close this node and its inputs. Idempotent."""
         state_of(self).end_session()
         for ds in self._df_inputs:
             close_flow(ds)
 
-    # -- what users call ----------------------------------------------------------------------------------------------
+    # -- public methods ------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         return super_pass(self) if self._df_user_written else next_pass(self)
@@ -252,10 +255,10 @@ class DataFlow(NodeInfo):
     def __getitem__(self, index: int | slice) -> Any:
         """The datapoint at `index` of the endless sequence of passes, or a list of those of a slice.
 
-        Pure: it depends on (seed, index) alone and moves nothing.
+        Pure: the result depends on (seed, index) alone, and no iteration is affected.
 
         Raises:
-            NotAddressable: Names the node that breaks the chain.
+            NotAddressable: A node of the chain cannot be addressed; the message names it.
             Dropped: A map dropped this datapoint (a slice leaves it out).
         """
         breaks = self._df_unaddressable()
@@ -280,7 +283,7 @@ class DataFlow(NodeInfo):
 
     @_Computed
     def addressable(self) -> bool:
-        """Whether ``df[index]`` works: every node of the chain has to support it."""
+        """Whether ``df[index]`` works: every node of the chain must support it."""
         return self._df_addressable
 
     def _df_unaddressable(self) -> DataFlow | None:
@@ -293,7 +296,7 @@ class DataFlow(NodeInfo):
     def reset_state(self) -> None:
         """Prepare the flow in the process that iterates it. Optional: the first `iter` does it.
 
-        Calling it again renews workers and files; the count of passes goes on.
+        Calling it again renews workers and files; the count of passes continues.
         """
         for ds in self._df_inputs:
             ds.reset_state()
@@ -301,7 +304,7 @@ class DataFlow(NodeInfo):
     def close(self) -> None:
         """Stop workers and close files, upstream too. Live iterators then raise `DataFlowTerminated`.
 
-        Iterating the flow again starts afresh.
+        Iterating the flow again resets it first.
         """
         self._df_close()
 
@@ -314,11 +317,11 @@ class DataFlow(NodeInfo):
         close_flow(self)
 
     def get_data(self) -> Iterator[Any]:
-        """The old name of ``iter(df)``."""
+        """Old name of ``iter(df)``."""
         return DataFlow.__iter__(self)
 
     def size(self) -> int:
-        """The old name of ``len(df)``."""
+        """Old name of ``len(df)``."""
         return len(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -345,13 +348,13 @@ class _MissingInput:
 
 
 class ProxyDataFlow(DataFlow):
-    """A node over one input, which it passes on unless a subclass says otherwise.
+    """A node with one input, whose datapoints it passes on unchanged unless a subclass overrides that.
 
     Args:
         ds: The input.
 
     Raises:
-        TypeError: `ds` is no dataflow; the message names the source that makes one.
+        TypeError: `ds` is not a dataflow; the message names the source that makes one.
     """
 
     ds: DataFlow
@@ -407,8 +410,8 @@ class RNGDataFlow(DataFlow):
     def rng(self) -> Rng:
         """A `numpy.random.Generator` that is renewed every pass and differs in every worker.
 
-        Its numbers follow from the root seed, the place in the chain and the pass. It also has the old spellings
-        `rand`, `randn`, `randint` and `random_sample`.
+        Its numbers follow from the root seed, the place in the chain and the pass. It also has the old methods `rand`,
+        `randn`, `randint` and `random_sample`.
         """
         own: Rng | None = self.__dict__.get("_df_rng")
         if own is not None:
@@ -428,10 +431,10 @@ class RNGDataFlow(DataFlow):
 
 
 def close_flow(df: DataFlow) -> None:
-    """Close `df`, also where a user's node gave the name `close` another meaning.
+    """Close `df`, even if a user's node has given the name `close` another meaning.
 
-    A `close` of the user's own is called if it is a method without parameters: then it closes what the node holds.
-    An attribute of that name, or a method with parameters, is something else, and is left alone.
+    A user's own `close` is called if it is a method without parameters: then it closes what the node holds. An
+    attribute of that name, or a method with parameters, means something different and is not called.
     """
     own = getattr(type(df), "close", None)
     if own is not DataFlow.close and "close" not in vars(df) and _takes_self_only(own):
@@ -450,15 +453,15 @@ def _takes_self_only(method: object) -> bool:
 
 
 def require_flow(ds: Any, owner: str, name: str = "ds") -> DataFlow:
-    """`ds`, if it is a dataflow.
+    """Return `ds` if it is a dataflow.
 
     Args:
-        ds: What the user gave.
-        owner: Who needs it.
+        ds: The user's argument.
+        owner: The class that needs it.
         name: The parameter.
 
     Raises:
-        TypeError: It is not; the message names the source that makes one of it.
+        TypeError: `ds` is not a dataflow; the message names the source that makes one of it.
     """
     if isinstance(ds, DataFlow):
         return ds
@@ -471,7 +474,7 @@ def _cure(ds: Any, name: str) -> str:
         return f"{name} is the class {ds.__name__}, not an instance of it"
     if ds is None or isinstance(ds, bool | int | float | complex | str | bytes):
         return f"{name} is a source, such as DataFromList(datapoints), or a node above one"
-    if hasattr(ds, "__iter__") and callable(getattr(ds, "reset_state", None)):  # tensorpack accepted these
+    if hasattr(ds, "__iter__") and callable(getattr(ds, "reset_state", None)):  # tensorpack accepted such objects
         return (
             f"{name} has __iter__ and reset_state, as a dataflow has, but {type(ds).__name__} does not derive from "
             f"dataflow.DataFlow. Derive it: class {type(ds).__name__}(dataflow.DataFlow). Or, if it works without "
@@ -497,8 +500,8 @@ def _indexes(index: slice) -> NDArray[np.int64]:
     return np.arange(start, stop, step, dtype=np.int64)
 
 
-if not TYPE_CHECKING:  # to a type checker, this module would have every name
+if not TYPE_CHECKING:  # for a type checker, this module would have every name
 
     def __getattr__(name: str) -> object:
-        """Say where tensorpack's names are."""
+        """Raise an error that says where a name of tensorpack is now."""
         raise moved(__name__, name)

@@ -1,6 +1,6 @@
-"""What travels: datapoints, their components, and how several become one batch.
+"""Datapoints: their components, and how several of them become one batch.
 
-A datapoint is a list, a tuple or a dict of components; any other value is tolerated where nothing looks inside.
+A datapoint is a list, a tuple or a dict of components; any other value is accepted by nodes that do not look inside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 @final
 class Hole:
-    """The place of a datapoint that a map dropped: positions stay what they were."""
+    """Placeholder of a datapoint that a map dropped, so that all others keep their positions."""
 
     def __reduce__(self) -> str:
         return "HOLE"
@@ -55,12 +55,12 @@ _SCALARS: Final[Mapping[type, np.dtype[Any]]] = {
     complex: np.dtype(np.complex64),
     bool: np.dtype(bool),
 }
-"""The dtype of a batch of these, which have no shape."""
+"""The dtype of a batch of such scalars, which have no shape."""
 _INT32: Final = np.iinfo(np.int32)
 
 
 def present(datapoints: Iterable[Any]) -> Iterator[Any]:
-    """The datapoints without the holes. No variable holds one: who receives it may reuse its memory."""
+    """The datapoints without the holes. No variable holds one, because its receiver may reuse its memory."""
     return filter(_is_present, datapoints)
 
 
@@ -79,7 +79,7 @@ def components(dp: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def component(dp: Any, key: Any) -> Any:
-    """One component, by index or by key; an error that lists what there is."""
+    """One component, by index or by key; the error lists the available ones."""
     try:
         return dp[key]
     except (KeyError, IndexError, TypeError) as error:
@@ -97,7 +97,7 @@ def replaced(dp: Any, key: Any, value: Any) -> Any:
 
 
 def selected(dp: Any, keys: Sequence[Any]) -> Any:
-    """The components `keys` of `dp`, in that order: a dict for a dict, else a list."""
+    """The components `keys` of `dp`, in that order: a dict for a dict, otherwise a list."""
     if isinstance(dp, dict):
         return {key: component(dp, key) for key in keys}
     return [component(dp, key) for key in keys]
@@ -119,10 +119,9 @@ _allocator: ContextVar[Allocator | None] = ContextVar("dataflow_allocator", defa
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
-    """An uninitialised C-ordered array, in the memory in which the surrounding worker would send it.
+    """An uninitialised C-ordered array, in the memory from which the surrounding worker would send it.
 
-    In the main process, and for Python objects, it is `numpy.empty`. Whoever fills it instead of a fresh array may
-    save a copy.
+    In the main process, and for Python objects, it is `numpy.empty`. Filling it instead of a new array may save a copy.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     dtype = np.dtype(dtype)
@@ -151,7 +150,7 @@ def stack(datapoints: Sequence[Any], *, use_list: bool = False) -> Any:
     Raises:
         ShapeMismatch: The datapoints differ in components, or a component in shape or kind; names the component.
         OverflowError: A Python int does not fit into int32.
-        TypeError: A component is of a kind that has no array.
+        TypeError: A component is of a type that cannot become an array.
     """
     columns = _columns(datapoints)
     stacked = columns.values() if use_list else map(_stack_column, columns.values(), columns)
@@ -159,7 +158,7 @@ def stack(datapoints: Sequence[Any], *, use_list: bool = False) -> Any:
 
 
 def _columns(datapoints: Sequence[Any]) -> dict[Any, list[Any]]:
-    """For each index or key the components of all datapoints."""
+    """The components of all datapoints, by index or key."""
     if _SEQUENCES.issuperset(_kinds(datapoints)):
         try:
             return dict(enumerate(map(list, zip(*datapoints, strict=True))))
@@ -182,7 +181,7 @@ def _common_keys(datapoints: Sequence[Any]) -> list[Any]:
 
 
 def _kinds(values: Sequence[Any]) -> list[type]:
-    """The types of `values`, each once, in the order in which they come."""
+    """The types of `values`, each once, in order of appearance."""
     kinds = [*map(type, values)]
     return kinds[:1] if kinds.count(kinds[0]) == len(kinds) else list(dict.fromkeys(kinds))
 
@@ -223,7 +222,7 @@ def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
 
 
 def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:
-    """Arrays of one shape and one dtype, in one call; None if they are not, or if they have no axis."""
+    """Stack arrays of one shape and one dtype in one call; None if they differ, or if they have no axis."""
     first = arrays[0]
     if first.dtype.metadata is not None or first.dtype.kind == "V":
         return None  # dtypes that differ in metadata are equal: `_stack_arrays` compares the metadata
@@ -231,7 +230,7 @@ def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:
         if [*map(len, arrays)].count(len(first)) < len(arrays):
             return None
         out = empty((len(arrays), *first.shape), first.dtype)
-        # Refuses another dtype, and other axes than the first, which was compared above.
+        # Raises for another dtype, and for other axes than the first, which was compared above.
         np.concatenate(arrays, out=out.reshape(len(arrays) * len(first), *first.shape[1:]), casting="no")
     except (TypeError, ValueError):
         return None
@@ -256,7 +255,7 @@ def _stack_arrays(arrays: list[NDArray[Any]], key: Any) -> NDArray[Any]:
 
 
 def _shared_dtype(dtypes: list[np.dtype[Any]], dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """`dtype`, without metadata that some arrays of a batch have and others do not: dtypes are equal without them."""
+    """`dtype`, without metadata that not all arrays of a batch have: dtypes compare equal regardless of metadata."""
     if all(one is dtypes[0] for one in dtypes) or len({repr(_metadata(one)) for one in dtypes}) == 1:
         return dtype
     return _without_metadata(dtype)
@@ -327,7 +326,8 @@ def _stack_text(values: list[Any], kinds: Iterable[type], key: Any) -> NDArray[A
     if not all(issubclass(found, kind) for found in kinds):
         found = sorted({found.__name__ for found in kinds})
         raise ShapeMismatch(f"component {key!r} mixes {', '.join(found)} in one batch. Yield one type")
-    # Fixed-width numpy strings drop trailing NULs, so bytes travel as objects; text that numpy would cut is refused.
+    # Fixed-width numpy strings drop trailing NULs, so bytes travel as objects; text that numpy would cut raises an
+    # error.
     if kind is bytes:
         out = np.empty(len(values), dtype=object)
         out[:] = values

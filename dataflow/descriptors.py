@@ -1,16 +1,16 @@
-"""File descriptors that cross processes on purpose, and none that cross by accident.
+"""File descriptors with one owner, which reach other processes on purpose and never by accident.
 
-A forked child inherits every descriptor of its parent: write ends that hide the parent's death, read ends that hide
-the consumer's. Guarantees:
+A forked child inherits every descriptor of its parent: write ends that hide the parent's exit, read ends that hide the
+consumer's. Guarantees:
 
-- A `Descriptor` of this process is closed in every child that is forked from it (by anyone, with `os.fork`), except in
-  the child to which it is handed over (`handing_over`).
+- A `Descriptor` of this process is closed in every child that is forked from it (by any code, with `os.fork`), except
+  in the child to which it is handed over (`handing_over`).
 - Under spawn and forkserver a `Descriptor` travels with the process object, and nothing else does.
-- Memory that was mapped from a `Descriptor` (`shared_mapping`) is the child's own in every child that is forked, except
-  in the child to which the descriptor is handed over: what the child writes there, the parent never sees, as with any
-  other memory. (On Linux; elsewhere as far as the system allows.)
-- Whatever fails within `closed_on_error` leaves no `Descriptor` open: who makes several need not undo the first ones.
-- Want of descriptors is an `OSError` with `EMFILE` that says how many are needed (`counted`).
+- Memory that was mapped from a `Descriptor` (`shared_mapping`) is private in every child that is forked, except in the
+  child to which the descriptor is handed over: the parent never sees what the child writes there, as with any other
+  memory. (On Linux; elsewhere as far as the system allows.)
+- A failure within `closed_on_error` leaves no `Descriptor` open: code that makes several need not undo the first ones.
+- Too few descriptors raise an `OSError` with `EMFILE` that says how many are needed (`counted`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Descriptor:
             raise
 
     def close(self) -> None:
-        """Close it; idempotent."""
+        """Close it. Idempotent."""
         fd, self.fd = self.fd, -1
         _open.discard(self)
         if fd >= 0:
@@ -66,8 +66,8 @@ class Descriptor:
         return _received, (reduction.DupFd(self.fd),)
 
 
-# Adding and discarding are atomic under the interpreter's lock, which the forking thread holds: no lock of our own,
-# which a fork could catch in the hands of another thread.
+# Adding and discarding are atomic under the interpreter's lock, which the forking thread holds. A lock of our own could
+# be held by another thread at the moment of a fork.
 _open: set[Descriptor] = set()
 _handed_over: ContextVar[tuple[Descriptor, ...]] = ContextVar("handed_over", default=())
 
@@ -109,7 +109,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def closed_on_error() -> Iterator[None]:
-    """If the block raises, what this thread has opened in it is closed. Blocks may be nested."""
+    """If the block raises, the descriptors that this thread has opened in it are closed. Blocks may be nested."""
     made: list[Descriptor] = []
     token = _made.set(made)
     try:
@@ -127,10 +127,11 @@ def closed_on_error() -> Iterator[None]:
 
 @contextmanager
 def counted(owner: str, num_needed: int) -> Iterator[None]:
-    """See that this process may open `num_needed` more descriptors for `owner`, and explain it where it may not.
+    """Check that this process may open `num_needed` more descriptors for `owner`; the error explains what is needed.
 
     Raises:
-        OSError: With `EMFILE`, or `ENFILE` if the whole system has no more; holds how many are needed, and the limit.
+        OSError: Too few descriptors: `EMFILE`, or `ENFILE` if the system limit is reached. The message holds the number
+            that is needed, and the limit.
     """
     try:
         _try_to_open(num_needed)
@@ -146,7 +147,7 @@ def counted(owner: str, num_needed: int) -> Iterator[None]:
 
 
 def _try_to_open(num: int) -> None:
-    """Open and close so many: some libraries abort the process, or forget what they had opened, if they get none."""
+    """Open and close `num` descriptors: some libraries abort the process, or leak others, if they get none."""
     opened: list[int] = []
     try:
         opened.append(os.open(os.devnull, os.O_RDONLY))
@@ -159,7 +160,7 @@ def _try_to_open(num: int) -> None:
 
 def _limit() -> str:
     try:
-        import resource  # does not exist on Windows; and may need a descriptor itself
+        import resource  # not available on Windows; and may need a descriptor itself
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     except (ImportError, OSError):
@@ -180,9 +181,9 @@ def pipe() -> tuple[Descriptor, Descriptor]:
 
 
 def shared_memory_file(name: str, size: int) -> Descriptor:
-    """Anonymous shared memory of `size` bytes, zeroed, to be mapped by whoever holds the descriptor.
+    """Anonymous shared memory of `size` bytes, zeroed, to be mapped through the descriptor.
 
-    A memfd where there is one, else a file without a name: nothing can be left behind.
+    A memfd if the system has them, otherwise a file without a name: nothing can be left behind.
     """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -204,7 +205,7 @@ _mapped: weakref.WeakKeyDictionary[mmap.mmap, tuple[Descriptor, _File]] = weakre
 
 
 def shared_mapping(descriptor: Descriptor, size: int) -> mmap.mmap:
-    """The first `size` bytes of the shared memory to which `descriptor` refers."""
+    """Map the first `size` bytes of the shared memory to which `descriptor` refers."""
     mapping = mmap.mmap(descriptor.fd, size)
     _mapped[mapping] = descriptor, _file_of(descriptor.fd)
     return mapping
@@ -216,20 +217,20 @@ def _file_of(fd: int) -> _File:
 
 
 def _open_files() -> dict[_File, int]:
-    """A descriptor for each open file: a mapping of Python's keeps one, with a number that it does not tell."""
+    """A descriptor for each open file: Python's mapping keeps a duplicate one, whose number it does not expose."""
     files = {}
     for directory in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
             for name in os.listdir(directory):
-                with suppress(OSError):  # that of the directory itself is closed by now
+                with suppress(OSError):  # the directory's own descriptor is closed by now
                     files[_file_of(int(name))] = int(name)
             break
     return files
 
 
 def _make_private(mapping: mmap.mmap, fd: int) -> None:
-    """Map the same bytes at the same address once more, such that writing copies the page. Best effort."""
-    with suppress(Exception):  # closed meanwhile, or the system refuses: a hook can tell nobody
+    """Map the same bytes at the same address again, as copy-on-write. Best effort."""
+    with suppress(Exception):  # closed meanwhile, or the system refuses: a hook cannot report errors
         map_memory = ctypes.CDLL(None).mmap
         map_memory.restype = ctypes.c_void_p
         map_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]

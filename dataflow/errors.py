@@ -1,29 +1,30 @@
-"""Every error that dataflow raises, in one tree.
+"""Exceptions: every error that dataflow raises, in one tree.
 
     DataFlowError
-    ├── DataFlowTerminated    the flow was closed, or failed before, while somebody used it
+    ├── DataFlowTerminated    the flow was closed, or failed before, while it was in use
     ├── NotReentrant          a later iteration took over a flow that can serve only one
     ├── LengthUnknown         `len` of a flow whose passes have no known length (also NotImplementedError, TypeError)
     ├── NotAddressable        `df[i]` of a flow that is only a sequence of passes (also TypeError)
     ├── Dropped               the datapoint at this index was dropped by a map (also LookupError)
-    ├── NotReproducible       sameness was asked of a flow whose order nobody can promise (also ValueError)
+    ├── NotReproducible       a flow that must be reproducible has no defined order (also ValueError)
     ├── StateMismatch         a saved state does not fit the flow that is to resume from it (also ValueError)
     ├── SourceExhausted       a source that can be read only once was asked for another pass
-    ├── EmptyPass             a node that owes datapoints found none in its input
+    ├── EmptyPass             a node that must yield datapoints found none in its input
     ├── ShapeMismatch         datapoints of one batch differ in shape, components or kind (also ValueError)
     ├── NotPicklable          a flow cannot be sent to a worker, or a list not be packed (also TypeError)
     ├── TooManyFailures       more items failed than `max_failures` allows
     ├── TimeoutError          no datapoint arrived in time (also RuntimeError and the builtin TimeoutError)
     ├── WorkerError           a worker raised an exception that could not be sent as it was (also RuntimeError)
     ├── WorkerDied            a worker ended without an exception: killed, crashed, exited (also RuntimeError)
-    ├── SenderLost            a sender over the network fell silent, or datapoints of it are missing (also RuntimeError)
-    ├── ReceiverLost          a receiver over the network has gone, or refuses this sender (also RuntimeError)
-    ├── FileDamaged           a file is cut off, or holds other bytes than were written (also ValueError)
+    ├── SenderLost            a sender over the network fell silent, or datapoints from it are missing (also
+    RuntimeError)
+    ├── ReceiverLost          a receiver over the network is gone, or refuses this sender (also RuntimeError)
+    ├── FileDamaged           a file is truncated, or its bytes differ from those written (also ValueError)
     ├── NotStorable           a file format cannot hold a datapoint as it is (also TypeError)
     ├── PickleRefused         a file holds pickled objects, which could run any code (also ValueError)
     └── MissingExtra          an optional package is not installed (also ImportError)
 
-Every message says what happened, with values; why, where it is known; and what to do.
+Every message says what happened, with values; why, if known; and what to do.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ __all__ = [
 
 
 class DataFlowError(Exception):
-    """The root of the tree: `except DataFlowError` catches whatever dataflow itself raises."""
+    """Base class of all errors: `except DataFlowError` catches every error that dataflow itself raises."""
 
 
 class DataFlowTerminated(DataFlowError):
-    """The flow was closed, or failed before, while somebody used it."""
+    """The flow was closed, or failed before, while it was in use."""
 
 
 class NotReentrant(DataFlowError):
@@ -87,7 +88,7 @@ class Dropped(DataFlowError, LookupError):
 
 
 class NotReproducible(DataFlowError, ValueError):
-    """Sameness was asked of a flow whose order nobody can promise: unseeded, mixed by workers, or bound to its past."""
+    """A flow that must be reproducible is not: it is unseeded, mixed by workers, or depends on its past."""
 
 
 class StateMismatch(DataFlowError, ValueError):
@@ -99,7 +100,7 @@ class SourceExhausted(DataFlowError):
 
 
 class EmptyPass(DataFlowError):
-    """A node that owes a number of datapoints found none in its input."""
+    """A node that must yield a number of datapoints found none in its input."""
 
 
 class ShapeMismatch(DataFlowError, ValueError):
@@ -137,7 +138,7 @@ class WorkerDied(DataFlowError, RuntimeError):
         worker: Index of the worker, from 0.
         num_workers: How many workers the runner has.
         pid: Process id, None for a thread.
-        exitcode: Exit code, negative for a signal, None where it is not known.
+        exitcode: Exit code, negative for a signal, None if unknown.
     """
 
     def __init__(
@@ -157,11 +158,11 @@ class WorkerDied(DataFlowError, RuntimeError):
 
 
 class SenderLost(DataFlowError, RuntimeError):
-    """A sender over the network fell silent, its flow has failed, or datapoints of it are missing.
+    """A sender over the network fell silent, its flow has failed, or datapoints from it are missing.
 
     Attributes:
-        sender: Host and process, as it has named itself.
-        announced: Datapoints that it had announced; None if it could not know.
+        sender: Host and process, as reported by the sender.
+        announced: Datapoints that it had announced; None if unknown.
         received: Datapoints that came from it.
     """
 
@@ -173,11 +174,11 @@ class SenderLost(DataFlowError, RuntimeError):
 
 
 class ReceiverLost(DataFlowError, RuntimeError):
-    """A receiver over the network has gone, or refuses this sender.
+    """A receiver over the network is gone, or refuses this sender.
 
     Attributes:
         taken: Datapoints of this sender that it had begun to hand out.
-        closed: Whether it was closed, and has said so.
+        closed: Whether it was closed and has announced that.
     """
 
     def __init__(self, message: str, *, taken: int = 0, closed: bool = False) -> None:
@@ -187,11 +188,11 @@ class ReceiverLost(DataFlowError, RuntimeError):
 
 
 class FileDamaged(DataFlowError, ValueError):
-    """A file is cut off, or holds other bytes than were written.
+    """A file is truncated, or its bytes differ from those written.
 
     Attributes:
         path: The file.
-        offset: Where in it, in bytes; None where it is not known.
+        offset: Position of the damage in bytes; None if unknown.
     """
 
     def __init__(self, message: str, *, path: str = "", offset: int | None = None) -> None:
@@ -213,7 +214,7 @@ class MissingExtra(DataFlowError, ImportError):
 
 
 class WorkerTraceback(Exception):
-    """The traceback of an exception in a worker, as text: the cause of what the consumer sees."""
+    """The traceback of an exception in a worker, as text: the cause of the exception that the consumer receives."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

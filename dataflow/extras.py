@@ -1,4 +1,4 @@
-"""Optional packages: imported where they are used, and named where they are missing."""
+"""Optional packages: imported at their first use, with an error that names the extra to install."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["optional"]
 
 
 def optional(package: str, extra: str, purpose: str) -> Any:
-    """An optional package.
+    """Import an optional package.
 
     Args:
         package: Its name.
-        extra: The extra of ours that installs it.
+        extra: The extra of dataflow that installs it.
         purpose: What needs it, in the plural or as part of a sentence: "LMDB files need".
 
     Raises:
-        MissingExtra: It is not installed.
+        MissingExtra: The package is not installed.
     """
     try:
         return importlib.import_module(package)

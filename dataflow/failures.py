@@ -1,31 +1,32 @@
-"""What is told of an item that failed, by whom and to whom. How many are borne is judged in `tolerance`.
+"""Item failures: records and reports of items that failed, and the budget that decides how many are tolerated.
 
 An item fails when the function of a node raises an `Exception` for it. While the budget (`max_failures=`) lasts, it is
 skipped, as if the function had returned None:
 
-    node (MapData, …)            Tolerance: writes down, logs, judges by the node's own budget
-      │ in a worker              Teller: sends a `Report`, in the order of the datapoints around it
+    node (MapData, …)            Tolerance: records, logs, judges by the node's own budget
+      │ in a worker              FailureReporter: sends a `Report`, in the order of the datapoints around it
     runner or parallel map       Tolerance: all workers together, judged by its own budget
       │ inside another worker    FailureReporter: and so on
 
-What is not judged below is judged above: a map without a budget of its own bears what the runner above told it to.
+A failure that is not judged below is judged above: a map without a budget of its own tolerates what the budget of the
+runner above allows.
 
-A job that applies functions asks `failure_reporter()` when it begins. Without an answer, or with one whose `limit` is
-None or 0, errors are raised. Otherwise, for an item that raised, it calls ``skipped(failure_of(…), error,
-judged=False)`` of the reporter and gives `HOLE` for it; and now and then `saw` and `report_seen`, where the limit is a
-fraction. `transforms.applying.Applied` does all this.
+A job that applies functions calls `failure_reporter()` when it begins. If that returns None, or a reporter whose
+`limit` is None or 0, errors are raised. Otherwise, for an item that raised, the job calls
+``skipped(failure_of(…), error, judged=False)`` of the reporter and yields `HOLE` for it; if the limit is a fraction, it
+calls `saw` and `report_seen` now and then. `transforms.applying.Applied` does all this.
 
-How many failed items are borne: the records, and the judgement over them. Pure: no clock, no process.
+The judgement is pure: it knows no clock and no process.
 
 Guarantees:
 
-- A number is counted anew in every pass, and each item once, however often it is done: done again after the death of a
-  worker, or addressed twice. Where every worker goes through all items, each pass of each has the whole number: a
-  budget that suffices without workers suffices with any number of them. A fraction is of all items seen since the
-  start, by all workers together, and judged once there are 100.
-- Whoever is told of a `TooManyFailures` has been told of every failure before it.
-- The log does not drown: the first failures are logged one by one, later ones each time their number has doubled, and
-  only in the process in which nobody stands above.
+- A number is counted from zero in every pass, and each item counts once, however often it is done: done again after the
+  failure of a worker, or addressed twice. Where every worker goes through all items, each pass of each worker has the
+  whole number: a budget that is enough without workers is also enough with any number of them. A fraction is of all
+  items seen since the start, by all workers together, and judged once there are 100.
+- A `TooManyFailures` is reported only after every failure before it.
+- The number of log lines stays small: the first failures are logged individually, later ones each time their number has
+  doubled, and only in the process with no runner above it.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ __all__ = [
 ]
 
 
-# -- What is told of an item that failed, by whom and to whom. How many are borne is judged in `tolerance` -------------
+# -- Reports -----------------------------------------------------------------------------------------------------------
 
 
 Budget = int | float
-"""`max_failures`: a number of items in one pass, or a fraction of all seen."""
+"""`max_failures`: a number of items in one pass, or a fraction of all items seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,11 @@ class Failure:
 
     Attributes:
         node: The node and its function, as ``MapData(decode)``.
-        position: Which datapoint of its pass, from 0. Those that a node below has dropped are not counted, unless the
-            flow is addressed.
-        in_pass: Which pass of the node, from 0.
+        position: Position of the datapoint in its pass, from 0. Datapoints that a node below has dropped are not
+            counted, unless the flow is addressed.
+        in_pass: Number of the node's pass, from 0.
         kind: Type of the exception.
-        text: What it says.
+        text: Message of the exception.
         traceback: The traceback, as text.
         path: Pairs (worker, number of workers) of every level in which it happened, the outermost first.
     """
@@ -97,12 +98,12 @@ class Failure:
 
 @dataclass(slots=True)
 class Report:
-    """What a worker tells.
+    """A message from a worker about its items.
 
     Attributes:
-        failure: An item that was skipped; None if only `seen` is told.
-        error: What it raised.
-        judged: A node below has a budget of its own and has borne it: it counts for nobody else.
+        failure: An item that was skipped; None if the report holds only `seen`.
+        error: The exception that the item raised.
+        judged: A node below has tolerated it within a budget of its own: it counts for no other budget.
         seen: Items seen since the last report.
     """
 
@@ -113,11 +114,11 @@ class Report:
 
 
 def budget_of(owner: object, value: Any) -> Budget | None:
-    """`value`, if it is a `max_failures`: None, an integer from 0, or a fraction between 0 and 1.
+    """Return `value` if it is a valid `max_failures`: None, an integer from 0, or a fraction between 0 and 1.
 
     Raises:
-        ValueError: It is negative, not a number, or a fraction outside (0, 1).
-        TypeError: It is no number (a bool is none either).
+        ValueError: `value` is negative, NaN, or a fraction outside (0, 1).
+        TypeError: `value` is not a number (a bool does not count as one).
     """
     name = owner if isinstance(owner, str) else type(owner).__name__
     wanted = "an integer from 0, or a fraction of the datapoints above 0 and below 1"
@@ -148,11 +149,11 @@ def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> 
 
 
 class FailureReporter:
-    """A worker's way to tell what was skipped in it.
+    """Reports the items that were skipped in a worker to the runner above.
 
     Args:
-        limit: The budget of whoever is told: what the nodes in this worker bear that have none of their own.
-        path: Where the worker stands.
+        limit: The budget of the runner above, which applies to nodes in this worker that have no budget of their own.
+        path: The place of the worker.
         send: Takes a `Report`. It may wait, and may raise to end the worker.
     """
 
@@ -164,17 +165,17 @@ class FailureReporter:
         self._told = 0
 
     def skipped(self, failure: Failure, error: BaseException, *, judged: bool) -> None:
-        """An item was skipped. Whatever this raises ends the flow."""
+        """Report that an item was skipped. An exception raised by this ends the flow."""
         if not failure.path:
             failure = replace(failure, path=self._path)
         self._send(Report(failure, error, judged, self._news()))
 
     def saw(self, who: object, seen: int) -> None:
-        """The node `who` has seen so many items in all. It may go through a chain of nodes: the most count."""
+        """Note that the node `who` has seen `seen` items in all. Of several nodes the largest number counts."""
         self._seen[who] = seen
 
     def report_seen(self) -> None:
-        """Tell how many items were seen."""
+        """Report how many items were seen."""
         self._send(Report(None, None, False, self._news()))
 
     def _news(self) -> int:
@@ -186,13 +187,13 @@ _here: ContextVar[FailureReporter | None] = ContextVar("dataflow_failures", defa
 
 
 def failure_reporter() -> FailureReporter | None:
-    """What the code that runs here was told from above; None outside of workers. To be asked when a pass begins."""
+    """Return the failure reporter of the current worker; None outside of workers. Call it when a pass begins."""
     return _here.get()
 
 
 @contextmanager
 def reporting_to(reporter: FailureReporter | None) -> Iterator[None]:
-    """Inside the block, in this thread, `failure_reporter` gives `reporter`."""
+    """Inside the block, in this thread, `failure_reporter` returns `reporter`."""
     token = _here.set(reporter)
     try:
         yield
@@ -201,31 +202,31 @@ def reporting_to(reporter: FailureReporter | None) -> Iterator[None]:
 
 
 def forked_off(pid: int) -> DataFlowTerminated:
-    """The error for a child that code in a flow has forked off process `pid`, and that goes on with the flow."""
+    """The error for a child that code in a flow has forked off process `pid`, and that continues to use the flow."""
     return DataFlowTerminated(
         f"this process was forked by code that runs in a dataflow, and only its parent (pid {pid}) may go on with the "
         "flow. End the child with os._exit when its own work is done, or start it by subprocess or multiprocessing"
     )
 
 
-# -- How many failed items are borne: the records, and the judgement over them. Pure: no clock, no process -------------
+# -- Budgets -----------------------------------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger(__name__)
 _KEPT: Final = 1000  # records
 _FIRST: Final = 100  # datapoints after which a fraction is judged
 _LOGGED: Final = 10  # failures that are logged one by one
-_PASSES: Final = 256  # of which the failed positions are remembered
+_PASSES: Final = 256  # number of passes of which the failed positions are remembered
 
 
 class Tolerance:
-    """The failures of one node, or of all workers of a runner, and the judgement over them.
+    """The failures of one node, or of all workers of a runner, and the judgement whether they are tolerated.
 
     Args:
-        owner: Whose they are, for messages.
-        limit: Its own budget; None if it has none, and somebody above judges.
-        above: Who is told; None in the main process, where failures are logged.
-        shared: Any worker may do any item: one that is done again by another counts once.
+        owner: The node that they belong to, for messages.
+        limit: Its own budget; None if it has none, and a node above judges.
+        above: Reporter that failures are forwarded to; None in the main process, where failures are logged.
+        shared: Any worker may do any item: an item that is done again by another worker counts once.
     """
 
     def __init__(
@@ -237,38 +238,38 @@ class Tolerance:
         self._shared = shared
         self._lock = threading.Lock()
         self._records: deque[Failure] = deque(maxlen=_KEPT)
-        self._failed: dict[Hashable, set[Hashable]] = {}  # by pass, what has failed in it; for a number
-        self._known: dict[Hashable, None] = {}  # what was told of late, if any worker may do any item
+        self._failed: dict[Hashable, set[Hashable]] = {}  # failed positions by pass, if the limit is a number
+        self._known: dict[Hashable, None] = {}  # recent failures, if any worker may do any item
         self._pass = 0
         self._last: BaseException | None = None
         self.num_failures = 0
         self.seen = 0
-        """Items seen so far. Counted by whoever applies the function; when it reaches `due`, `look` is called."""
+        """Items seen so far. The code that applies the function increments it, and calls `look` at `due`."""
         looks = isinstance(limit, float) or (above is not None and isinstance(above.limit, float))
         self.due = _FIRST if looks else sys.maxsize
 
     @property
     def failures(self) -> list[Failure]:
-        """The last 1,000, in the order in which they became known."""
+        """The last 1,000 failures, in the order in which they became known."""
         with self._lock:
             return list(self._records)
 
     @property
     def inherited(self) -> Budget | None:
-        """The budget for whoever is below and has none of his own."""
+        """The budget for nodes below that have none of their own."""
         return self._limit if self._limit is not None or self.above is None else self.above.limit
 
     def begin_pass(self) -> None:
-        """A pass begins, which the workers share: a number is counted anew, also where passes have no numbers."""
+        """A pass that the workers share begins: a number is counted from zero, even if passes have no numbers."""
         self._pass += 1
 
     def skip(self, failure: Failure, error: BaseException, *, in_pass: Hashable = None, judged: bool = False) -> None:
-        """Write down that an item was skipped.
+        """Record that an item was skipped.
 
         Args:
             failure: Its record.
-            error: What it raised.
-            in_pass: The pass that it counts for; None for what workers tell, whose records say it.
+            error: The exception that it raised.
+            in_pass: The pass that it counts for; None for reports of workers, whose records hold it.
             judged: It was judged below.
 
         Raises:
@@ -297,7 +298,7 @@ class Tolerance:
             self._count(in_pass, (failure.node, failure.position), error)
 
     def _is_known(self, failure: Failure) -> bool:
-        """Whether it was told before: whoever had done it has died, and another did it again."""
+        """Whether it was reported before: its worker has failed since, and another one did the item again."""
         key = self._pass, failure.in_pass, failure.node, failure.position, failure.kind, failure.text
         if key in self._known:
             return True
@@ -307,7 +308,7 @@ class Tolerance:
         return False
 
     def look(self) -> None:
-        """So many items were seen that it is time to judge, or to tell.
+        """Judge or report the number of items seen; called when `due` is reached.
 
         Raises:
             TooManyFailures: The budget is used up.
@@ -321,7 +322,7 @@ class Tolerance:
             self._judge()
 
     def heard(self, report: Report) -> TooManyFailures | None:
-        """A worker has told something; the verdict, if that was too much."""
+        """Process a worker's report; return the error if the budget is used up."""
         self.seen += report.seen
         try:
             if report.failure is not None and report.error is not None:
@@ -333,7 +334,7 @@ class Tolerance:
         return None
 
     def complete(self, error: BaseException) -> BaseException:
-        """`error` of a worker; a `TooManyFailures` that was judged there gets its cause back, which came before it."""
+        """Return `error` of a worker; a `TooManyFailures` judged there gets its cause, which arrived before it."""
         if isinstance(error, TooManyFailures) and self._last is not None:
             error.__cause__ = self._last
         return error
@@ -374,7 +375,7 @@ def _log(failure: Failure, num: int) -> None:
 
 
 def _strip(error: BaseException, text: str) -> None:
-    """Take the frames away from an error that is kept: they would keep the datapoint, and whoever iterates, alive."""
+    """Remove the frames of an error that is kept: they would keep the datapoint and the iterating code alive."""
     waiting, seen = [error], set[int]()
     while waiting:
         link = waiting.pop()

@@ -1,24 +1,24 @@
-"""Defer signals: run a section that must not be interrupted half-way, then deliver what arrived.
+"""Deferred signals: run a section that must not be interrupted half-way, then deliver the signals that arrived.
 
 Python runs signal handlers in the main thread, between any two of its instructions. Ctrl-C raises there: also between
 the call that opened a descriptor or started a process and the assignment that remembers it. Guarantees:
 
-- Within `signals_deferred`, in the main thread, no handler runs. What arrived is delivered as the outermost section
-  ends, each signal once. If the section raises, its exception is the context of what a handler raises.
-- `deliver_signals` is a point within a section at which nothing is half done: what arrived is delivered there.
-- In a finaliser, where nothing can be raised, the signal is sent once more, a moment later (``later=True``).
-- Whoever waits within a section waits for at most two seconds, and asks `signal_arrived` meanwhile. If something takes
-  longer nevertheless, the same signal delivered once more, a second later, interrupts it where it stands.
+- Within `signals_deferred`, in the main thread, no handler runs. Signals that arrived are delivered when the outermost
+  section ends, each signal once. If the section raises, its exception is the context of what a handler raises.
+- `deliver_signals` is a point within a section at which nothing is half done: signals that arrived are delivered there.
+- In a finaliser, where nothing can be raised, the signal is sent again, a moment later (``later=True``).
+- Code that waits within a section waits for at most two seconds, and checks `signal_arrived` meanwhile. If something
+  takes longer nevertheless, the same signal, arriving again after a second, interrupts it at once.
 - Only handlers written in Python are deferred: the default action, an ignored signal and a handler installed by a C
-  library stay what they are. A handler that is exchanged within a section stays.
+  library are left alone. A handler that is replaced within a section stays replaced.
 - A forked child has the handlers of its parent, and defers nothing.
 
-Not by a mask: it holds for one thread, the kernel hands the signal to another (`import numpy` makes some), and Python
-runs the handler in the main thread all the same.
+A signal mask does not work: it holds for one thread, the kernel hands the signal to another (`import numpy` makes
+some), and Python runs the handler in the main thread anyway.
 
-Races. Installing several handlers is not atomic, so a handler that raises may interrupt it. It does no harm: a handler
-of ours which is left in place calls the one that it replaced, because only `depth`, set last and cleared first, decides
-whether a signal is deferred; and what it replaced is noted before it is installed.
+Races. Installing several handlers is not atomic, so a handler that raises may interrupt it. It does no harm: only
+`depth`, set last and cleared first, decides whether a signal is deferred, so a handler of ours that is left in place
+calls the one that it replaced; and the replaced handler is noted before ours is installed.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from typing import Any, Final
 
 __all__ = ["deliver_signals", "signal_arrived", "signals_deferred"]
 
-_AGAIN: Final = 1.0  # seconds after which a signal that arrives once more is not deferred
-_MOMENT: Final = 0.02  # seconds, in which a finaliser ends
+_AGAIN: Final = 1.0  # seconds after which the same signal, arriving again, is no longer deferred
+_MOMENT: Final = 0.02  # seconds; long enough for a finaliser to end
 _SIGNALS: Final = tuple(sorted(signal.valid_signals()))
 
 _Handler = Callable[[int, FrameType | None], Any]
 
 
 class _Deferral:
-    """What the main thread defers: one for the process, since only one thread has handlers."""
+    """The state of deferral in the main thread: one per process, since only the main thread has handlers."""
 
     def __init__(self) -> None:
-        self.depth = 0  # sections that are entered, one within the other
-        self.replaced: dict[int, _Handler] = {}  # by signal: the handler in whose place `_record` is
+        self.depth = 0  # number of nested sections entered
+        self.replaced: dict[int, _Handler] = {}  # by signal: the handler that `_record` stands in for
         self.arrived: dict[int, float] = {}  # by signal: when it arrived first, in the order of arrival
 
 
@@ -54,14 +54,14 @@ _deferral: Final = _Deferral()
 
 
 class signals_deferred:
-    """Within the block no signal handler interrupts this thread; after it, handlers run for what arrived.
+    """Within the block no signal handler interrupts this thread; after it, handlers run for the signals that arrived.
 
-    Blocks may be nested, which costs next to nothing; the outermost one takes some ten microseconds. In other threads
-    than the main thread it does nothing.
+    Blocks may be nested, which costs next to nothing; the outermost one takes some ten microseconds. No-op in threads
+    other than the main thread.
 
     Args:
-        later: The block is part of a finaliser, or of a generator that is dropped, where Python reports exceptions and
-            goes on. So what arrived is sent to this process once more, a moment after the block.
+        later: The block is part of a finaliser, or of a generator that is dropped, where Python only reports
+            exceptions. So the signals that arrived are sent to this process again, a moment after the block.
     """
 
     __slots__ = ("_is_entered", "_later")
@@ -80,12 +80,12 @@ class signals_deferred:
 
 
 def signal_arrived() -> bool:
-    """Whether a signal waits for the end of the section: then the section should end soon."""
+    """Whether a signal is waiting for the end of the section: then the section should end soon."""
     return bool(_deferral.arrived) and threading.current_thread() is threading.main_thread()
 
 
 def deliver_signals() -> None:
-    """Run the handlers of what arrived since the section began. They may raise."""
+    """Run the handlers of the signals that arrived since the section began. They may raise."""
     if _deferral.arrived and threading.current_thread() is threading.main_thread():
         _deliver()
 
@@ -104,7 +104,7 @@ def _enter() -> bool:
     except BaseException as error:
         _restore()
         if isinstance(error, ValueError) and "main thread" in str(error):
-            return False  # the thread that Python was started in is another: no handler runs here
+            return False  # Python was started in another thread: no handler runs here
         raise
     deferral.depth = 1
     return True
@@ -119,7 +119,7 @@ def _leave(*, later: bool) -> None:
     try:
         try:
             _restore()
-        except BaseException:  # a handler that is back in its place has interrupted it
+        except BaseException:  # interrupted by a handler that is already restored
             _restore()
             raise
     finally:
@@ -133,11 +133,11 @@ def _send_later() -> None:
     arrived = dict(_deferral.arrived)
     if not arrived:
         return
-    _deferral.arrived.clear()  # first: from here on another one may interrupt
+    _deferral.arrived.clear()  # first: from here on another handler may interrupt
     thread = threading.Thread(target=_send, args=(tuple(arrived),), name="dataflow-signals", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no more threads: then here and now
+    except RuntimeError:  # no more threads can be started: do it here and now
         _deferral.arrived.update(arrived)
         _deliver()
 
@@ -168,7 +168,7 @@ def _record(signum: int, frame: FrameType | None) -> None:
 
 
 def _deliver() -> None:
-    """Run the handler of each signal that arrived, also if that of another raises."""
+    """Run the handler of each signal that arrived, even if the handler of another one raises."""
     deferral = _deferral
     signum = next(iter(deferral.arrived), None)
     if signum is None:
@@ -185,7 +185,7 @@ def _deliver() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: what arrived is for the parent."""
+    """In a forked child: discard the signals that arrived, which are for the parent."""
     _deferral.arrived.clear()
     if _deferral.depth:
         _deferral.depth = 0

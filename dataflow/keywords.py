@@ -1,6 +1,7 @@
-"""Names of keyword arguments that other classes, older versions of tensorpack or other libraries use.
+"""Keyword hints: names of arguments that other classes, older versions of tensorpack or other libraries use.
 
-A class that does not know one says how it is called there, beyond Python's own "unexpected keyword argument".
+A class called with an unknown keyword says which of its own it corresponds to, beyond Python's "unexpected keyword
+argument".
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _SYNONYMS: Final = (
     ("num", "nr", "num_repeat", "repeat"),
     ("context", "mp_context", "multiprocessing_context", "start_method"),
 )
-"""Each line is one meaning; a class understands at most one name of it, or the first that it has is meant."""
+"""Each line is one meaning; of the names in it, a class understands at most one, or the first that it has is meant."""
 
 
 def hinting(init: Callable[P, None]) -> Callable[P, None]:
-    """A constructor that answers a keyword that it does not know with the one that it has for it."""
+    """Wrap a constructor so that its error for an unknown keyword names the corresponding one that it has."""
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:

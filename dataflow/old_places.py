@@ -1,8 +1,8 @@
-"""Where names were in tensorpack.dataflow; here all of them are at the top level, and the import error says so.
+"""Import errors for old module paths of tensorpack.dataflow: all names are now at the top level, and the error says so.
 
-tensorpack's programs import from `tensorpack.dataflow.common`, `.raw`, `.base`, `.parallel` and so on. Modules of such
-names that do not exist here are answered by `OldPlaces`, which stands last in `sys.meta_path` and is asked only for
-what nothing else has found. Those that do exist (`base`, `parallel`, `remote`) answer in
+Programs written for tensorpack import from `tensorpack.dataflow.common`, `.raw`, `.base`, `.parallel` and so on.
+Imports of such modules that do not exist here are handled by `OldPlaces`, which is last in `sys.meta_path` and is asked
+only for modules that no other finder has found. Those that do exist (`base`, `parallel`, `remote`) raise the error in
 their ``__getattr__``, by `moved`.
 """
 
@@ -39,7 +39,7 @@ _LEFT_OUT: Final = {
 
 
 class OldPlaces:
-    """Raises for modules of tensorpack.dataflow that do not exist here; finds nothing."""
+    """Import finder that raises for modules of tensorpack.dataflow that do not exist here, and never finds one."""
 
     @classmethod
     def find_spec(
@@ -58,16 +58,16 @@ class OldPlaces:
 
 
 def watch() -> None:
-    """Answer imports of old places from now on. Idempotent."""
+    """Install the finder for old places. Idempotent."""
     if OldPlaces not in sys.meta_path:
         sys.meta_path.append(OldPlaces)
 
 
 def moved(module: str, name: str) -> Exception:
-    """What the ``__getattr__`` of an existing module raises for `name`: where it is.
+    """The error for the ``__getattr__`` of an existing module, which says where `name` is now.
 
     For a public name of the package this is an ImportError, since ``from … import`` replaces the text of an
-    AttributeError by its own; for any other it is the AttributeError that everybody expects.
+    AttributeError by its own; for any other name it is the usual AttributeError.
     """
     if name in getattr(sys.modules.get(_PACKAGE), "__all__", ()):
         example = f"from {_PACKAGE} import {name}"

@@ -1,4 +1,4 @@
-"""Checks of arguments: what is wrong is said by the constructor, with the parameter's name, its value and a cure.
+"""Argument checks for constructors: each error names the parameter, its value and how to fix it.
 
 `owner` is always the class that the user has called, as an instance or by name.
 """
@@ -23,19 +23,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 def whole_number(
     owner: object, name: str, value: Any, minimum: int | None = None, cure: str = "", *, alternatives: str = ""
 ) -> int:
-    """`value` as an integer, if it is a whole number from `minimum`; a float such as 2.0 is one.
+    """Return `value` as an integer if it is a whole number from `minimum`; a float such as 2.0 is one.
 
     Args:
-        owner: Whose parameter it is.
+        owner: The class with the parameter.
         name: The parameter.
-        value: What the user gave.
-        minimum: The smallest number that is accepted; None if any is.
+        value: The user's argument.
+        minimum: The smallest number that is accepted; None accepts any.
         cure: The end of the message: what the number means, what to pass.
-        alternatives: What else may be passed.
+        alternatives: Other values that may be passed.
 
     Raises:
-        TypeError: It is no whole number (a bool is none either).
-        ValueError: It is less than `minimum`.
+        TypeError: `value` is not a whole number (a bool does not count as one).
+        ValueError: `value` is less than `minimum`.
     """
     number = _whole(value)
     bound = "" if minimum is None else f" from {minimum}"
@@ -48,11 +48,11 @@ def whole_number(
 
 
 def seconds(owner: object, name: str, value: Any, *, or_zero: bool = False, cure: str = "") -> float:
-    """`value`, if it is a length of time in seconds: above 0, or from 0 with `or_zero`.
+    """Return `value` if it is a duration in seconds: above 0, or from 0 with `or_zero`.
 
     Raises:
-        TypeError: It is no number (a bool is none either).
-        ValueError: It is NaN, or too small.
+        TypeError: `value` is not a number (a bool does not count as one).
+        ValueError: `value` is NaN, or too small.
     """
     wanted = f"{_name(owner)}: {name} is a number of seconds {'from' if or_zero else 'above'} 0, got"
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
@@ -64,10 +64,10 @@ def seconds(owner: object, name: str, value: Any, *, or_zero: bool = False, cure
 
 
 def flag(owner: object, name: str, value: Any) -> bool:
-    """`value` as a bool; 0, 1 and None count as one, a text such as "False", which is true in Python, does not.
+    """Return `value` as a bool; 0, 1 and None are accepted, a string such as "False", which is true in Python, is not.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: `value` is not a flag.
     """
     if value is None or isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in {0, 1}):
         return bool(value)
@@ -75,10 +75,10 @@ def flag(owner: object, name: str, value: Any) -> bool:
 
 
 def function(owner: object, name: str, value: F | None, purpose: str) -> F:
-    """`value`, if it can be called.
+    """Return `value` if it can be called.
 
     Raises:
-        TypeError: It cannot; the message says what it is for.
+        TypeError: `value` cannot be called; the message says what it is for.
     """
     if callable(value):
         return value
@@ -86,10 +86,10 @@ def function(owner: object, name: str, value: F | None, purpose: str) -> F:
 
 
 def positional_arguments(owner: object, name: str, value: Any) -> tuple[Any, ...]:
-    """`value` as a tuple of arguments.
+    """Return `value` as a tuple of arguments.
 
     Raises:
-        TypeError: It is no list or tuple; a text would be taken apart into letters.
+        TypeError: `value` is not a list or tuple; a string would be split into letters.
     """
     if isinstance(value, list | tuple):
         return tuple(value)
@@ -99,10 +99,10 @@ def positional_arguments(owner: object, name: str, value: Any) -> tuple[Any, ...
 
 
 def keyword_arguments(owner: object, name: str, value: Any) -> dict[str, Any]:
-    """`value` as a dict of keyword arguments; None is an empty one.
+    """Return `value` as a dict of keyword arguments; None gives an empty one.
 
     Raises:
-        TypeError: It is no mapping from names.
+        TypeError: `value` is not a mapping from names.
     """
     if value is None:
         return {}
@@ -112,13 +112,13 @@ def keyword_arguments(owner: object, name: str, value: Any) -> dict[str, Any]:
 
 
 def start_method(owner: object, context: Any) -> BaseContext | str | None:
-    """`context`, if it is a start method of this platform, a multiprocessing context, or None for the default.
+    """Return `context` if it is a start method of this platform, a multiprocessing context, or None for the default.
 
     The default is not looked up here: that would fix it, and `multiprocessing.set_start_method` would raise later.
 
     Raises:
-        TypeError: It is something else.
-        ValueError: There is no such start method, or this platform lacks it; lists those that it has.
+        TypeError: `context` is of another type.
+        ValueError: The start method does not exist on this platform; the message lists those that do.
     """
     import multiprocessing
     from multiprocessing.context import BaseContext

@@ -1,4 +1,4 @@
-"""How a pass begins: every node of the chain is placed, reset where it is not ready, and told which pass it is."""
+"""Beginning of a pass: every node of the chain gets its place and the number of the pass, and is reset if needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Node(Protocol):
-    """What the beginning of a pass has to know of a dataflow."""
+    """The interface of a dataflow that this module needs."""
 
     @property
     def _df_user_written(self) -> bool: ...
@@ -54,19 +54,19 @@ class Node(Protocol):
 
 N = TypeVar("N", bound=Node)
 
-_USER: Final = 2  # the purpose word of a user's self.rng: it must not repeat what the built-in class under it draws
+_USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
 class Running:
-    """One pass of a user-written node, and what its code finds while it makes a step.
+    """One pass of a user-written node, which the node's code can look up while it makes a step.
 
-    That code runs below the frame of `user_pass`, and finds the pass by walking up the stack of its thread. So a step
-    costs nothing to enter or leave, and only what asks for the pass, a few times per pass, pays for it.
+    That code runs below the frame of `user_pass`, and finds the pass by walking up the stack of its thread. So entering
+    or leaving a step is free; only code that looks up the pass, a few times per pass, pays for it.
 
     Guarantees:
 
     - Only that code finds it: between two steps the frame is on no stack, so the same node may make a step at another
-      place of the chain, somebody may iterate an input on its own, and another thread may do either at any time.
+      place of the chain, an input may be iterated on its own, and another thread may do either at any time.
     """
 
     def __init__(self, df: Node, p: int, stream: Stream) -> None:
@@ -90,18 +90,18 @@ class Running:
 
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
-    running = Running(df, p, stream)  # found by name, in `innermost_pass`
+    running = Running(df, p, stream)  # found by its name, in `innermost_pass`
     iterator = _user_iterator(df)
-    # `yield from` would close what it steps: good for a generator that the user's function has just made, but not for
-    # an iterator that the user holds, or that is a node.
+    # `yield from` would close the iterator that it steps: right for a generator that the user's function has just made,
+    # but wrong for an iterator that the user holds, or that is a node.
     is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
     yield from iterator if is_fresh else islice(iterator, None)
     del running
 
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, life: FlowState, session: object) -> Iterator[Any]:
-    """Pass `p` of a user-written node, begun by the user; once `df` is closed, the next step raises."""
-    running = Running(df, p, stream)  # found by name, in `innermost_pass`
+    """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
+    running = Running(df, p, stream)  # found by its name, in `innermost_pass`
     iterator = _user_iterator(df)
     try:
         while life.session is session:
@@ -124,7 +124,7 @@ def innermost_pass(num_between: int = 2) -> Running | None:
     """The innermost user-written pass that makes a step in this thread.
 
     Args:
-        num_between: How many frames, this one included, are known not to be the user's.
+        num_between: Number of frames, this one included, that are known not to be the user's.
     """
     frame: FrameType | None = sys._getframe(num_between)
     while frame is not None:
@@ -163,7 +163,7 @@ def running_pass(df: Node) -> Running | None:
 
 
 def next_pass(df: Node) -> Iterator[Any]:
-    """Begin the pass that comes next: the one told by the node above, else the one that the user asks for."""
+    """Begin the next pass: the one given by the node above, otherwise the one that the user asks for."""
     life = state_of(df)
     running = innermost_pass()
     failure_reporter = None if running is None else running.inputs.get(life)
@@ -175,14 +175,14 @@ def next_pass(df: Node) -> Iterator[Any]:
     life.passes += 1
     open_flow(df, stream)
     if df._df_remote_inputs:
-        return df._df_run_pass(p, stream)  # who has workers must look at every step anyway
+        return df._df_run_pass(p, stream)  # a node with workers must look at every step anyway
     if df._df_user_written:
         return _user_pass_until_closed(df, p, stream, life, life.session)
     return until_closed(df._df_run_pass(p, stream), df)
 
 
 def until_closed(datapoints: Iterator[Any], df: Node) -> Iterator[Any]:
-    """The same; once `df` is closed, the next step raises."""
+    """Yield from `datapoints`; after `df` is closed, the next step raises."""
     life = state_of(df)
     return _until_closed(datapoints, life, life.session, type(df).__name__)
 
@@ -205,10 +205,10 @@ def root_stream(df: Node) -> Stream:
 
 
 def _origin(life: FlowState) -> Turns:
-    """Where an outermost flow was begun.
+    """The turns above an outermost flow: where it was begun.
 
-    A flow that user-written code makes within a pass is new in each pass, and would begin with the same pass for ever;
-    one that is iterated within `reset_state` already has its place.
+    A flow that user-written code makes within a pass is new in each pass, and would otherwise always begin with the
+    same pass; one that is iterated within `reset_state` already has its place.
     """
     running = innermost_pass()
     if running is not None and life not in running.inputs:
@@ -223,7 +223,7 @@ def _origin(life: FlowState) -> Turns:
 def open_flow(df: Node, stream: Stream) -> None:
     """Prepare `df` in this process to be iterated at `stream`: every node is reset, unless it is ready.
 
-    A user's `reset_state` may forget its input; so every node is looked at, not only the first.
+    A user's `reset_state` may not reset its input, so every node is checked, not only the first.
     """
     with state_of(df).lock:  # of two threads that begin, one resets
         ready = {life for node in walk(df) if (life := state_of(node)).ready}
@@ -236,13 +236,13 @@ def open_flow(df: Node, stream: Stream) -> None:
 
 
 def picked_here() -> bool:
-    """Whether what is addressed now was picked by the user, as ``df[index]``, and not by a pass or a worker."""
+    """Whether the user picks the datapoints addressed now, as ``df[index]``; false in a pass and in a worker."""
     return _here.picking
 
 
 @contextmanager
 def picking() -> Iterator[None]:
-    """Inside the block, in this thread, the user picks datapoints: they are made here, whoever has workers."""
+    """Inside the block, in this thread, the user picks datapoints: they are made here, even if a node has workers."""
     outer, _here.picking = _here.picking, True
     try:
         yield
@@ -252,9 +252,9 @@ def picking() -> Iterator[None]:
 
 @contextmanager
 def reset_round(done: Iterable[FlowState] = ()) -> Iterator[set[FlowState]]:
-    """Resets of which none is made twice: a node may stand in several places, and be ready from before.
+    """A round of resets in which no node is reset twice: a node may stand in several places, or be ready already.
 
-    Gives the lives that need no reset; the outermost call in this thread begins the round.
+    Yields the states of nodes that need no reset; the outermost call in this thread begins the round.
     """
     outer = _here.done
     _here.done = set(done) if outer is None else outer
@@ -265,7 +265,7 @@ def reset_round(done: Iterable[FlowState] = ()) -> Iterator[set[FlowState]]:
 
 
 def place(df: Node, stream: Stream) -> None:
-    """Tell every node of the chain where it stands; what is drawn before the first pass depends on it."""
+    """Give every node of the chain its place; numbers drawn before the first pass depend on it."""
     state_of(df).stream = stream
     if not df._df_remote_inputs:
         level = df._df_level
@@ -274,7 +274,7 @@ def place(df: Node, stream: Stream) -> None:
 
 
 def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
-    """The nodes of a flow, from above, each once, down to where workers take over; or `everywhere`."""
+    """The nodes of a flow, from above, each once, down to where workers take over; all of them with `everywhere`."""
     seen: set[int] = set()
     waiting = [df]
     while waiting:
@@ -282,12 +282,12 @@ def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
         if id(node) not in seen:
             seen.add(id(node))
             yield node
-            # Asked for only now: whoever got the node may have reset it, and a reset may make inputs.
+            # Read only now: the caller may have reset the node, and a reset may make inputs.
             waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
 
 
 def known_length(df: Any) -> int | None:
-    """Datapoints per pass; None where nobody knows, or where a pass never ends."""
+    """Datapoints per pass; None if unknown, or if a pass never ends."""
     try:
         return len(df)
     except (NotImplementedError, TypeError):

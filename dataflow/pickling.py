@@ -1,16 +1,16 @@
-"""Pickling between a process and its workers: by reference what the other side can import, else by value.
+"""Pickling between a process and its workers: by reference if the other side can import the object, otherwise by value.
 
 Plain pickle writes classes and functions by reference: module and name. That is not enough on the way to a worker that
 was not forked, because lambdas and local classes have no name there, and because the classes of the main program
 (`__main__`) exist there only if the worker imports it. Guarantees:
 
 - A class or function of the main program is sent by reference if workers import the main program and find it there: so
-  it is the same in all that the worker does. It is sent by value (by cloudpickle) in a notebook, with ``python -c``,
-  from standard input, and where it is made below ``if __name__ == "__main__":``.
+  it is the same object everywhere in the worker. It is sent by value (by cloudpickle) in a notebook, with
+  ``python -c``, from standard input, and where it is made below ``if __name__ == "__main__":``.
 - Global variables of the main program that get their values below that line, or by a `global` statement, have the
   values of this process in the worker, as far as functions that are sent refer to them.
-- What a worker was sent by value, it sends back as a reference to the sender's own object: `isinstance` holds, and
-  `except MyError` catches. What a forked worker has inherited comes back as the same class, too.
+- An object that a worker received by value is sent back as a reference to the sender's own object: `isinstance` holds,
+  and `except MyError` catches. A class that a forked worker has inherited comes back as the same class, too.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ __all__ = [
 ]
 
 _MAIN_NAMES: Final = ("__main__", "__mp_main__")
-_BY_VALUE: Final = 6  # length of what cloudpickle makes of a class or function that it sends by value
+_BY_VALUE: Final = 6  # length of cloudpickle's reduce tuple for a class or function sent by value
 
 
 class MainModule(Protocol):
-    """What the receiver of a pickle has of this process's main module."""
+    """The receiver's view of this process's main module."""
 
     def name_of(self, obj: Any) -> str | None:
-        """Under which name it finds this class or function in there; None for not at all."""
+        """The name under which the receiver finds this class or function in it; None if it does not."""
 
     def variables(self, obj: Any) -> dict[str, Any]:
         """Global variables that `obj`, sent by reference, needs and that importing does not make, by name."""
@@ -66,12 +66,12 @@ def dumps(value: Any, *, main: MainModule | None = None, max_bytes: int | None =
 
     Args:
         value: Anything; queues and locks of `multiprocessing` only while a process is being started.
-        main: What the worker has of the main module; None for nothing.
-        max_bytes: The longest result.
-        protocol: Of pickle.
+        main: The worker's view of the main module; None if it has none.
+        max_bytes: The maximum length of the result.
+        protocol: The pickle protocol.
 
     Raises:
-        OverflowError: It takes more than `max_bytes`; found out after about that many, not after all of them.
+        OverflowError: The pickle takes more than `max_bytes`; raised after about that many, not at the end.
     """
     without: frozenset[str] = frozenset()
     while True:
@@ -95,18 +95,18 @@ def dumps(value: Any, *, main: MainModule | None = None, max_bytes: int | None =
 
 
 def dumps_task(value: Any, main: MainModule | None, protocol: int) -> bytes:
-    """The same for a task of a worker that was started before: one pickle for `pickle.loads`, without variables."""
+    """Like `dumps`, for a task of a running worker: one pickle for `pickle.loads`, without variables."""
     file = io.BytesIO()
     worker_pickler()(file, main, protocol).dump(value)
     return file.getvalue()
 
 
 def loads(data: Any) -> Any:
-    """What `dumps` was given, in the worker."""
+    """Load the result of `dumps`, in the worker."""
     file = io.BytesIO(data)
     unpickler = pickle.Unpickler(file)
     value = unpickler.load()
-    while file.tell() < len(data):  # with the same memo: what stands in both is one object
+    while file.tell() < len(data):  # with the same memo: an object that occurs in both is one object
         variables = unpickler.load()
         for namespace in _main_namespaces():
             namespace.update(variables)
@@ -123,18 +123,19 @@ def _can_be_sent(value: Any, main: MainModule | None) -> bool:
 
 @functools.cache
 def worker_pickler() -> type[Any]:
-    """The class that pickles for workers, made at its first use: a worker, which only loads, needs no cloudpickle."""
+    """The pickler class for workers, made at its first use: a worker, which only loads, needs no cloudpickle."""
     import cloudpickle
 
     class WorkerPickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Sends by value what the worker does not find, and what `multiprocessing` knows how to send.
+        """Pickles objects that the worker does not find by value, and supports those that `multiprocessing` can send.
 
         Attributes:
             variables: Global variables of the main module that should be sent along, by name.
         """
 
         def __init__(self, file: io.BytesIO, main: MainModule | None, protocol: int) -> None:
-            # Made again each time: `multiprocessing` registers types when they are first used. Read by the base class.
+            # Computed each time, because `multiprocessing` registers types when they are first used. Read by the base
+            # class.
             self.dispatch_table = ChainMap(
                 ForkingPickler(io.BytesIO()).dispatch_table, cloudpickle.Pickler.dispatch_table
             )
@@ -161,12 +162,12 @@ def worker_pickler() -> type[Any]:
 
 
 def _complete(obj: Any, sent: tuple[str, str | None, Any, Any]) -> Any:
-    """In the worker: set the state of what came by value, and remember whose it is."""
+    """In the worker: set the state of an object that came by value, and remember its owner."""
     key, name, set_state, state = sent
     result = set_state(obj, state)
     _known.add(key, obj)
     if name is not None:
-        # So plain pickle finds it in the main module, as it is in the sender's.
+        # So plain pickle finds it in the main module, as in the sender's.
         main = sys.modules["__main__"]
         found = vars(main).get(name)
         if found is None or _installed.get(name) is found:
@@ -175,11 +176,11 @@ def _complete(obj: Any, sent: tuple[str, str | None, Any, Any]) -> Any:
     return result
 
 
-_installed: Final[dict[str, Any]] = {}  # what `_complete` has put into the main module, by name
+_installed: Final[dict[str, Any]] = {}  # objects that `_complete` has put into the main module, by name
 
 
 class _ShortFile(io.BytesIO):
-    """Takes so many bytes, and no more."""
+    """A file that takes a limited number of bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
@@ -196,7 +197,7 @@ class _ShortFile(io.BytesIO):
 
 
 def dumps_back(value: Any, protocol: int = 5) -> bytes:
-    """`value` as bytes that the process for which this one works can load with `pickle.loads`."""
+    """`value` as bytes that the process for which this worker works can load with `pickle.loads`."""
     try:
         return pickle.dumps(value, protocol)
     except Exception as error:
@@ -204,12 +205,12 @@ def dumps_back(value: Any, protocol: int = 5) -> bytes:
         try:
             ReturnPickler(file, protocol).dump(value)
         except Exception:
-            raise error from None  # the plain one, which names what cannot be sent
+            raise error from None  # the plain error, which names what cannot be sent
         return file.getvalue()
 
 
 class ReturnPickler(pickle.Pickler):
-    """Refers to what came from the receiver, by value or by fork, and has no name there; all else is plain pickle."""
+    """Refers to objects that came from the receiver, by value or by fork, and have no name there; else plain pickle."""
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, type | types.FunctionType):
@@ -265,7 +266,7 @@ def _known_object(key: str) -> Any:
 
 
 class _Inheritance:
-    forked = False  # whether this process is a worker that was forked, and what it inherited was then frozen
+    forked = False  # whether this process is a forked worker that has frozen its inherited objects
 
 
 _inheritance: Final = _Inheritance()
@@ -273,7 +274,7 @@ _is_inherited_class: Final[weakref.WeakKeyDictionary[type, bool]] = weakref.Weak
 
 
 def inherited_by_fork() -> None:
-    """Called in a worker that was forked, after `gc.freeze` and before it does anything for others."""
+    """Called in a forked worker, after `gc.freeze` and before it starts its work."""
     _inheritance.forked = True
 
 
@@ -304,7 +305,7 @@ def _class_reference(address: int, module: str, qualname: str) -> weakref.ref[ty
 
 
 def _class_at(address: int, module: str, qualname: str) -> type:
-    """The class that a forked worker has inherited from this process."""
+    """The class of this process that a forked worker has inherited."""
     for _ in range(2):
         reference = _class_reference(address, module, qualname)
         cls = None if reference is None else reference()
@@ -318,7 +319,7 @@ def _class_at(address: int, module: str, qualname: str) -> type:
 
 
 def imported_main() -> ImportedMain | None:
-    """What a worker that is spawned, or started by a fork server, has of the main module; None if it imports none.
+    """The main module of a worker that is spawned, or started by a fork server; None if it imports none.
 
     Source:
         `get_preparation_data` and `prepare` of `multiprocessing.spawn`.
@@ -343,10 +344,10 @@ def _main_path(module: types.ModuleType) -> str | None:
 
 @contextmanager
 def main_importable() -> Iterator[None]:
-    """While a process is started in here, it is not told to import a main program that is no file.
+    """Within the block, processes that are started are not told to import a main program that is not a file.
 
-    Python names a program from standard input ``<stdin>``, and `multiprocessing` has its children open that. Where the
-    main module was exchanged since `multiprocessing` was imported (by a debugger), workers are to find the new one.
+    Python names a program from standard input ``<stdin>``, and `multiprocessing` has its children open that. If the
+    main module was replaced since `multiprocessing` was imported (by a debugger), workers must find the new one.
     """
     module = sys.modules["__main__"]
     path = _main_path(module)
@@ -365,7 +366,7 @@ def main_importable() -> Iterator[None]:
 
 
 class ImportedMain:
-    """The main module, as a worker finds it that imports its source."""
+    """The main module of a worker that imports its source."""
 
     def __init__(self, module: types.ModuleType, path: str | None) -> None:
         self._module = module
@@ -398,9 +399,9 @@ class ImportedMain:
 
 
 class ForkedMain:
-    """The main module, as a worker has it that was forked now.
+    """The main module of a worker that is forked now.
 
-    Functions are sent by value to it, with the values that their global variables have here by then.
+    Functions are sent to it by value, with the values that their global variables have here at that time.
     """
 
     def __init__(self) -> None:
@@ -432,7 +433,7 @@ def _name_in_main(obj: Any) -> str | None:
 
 
 def _in_main(name: str, qualname: str) -> Any:
-    """What the other side has found in the main module under this name."""
+    """The object that the other side has found in the main module under this name."""
     found = _found_in(sys.modules["__main__"], name)
     if getattr(found, "__qualname__", None) != qualname:
         raise pickle.UnpicklingError(f"the main module has no {name} any more that is {qualname}")
@@ -446,7 +447,7 @@ def _found_in(module: Any, qualname: str) -> Any:
 
 
 def _main_namespaces() -> list[dict[str, Any]]:
-    """Where functions of the main module look up global variables.
+    """The namespaces in which functions of the main module look up global variables.
 
     In a worker that has imported it, this is not the module itself: `runpy` gives `multiprocessing` a copy.
     """
@@ -471,7 +472,7 @@ def _global_names(obj: Any) -> set[str]:
 
 
 def _functions_of(obj: Any) -> Iterator[types.FunctionType]:
-    """The function itself, or the methods of a class; and what they wrap."""
+    """The function itself, or the methods of a class; and the functions that they wrap."""
     todo: list[Any] = [obj]
     seen: set[int] = set()
     while todo:
@@ -522,7 +523,7 @@ def _bindings(path: str, changed: int) -> tuple[frozenset[str] | None, frozenset
 
 
 class _Names(ast.NodeVisitor):
-    """Which names the statements of a module bind: importing it (False), and only running it (True)."""
+    """Collects the names that a module's statements bind: on import (False), and only when it is run (True)."""
 
     def __init__(self) -> None:
         self.bound: dict[bool, set[str]] = {False: set(), True: set()}
@@ -556,7 +557,7 @@ class _Names(ast.NodeVisitor):
             self._bind(node.id)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """What is bound in it is local; so it is in comprehensions, but for ``:=``, which is rare there."""
+        """Names bound in it are local; the same is true in comprehensions, except for ``:=``, which is rare there."""
 
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_Lambda  # type: ignore[assignment]
 

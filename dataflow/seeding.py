@@ -1,12 +1,12 @@
-"""One root seed, and from it independent random numbers for every node, pass and worker.
+"""Random seeds: one root seed, from which every node, pass and worker derives independent random numbers.
 
 Guarantees:
 
-- A number depends on (root, turns, level, pass, position) and on nothing else: not on time, process id or the
-  number of times that somebody looked.
+- A number depends on (root, turns, level, pass, position) and on nothing else: not on time, process id or how often it
+  was asked for.
 - `level` counts the nodes below that draw or join. Wrapping a flow, printing it, batching it, or moving it into one
   worker changes no number.
-- Input ``j > 0`` of a node that joins several takes a *turn* ``(level of the join, j)``; input 0 goes straight on.
+- Input ``j > 0`` of a node that joins several takes a *turn* ``(level of the join, j)``; input 0 takes none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class _Root:
-    """The root seed of this process; None: every outermost flow draws its own."""
+    """The root seed of this process; if None, every outermost flow draws its own."""
 
     def __init__(self) -> None:
         self.value: int | None = None
@@ -56,7 +56,7 @@ def seed(n: int | None) -> None:
     It is read when an iteration begins, when a flow is indexed, and when workers start.
 
     Args:
-        n: Any integer from 0; None returns to fresh entropy for every flow.
+        n: An integer from 0; None returns to fresh entropy for every flow.
 
     Raises:
         ValueError: `n` is negative.
@@ -73,17 +73,17 @@ def seed(n: int | None) -> None:
 
 
 def root_seed(owner: object, seed: int | None) -> int | None:
-    """The ``seed=`` of a node, as an integer.
+    """Return the ``seed=`` of a node as an integer.
 
     Raises:
-        ValueError: It is negative.
-        TypeError: It is no integer.
+        ValueError: `seed` is negative.
+        TypeError: `seed` is not an integer.
     """
     return None if seed is None else whole_number(owner, "seed", seed, 0)
 
 
 def current_root() -> int | None:
-    """The root fixed by `seed`, None where nobody fixed one."""
+    """The root fixed by `seed`; None if it was not called."""
     return _ROOT.value
 
 
@@ -97,9 +97,10 @@ Turns = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Where random numbers come from at one place of a chain: the root seed and the turns taken on the way down.
+    """The source of random numbers at one place of a chain: the root seed and the turns taken on the way down.
 
-    `drawn` says that nobody fixed the root: another process that runs the same flow has drawn another one.
+    `drawn` says that the root was drawn rather than fixed: another process that runs the same flow has drawn another
+    one.
     """
 
     root: int
@@ -107,7 +108,7 @@ class Stream:
     drawn: bool = field(default=False, compare=False)
 
     def turn(self, level: int, j: int) -> Stream:
-        """The stream of input `j` of a node at `level`: input 0 goes straight on."""
+        """The stream of input `j` of a node at `level`: input 0 keeps the stream."""
         return self if j == 0 else Stream(self.root, (*self.turns, (level, j)), self.drawn)
 
     def words(
@@ -127,14 +128,14 @@ def _sequence(words: tuple[int, ...]) -> np.random.SeedSequence:
 
 
 def derived(words: tuple[int, ...]) -> int:
-    """A root seed that follows from `words`, and from nothing else."""
+    """A root seed that follows from `words` alone."""
     return int.from_bytes(_sequence(words).generate_state(4).tobytes(), "little")
 
 
 class Rng(np.random.Generator):
     """A `numpy.random.Generator` that also knows the old names of `numpy.random.RandomState`.
 
-    Ported nodes may go on calling ``self.rng.rand``, ``randn``, ``randint`` and ``random_sample``.
+    Ported nodes may keep calling ``self.rng.rand``, ``randn``, ``randint`` and ``random_sample``.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -163,15 +164,15 @@ class Rng(np.random.Generator):
         return [Rng(np.random.PCG64(np.random.SeedSequence(key.tolist()))) for key in keys]
 
     def seed(self, *_: Any) -> None:
-        """Refused: see the message."""
+        """Not supported: the error says what to use instead."""
         raise TypeError("rng.seed() would break reproducibility: rng is renewed every pass. Call dataflow.seed(n).")
 
     def get_state(self, *_: Any, **__: Any) -> None:
-        """Refused: see the message."""
+        """Not supported: the error says what to use instead."""
         raise TypeError("rng has no get_state(): its numbers follow from (dataflow.seed, pass). Save those instead.")
 
     def set_state(self, *_: Any) -> None:
-        """Refused: see the message."""
+        """Not supported: the error says what to use instead."""
         raise TypeError("rng has no set_state(): its numbers follow from (dataflow.seed, pass). Call dataflow.seed(n).")
 
 
@@ -185,9 +186,9 @@ class Positions:
 
     Guarantees:
 
-    - `at` begins anew: what was drawn for one position, and how much, changes nothing for another.
-    - A generator that somebody keeps stays that of its position: the next call makes another one. So let go of it
-      before the next call, where it is not meant to be kept; making one costs ten times as much as moving one.
+    - `at` always begins at the start of a position: the numbers drawn for one position do not affect another.
+    - A generator that is still referenced stays that of its position: the next call makes another one, which costs ten
+      times as much as moving one. So drop the reference before the next call, unless the generator must be kept.
     - One user at a time: each thread makes its own `Positions`.
     """
 
@@ -209,7 +210,7 @@ class Positions:
         return self._rng
 
     def _references(self) -> tuple[int, int]:
-        """Counted in one place, so that only references from elsewhere make a difference, in every Python."""
+        """Reference counts, read in one place, so that in every Python only references from elsewhere differ."""
         return sys.getrefcount(self._rng), sys.getrefcount(self._philox)
 
 
@@ -218,7 +219,7 @@ class IndexRngs:
 
     Args:
         words: The key of the node's random numbers in a pass.
-        n: Datapoints per pass; None for an endless flow, all of which is pass 0.
+        n: Datapoints per pass; None for an endless flow, which is pass 0 as a whole.
     """
 
     def __init__(self, words: Callable[[int], tuple[int, ...]], n: int | None) -> None:
@@ -228,7 +229,7 @@ class IndexRngs:
         self._positions: Positions | None = None  # None before the first call
 
     def at(self, index: int) -> Rng:
-        """The generator of one index, at its beginning, as `Positions.at` gives it; cheap as long as the pass stays."""
+        """The generator of one index, at its beginning, as from `Positions.at`; cheap while the pass stays the same."""
         return self.of(0, index) if self._n is None else self.of(*divmod(index, self._n))
 
     def of(self, p: int, position: int) -> Rng:
@@ -249,9 +250,9 @@ def permutation(words: tuple[int, ...], n: int) -> NDArray[Any]:
 
 
 class Table:
-    """The last value of a pure function of its key; nothing of it is pickled.
+    """A one-entry cache of a pure function of its key; never pickled.
 
-    A node may keep one: what follows from (seed, pass) alone is no state.
+    A node may keep one: a value that follows from (seed, pass) alone is not state.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""What a flow remembers between passes, in this process only.
+"""State of a flow: what it remembers between passes, in this process only.
 
-A flow is a description: parameters and inputs. Whatever else it needs, namely how many passes were begun, its
-place in the chain, iterators held over from pass to pass, lives in its `FlowState`, which is never pickled or copied,
-and which a forked process does not inherit.
+A flow is a description: parameters and inputs. Everything else (the number of passes begun, its place in the chain,
+iterators that outlive a pass) is in its `FlowState`, which is never pickled or copied, and which a forked process does
+not inherit.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["Continued", "FlowState", "state_of", "terminated"]
 _KEY: Final = "_df_state"
 
 _from_parent: list[FlowState] = []
-"""Lives that came through a fork: kept, so that nothing in them is finalised in the child."""
+"""States that came through a fork: kept, so that nothing in them is finalised in the child."""
 
 
 N = TypeVar("N")
 
 
 class FlowState:
-    """The memory of one flow in one process."""
+    """The state of one flow in one process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.RLock()  # held while the flow is reset: of two threads that begin, one resets
-        self.entropy: int | None = None  # the root of an outermost flow where nobody called seed(); drawn once
-        self.fixed = False  # it was not drawn: it is that of a saved state, or of a flow whose code began this one
+        self.entropy: int | None = None  # the root of an outermost flow if seed() was not called; drawn once
+        self.fixed = False  # not drawn: it came from a saved state, or from a flow whose code began this one
         self.origin: Turns | None = None  # turns above an outermost flow that user-written code began
         self.passes = 0  # passes begun by the user; the number of the next one
         self.stream: Stream | None = None  # the place in the chain, as of the last reset
@@ -48,18 +48,18 @@ class FlowState:
         self.session: object = object()  # replaced by close(); live iterators compare
         self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
         self.shown = 0  # PrintData: datapoints printed since the last reset
-        self.begun = 0  # passes begun of what a runner's workers go through; those of new workers come after them
-        self.worked_by: object = None  # the thread that goes through it in this process, in a worker
-        self.warned = False  # the user has been told, once, what is told once
-        self.bookmark: Any = None  # ResumableData: where the iteration that was begun last has got to
-        self.has_dropped = False  # a map dropped a datapoint here, or below: what counts datapoints cannot be addressed
-        self.tolerance: Tolerance | None = None  # what bears failures of single items, and knows those there were
+        self.begun = 0  # passes begun by a runner's workers; the passes of new workers come after them
+        self.worked_by: object = None  # in a worker: the thread that iterates the flow in this process
+        self.warned = False  # a warning that is given once was given
+        self.bookmark: Any = None  # ResumableData: the position of the iteration begun last
+        self.has_dropped = False  # a map dropped a datapoint here, or below: a node that counts cannot be addressed
+        self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated
         self.continued = Continued()  # iterators that outlive a pass
-        self.resource: Closeable | None = None  # what close() has to end: a runner's engine
-        self._finaliser: weakref.finalize[Any, Any] | None = None  # ends it when the flow is collected
+        self.resource: Closeable | None = None  # what close() must close: a runner's engine
+        self._finaliser: weakref.finalize[Any, Any] | None = None  # closes it when the flow is collected
 
     def root(self) -> int:
-        """The root seed: the one fixed by `seed`, else entropy drawn once for this flow."""
+        """The root seed: the one fixed by `seed`, otherwise entropy drawn once for this flow."""
         root = current_root()
         if root is not None:
             return root
@@ -69,7 +69,7 @@ class FlowState:
         return self.entropy
 
     def own(self, df: Any, resource: Closeable | None) -> None:
-        """Close what was owned before, and own `resource`: it is closed at the latest when `df` is collected."""
+        """Close the resource owned before, and own `resource`: it is closed at the latest when `df` is collected."""
         with signals_deferred(), self.lock:
             if self.resource is not None:
                 self.resource.close()
@@ -79,16 +79,16 @@ class FlowState:
             self._finaliser = None if resource is None else weakref.finalize(df, _close_dropped, resource)
 
     def settle(self) -> None:
-        """What is owned has failed, and is closed.
+        """Release the owned resource, which has failed and is closed.
 
-        It holds the failure, and that the frames it came through, this flow among them: a finaliser, which holds it,
-        would keep all of them for ever.
+        It holds the failure, which holds the frames that it came through, and so this flow: a finaliser that holds the
+        resource would keep all of them alive.
         """
         if self._finaliser is not None:
             self._finaliser.detach()
 
     def end_session(self) -> None:
-        """After this, live iterators raise at their next step."""
+        """Make live iterators raise at their next step."""
         self.session = object()
         self.ready = False
         self.continued.drop()
@@ -104,13 +104,13 @@ def _close_dropped(resource: Closeable) -> None:
 
 
 def state_of(df: Any) -> FlowState:
-    """The life of `df` in this process; a forked process finds a fresh one."""
+    """The state of `df` in this process; a forked process gets a new one."""
     found: FlowState | None = df.__dict__.get(_KEY)
     if found is not None and found.pid == os.getpid():
         return found
     if found is not None:
         _from_parent.append(found)
-    # setdefault: of two threads that meet here, both go on with the same life.
+    # setdefault: of two threads that meet here, both continue with the same state.
     fresh = FlowState()
     if found is not None:
         df.__dict__[_KEY] = fresh
@@ -125,7 +125,7 @@ def terminated(name: str) -> DataFlowTerminated:
 
 
 class _Held:
-    """An iterator held over from pass to pass, and the ticket of whoever may step it."""
+    """An iterator that outlives a pass, and the generation of the taker that may step it."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self.iterator = iterator
@@ -134,12 +134,12 @@ class _Held:
 
 
 class Continued:
-    """Iterators on which passes go on where the last one stopped, one for each place in a chain.
+    """Iterators on which passes continue where the last one stopped, one for each place in a chain.
 
     Guarantees:
 
     - The later of two takers wins; the earlier raises `NotReentrant` at its next step, also from another thread.
-    - Every datapoint goes to exactly one taker: a step is made under the lock that also guards the ticket.
+    - Every datapoint goes to exactly one taker: a step is made under the lock that also guards the generation.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Continued:
         self._notes: dict[Stream, Any] = {}
 
     def note(self, stream: Stream, make: Callable[[], N]) -> N:
-        """What a node notes for its next pass at `stream`, made by `make` if there is nothing."""
+        """The object that a node keeps for its next pass at `stream`, made by `make` if there is none."""
         if stream not in self._notes:
             for old in [known for known in list(self._notes) if known.root != stream.root]:
                 self._notes.pop(old, None)
@@ -156,14 +156,14 @@ class Continued:
         return found
 
     def forget(self) -> None:
-        """Begin anew with the next pass; who still steps an iterator goes on with it."""
+        """Begin from the start with the next pass; code that still steps an iterator continues with it."""
         self._held, self._notes = {}, {}
 
     def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
-        """Go on with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call."""
+        """Continue with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call."""
         held = self._held.get(stream)
         if held is None:
-            # Another root means that the user has seeded anew: what was begun under the old one is over.
+            # Another root means that the user has called `seed` again: iterators begun under the old one are over.
             for old in list(self._held):
                 if old.root != stream.root:
                     self._held.pop(old, None)
@@ -196,7 +196,7 @@ class Continued:
         )
 
     def drop(self) -> None:
-        """Forget all iterators; who still steps one finds the flow closed."""
+        """Drop all iterators; code that still steps one finds the flow closed."""
         dropped, self._held, self._notes = self._held, {}, {}
         for held in list(dropped.values()):
             held.generation = terminated

@@ -1,19 +1,19 @@
-"""Private directories in the temporary directory, which are removed even if their owner is killed.
+"""Private temporary directories, which are removed even if their owner is killed.
 
 Guarantees:
 
-- A directory has mode 0700, and was not there before.
-- It is removed by `PrivateDirectory.close`; if its owner was killed before, by whoever sees that: the process that
-  started the owner (`remove_left`), or else the next process of this user that makes such a directory, or starts as a
-  worker and finds its parent gone (`sweep`).
+- A directory has mode 0700 and is newly created.
+- It is removed by `PrivateDirectory.close`; if its owner was killed before, by the first process that notices: the
+  process that started the owner (`remove_left`), or the next process of this user that makes such a directory, or
+  starts as a worker and finds its parent gone (`sweep`).
 - A directory in use is never removed. Its owner holds a lock (`flock`) on it, which the kernel releases when the owner
-  ends, however it ends, and which holds across containers of one machine; a sweep removes what it can lock. Of other
-  machines that share the file system only their own directories are touched: the end of a name is that of the machine.
+  ends, however it ends, and which holds across containers of one machine; a sweep removes directories that it can lock.
+  On a shared file system, each machine touches only its own directories: a name ends with that of the machine.
 - The name begins with the prefix of the process that made the directory, and this with the prefix of the process that
-  started that one: what a killed worker leaves, at any depth of nesting, is known by its name.
+  started that one: so the leftovers of a killed worker, at any depth of nesting, are recognised by name.
 
-Race of owner and sweep, between making a directory and locking it: the owner looks, when it has the lock, whether its
-directory is still there, and makes another if not.
+Race of owner and sweep, between making a directory and locking it: when it has the lock, the owner checks whether its
+directory still exists, and makes another if not.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ _own: Final = _Own()  # of this process
 
 
 def new_prefix() -> str:
-    """A prefix for a process that is started from here."""
+    """A new prefix for a process that is started from here."""
     return f"{_own.prefix}{secrets.token_hex(3)}-"
 
 
 def adopt_prefix(prefix: str) -> None:
-    """From now on this process names its directories so."""
+    """Set the prefix of the directories that this process makes from now on."""
     _own.prefix = prefix
 
 
 class PrivateDirectory(Descriptor):
-    """A fresh directory, locked by this process until it is closed.
+    """A new directory, locked by this process until it is closed.
 
     Args:
-        name: Of a file that will be in it.
-        max_bytes: That the path of this file may have.
+        name: Name of a file that will be in it.
+        max_bytes: Maximum length of the path of this file.
 
     Raises:
-        OSError: Neither the temporary directory nor /tmp can take it; the message says why.
+        OSError: It can be made neither in the temporary directory nor in /tmp; the message says why.
     """
 
     def __init__(self, name: str, max_bytes: int) -> None:
@@ -103,9 +103,9 @@ class PrivateDirectory(Descriptor):
         )
 
     def close(self) -> None:
-        """Remove it, with the file of that name. Idempotent; in a forked child it only closes what was inherited."""
+        """Remove it, with the file of that name. Idempotent; a forked child only closes its inherited descriptor."""
         if self.fd >= 0 and os.getpid() == self._pid:
-            # Before the lock is given back; and not by `shutil.rmtree`, which needs descriptors: there may be none.
+            # Before the lock is released; and not by `shutil.rmtree`, which needs descriptors: there may be none.
             with suppress(OSError):
                 os.unlink(os.path.join(self.path, self._name))
             with suppress(OSError):
@@ -114,13 +114,13 @@ class PrivateDirectory(Descriptor):
 
 
 def _parents() -> tuple[str, ...]:
-    """Where directories are made, the first that works."""
+    """Candidates for the parent directory; the first that works is used."""
     return tuple(dict.fromkeys([tempfile.gettempdir(), "/tmp"]))
 
 
 def _locked(path: str) -> int | None:
-    """A descriptor of the directory, with the lock on it; None if somebody else has locked or removed it."""
-    import fcntl  # does not exist on Windows, where the package can still be imported
+    """A descriptor of the directory, with the lock on it; None if another process has locked or removed it."""
+    import fcntl  # not available on Windows, where the package can still be imported
 
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -133,7 +133,7 @@ def _locked(path: str) -> int | None:
     except (BlockingIOError, FileNotFoundError):
         pass
     except OSError:
-        return fd  # a file system without locks: no sweep removes anything there, either
+        return fd  # a file system without locks: no sweep removes anything there
     except BaseException:
         os.close(fd)
         raise
@@ -142,7 +142,7 @@ def _locked(path: str) -> int | None:
 
 
 def sweep() -> None:
-    """Remove what processes of this user have left on this machine that were killed."""
+    """Remove directories that killed processes of this user have left on this machine."""
     for parent in _parents():
         for path in glob.glob(os.path.join(glob.escape(parent), f"{_COMMON}*.{_machine()}")):
             with suppress(OSError):
@@ -157,14 +157,14 @@ def _remove_unlocked(path: str) -> None:
         return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its owner lives
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its owner is alive
         shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(fd)
 
 
 def remove_left(prefix: str) -> None:
-    """Remove what the process with this prefix has left, and whatever it had started: all of them have ended."""
+    """Remove the directories of the process with this prefix, and of all that it had started; all have ended."""
     for parent in _parents():
         for directory in glob.glob(os.path.join(glob.escape(parent), f"{prefix}*")):
             shutil.rmtree(directory, ignore_errors=True)
@@ -172,7 +172,7 @@ def remove_left(prefix: str) -> None:
 
 @cache
 def _machine() -> str:
-    """A short name of this machine since it was started: processes that may lock each other's directories share it."""
+    """A short name of this machine since its boot, shared by the processes that can lock each other's directories."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             name = file.read()

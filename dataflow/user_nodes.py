@@ -1,7 +1,7 @@
-"""How a node that a user wrote, with nothing but ``__iter__``, becomes a node like any other.
+"""Wrapping of user-written nodes: a class with nothing but ``__iter__`` becomes a node like any other.
 
 `wrap_user_node` looks at the body of a new class. A user's ``__iter__`` (or ``get_data``, its old name) becomes
-``_df_run_pass``: before the user's code runs, the inputs are told pass and stream, so that ``for dp in self.ds`` gives
+``_df_run_pass``: before the user's code runs, the inputs receive pass and stream, so that ``for dp in self.ds`` gives
 the right pass. Iterating the input twice in one pass gives its passes p and p + 1; so does calling
 ``super().__iter__()`` twice.
 """
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def wrap_user_node(cls: Any) -> None:
-    """Take over what the body of the class `cls` defines."""
+    """Wrap the methods that the body of the class `cls` defines."""
     own = dict(vars(cls))
     iterate = own.get("__iter__") or own.get("get_data")
     if iterate is not None:
@@ -48,14 +48,14 @@ def found_inputs(df: Any, kind: type[T]) -> tuple[T, ...]:
     found: dict[int, T] = {}
     for value in list(vars(df).values()):
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        # A long list of anything else is not searched: its first element tells.
+        # A long list of other objects is not searched: its first element decides.
         if isinstance(next(iter(values), None), kind):
             found.update((id(item), item) for item in values if isinstance(item, kind))
     return tuple(found.values())
 
 
 def noted(reset: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A ``reset_state`` that notes that it was called, and finds its place in the chain if nobody told it."""
+    """Wrap a ``reset_state`` so that its call is noted, and the node finds its place in the chain if it has none."""
 
     @functools.wraps(reset)
     def reset_state(self: Any) -> None:
@@ -72,7 +72,7 @@ def noted(reset: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _reset(self: Any, life: FlowState, reset: Callable[[Any], None]) -> None:
-    # Where the user has seeded anew, the place of the last time is out of date.
+    # If the user has called `seed` again, the place of the last time is out of date.
     if life.stream is None or current_root() not in {None, life.stream.root}:
         place(self, root_stream(self))
     life.resetting, life.rng, life.tolerance = True, None, None
@@ -96,7 +96,7 @@ def super_pass(df: Any) -> Iterator[Any]:
 
 
 def _iter(iterate: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterator[Any]]:
-    """The ``__iter__`` that stands in for a user's: it begins a pass, unless ``super().__iter__()`` called it."""
+    """The ``__iter__`` that replaces a user's: it begins a pass, unless ``super().__iter__()`` called it."""
 
     @functools.wraps(iterate)
     def __iter__(self: Any) -> Iterator[Any]:

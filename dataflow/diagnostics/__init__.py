@@ -1,1 +1,1 @@
-"""What a flow does, shown to people."""
+"""Diagnostics: print the datapoints of a flow, measure its speed, show its progress."""

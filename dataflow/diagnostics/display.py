@@ -1,4 +1,4 @@
-"""What flows by, as text."""
+"""Display: datapoints of a flow as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataflow.state import state_of
 
 __all__ = ["PrintData"]
 
-_ORDERED: Final = "biufmM"  # the kinds of dtype that have a range
+_ORDERED: Final = "biufmM"  # the kinds of dtypes that have a range
 _PLAIN: Final = (bool, int, float, complex, str, bytes, np.generic)
 
 
@@ -30,7 +30,7 @@ class PrintData(ProxyDataFlow):
     Args:
         ds: The input.
         num: Datapoints to print.
-        name: A name for the heading, to tell one node from another.
+        name: A name for the heading, to distinguish nodes.
         max_depth: How deep to look into lists, tuples and dicts.
         max_list: Elements to show of a list, tuple or dict inside a datapoint.
 
@@ -69,7 +69,7 @@ class PrintData(ProxyDataFlow):
                 dp = next(datapoints)
             except StopIteration:
                 return
-            # One call, so that the output of several workers does not mix.
+            # One call, so that the output of several workers is not interleaved.
             print(self._text(dp, life.shown))
             life.shown += 1
             yield dp
@@ -84,7 +84,7 @@ class PrintData(ProxyDataFlow):
         return "\n".join([heading, *lines] if k == 0 else lines)
 
     def _inside(self, items: Iterable[tuple[Any, Any]], depth: int) -> Iterator[str]:
-        """The lines of components: a line each, followed by what is inside."""
+        """One line for each component, followed by the lines of its elements."""
         indent = " " * (3 * depth)
         for key, value in items:
             yield f"{indent}{key!r}: {self._outline(value)}"
@@ -95,7 +95,7 @@ class PrintData(ProxyDataFlow):
                     yield f"{indent}   ..."
 
     def _outline(self, value: Any) -> str:
-        """One value in one line."""
+        """One value, described in one line."""
         kind = type(value).__name__
         if value is None:
             return "None"

@@ -1,4 +1,4 @@
-"""A progress bar that is safe in a program that forks."""
+"""Progress bar that is safe in a program that forks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["Bar"]
 
 
 class Bar(tqdm.tqdm):  # type: ignore[type-arg]
-    """A progress bar without tqdm's watching thread, which would be alive when workers are forked.
+    """A progress bar without tqdm's monitor thread, which would be running when workers are forked.
 
-    Import it where a bar is shown: tqdm takes 20 ms to import, and a worker that only reads a file needs none.
+    Import it where a bar is shown: tqdm takes 20 ms to import, and a worker that only reads a file does not need it.
     """
 
     monitor_interval = 0

@@ -1,4 +1,4 @@
-"""How fast a flow is."""
+"""Speed measurement: datapoints per second of a flow."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class TestDataSpeed(ProxyDataFlow):
     """Measure how many datapoints per second a flow gives.
 
     `start` measures. Iterating the node measures first, on the pass at hand, and then passes that pass on from its
-    beginning; an input that goes on where it stopped, such as a generator, goes on after what was measured.
+    beginning; an input that continues where it stopped, such as a generator, continues after the measured datapoints.
 
     Args:
         ds: The flow to measure.
-        size: Datapoints to measure, at least 1; fewer if the pass ends before.
-        warmup: Datapoints to take, unmeasured, before.
+        size: Datapoints to measure, at least 1; fewer if the pass ends earlier.
+        warmup: Datapoints to take first, unmeasured.
 
     Raises:
         ValueError: `size` is less than 1, or `warmup` is negative.
@@ -52,7 +52,7 @@ class TestDataSpeed(ProxyDataFlow):
         """Measure a pass of the input, with a progress bar on stderr.
 
         Returns:
-            Datapoints per second, which is also logged; 0.0 where the warmup left nothing to measure.
+            Datapoints per second, also logged; 0.0 if the warmup left nothing to measure.
         """
         return self._measure(iter(self.ds))
 
@@ -77,7 +77,7 @@ class TestDataSpeed(ProxyDataFlow):
                 self.warmup,
             )
             return 0.0
-        speed = count / max(seconds, 1e-9)  # a clock may stand still for one datapoint
+        speed = count / max(seconds, 1e-9)  # the clock may not advance during one datapoint
         _log.info("%s: %.6g datapoints per second (%d in %.3g seconds)", name, speed, count, seconds)
         return speed
 

@@ -1,4 +1,4 @@
-"""Parallel maps that also do something else: batches of what was mapped, and a component of fixed shape."""
+"""Variants of the process map: one that also batches its results, and one for a component of fixed shape."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = [
     "MultiProcessMapDataComponentSharedArray",
 ]
 
-_BATCHES: int = 10  # that the buffer holds where nobody says how much
+_BATCHES: int = 10  # batches that the buffer holds by default
 
 
 class _MapInBatches(MultiProcessMapDataZMQ):
-    """A map of which a task is as many datapoints as a batch, and most results are batches already."""
+    """A process map whose task size is the batch size, so that most results are already complete batches."""
 
     @property
     def _df_title(self) -> str:
-        return "MultiProcessMapAndBatchDataZMQ"  # which the user has made
+        return "MultiProcessMapAndBatchDataZMQ"  # the class that the user has instantiated
 
     def __init__(self, *args: Any, batch_size: int, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -51,7 +51,7 @@ class _MapInBatches(MultiProcessMapDataZMQ):
         return ApplyAndBatch(node, stream, note, handed, self._batch_size)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self._df_at_home(blocks, stream)  # what comes from the workers are batches
+        return self._df_at_home(blocks, stream)  # the workers return batches, not datapoints
 
 
 class MultiProcessMapAndBatchDataZMQ(BatchData):
@@ -76,7 +76,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         ordered: With `strict`, whether the order is kept, too.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, as for `MultiProcessMapDataZMQ`.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
-        max_restarts: How many workers that died are replaced, as for `MultiProcessMapDataZMQ`.
+        max_restarts: How many workers may fail and be replaced, as for `MultiProcessMapDataZMQ`.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
         max_bytes: Bytes of all datapoints under way, as for `MultiProcessMapDataZMQ`.
         max_failures: How many datapoints may fail, as for `MultiProcessMapDataZMQ`.
@@ -125,7 +125,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
             ds,
             num_proc,
             map_func,
-            # Lists are made here: they are no arrays, for which it would pay to make them elsewhere.
+            # Lists are made here: they contain no arrays for which building them in a worker would pay.
             batch_size=1 if use_list else batch_size,
             buffer_size=size,
             strict=strict,
@@ -165,7 +165,7 @@ MultiProcessMapAndBatchData = MultiProcessMapAndBatchDataZMQ
 
 
 class _Shaped:
-    """A function whose results are arrays of one shape and dtype, written where the worker would send them from."""
+    """A function whose results are arrays of one shape and dtype, written directly into the worker's output buffer."""
 
     def __init__(self, func: Callable[[Any], Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.func = func
@@ -190,19 +190,19 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
     """Apply a function to one component of every datapoint, in processes; what it returns has one shape and dtype.
 
     Arrays go through shared memory in all parallel maps. This one also checks their shape, converts them, and writes
-    them where they are sent from.
+    them directly into the output buffer from which they are sent.
 
     Args:
         ds: The input. It is reset and read in this process.
         nr_proc: Processes. 0 calls the function in the consumer.
         map_func: Takes the component and returns an array of `output_shape`, or None to drop the datapoint.
-        output_shape: Shape of what it returns.
-        output_dtype: Its dtype; what has another is converted, as by assignment.
+        output_shape: Shape of the returned array.
+        output_dtype: Its dtype; arrays of another dtype are converted, as by assignment.
         index: Position of the component, or its key in a dict.
         more: Keyword arguments of `MultiProcessMapDataZMQ`: `strict`, `buffer_size`, `timeout` and so on.
 
     Raises:
-        ShapeMismatch: The function returned another shape; says which.
+        ShapeMismatch: The function returned another shape; the message names it.
 
     Example:
         >>> df = DataFromList([[np.zeros((4, 2), np.uint8), k] for k in range(3)], shuffle=False)

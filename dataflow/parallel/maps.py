@@ -1,6 +1,7 @@
-"""The parallel maps: each is a choice of worker and channel; what a pass of it means is in its docstring.
+"""Parallel maps: nodes that apply a function to every datapoint in a pool of worker threads or processes.
 
-Parallel maps: one source, read by the consumer, and many workers for the function.
+The consumer reads the single source; idle workers take its datapoints as tasks and apply the function. `ParallelMap`
+holds what all maps share. Each public class adds a choice of worker and channel; its docstring defines what a pass is.
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ from dataflow.workers.thread import ThreadWorker
 __all__ = ["MultiProcessMapData", "MultiProcessMapDataZMQ", "MultiThreadMapData", "ParallelMap"]
 
 
-# -- Parallel maps: one source, read by the consumer, and many workers for the function --------------------------------
+# -- Base class of the parallel maps -----------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger(__name__)
 
 
-_LONGEST_PASS: Final = 1 << 40  # datapoints of a pass whose length nobody knows
+_LONGEST_PASS: Final = 1 << 40  # datapoints; stands for the length of a pass of unknown length
 _BLOCK: Final = 256
 
 
 class _Drawn(RandomMapData):
-    """In a worker: the generators are those of the map in the consumer, where the whole chain is known."""
+    """The map inside a worker: it uses the generators of the consumer's map, where the whole chain is known."""
 
     def __init__(self, ds: DataFlow, func: Callable[..., Any], rngs: IndexRngs) -> None:
         super().__init__(ds, func)
@@ -69,7 +70,7 @@ class _Drawn(RandomMapData):
 
 
 class ParallelMap(Looped, MapData):
-    """What all parallel maps share: without workers it is a `MapData`."""
+    """Base class of the parallel maps. Without workers it is a `MapData`."""
 
     def __init__(
         self,
@@ -93,14 +94,14 @@ class ParallelMap(Looped, MapData):
         self.ordered = flag(self._df_title, "ordered", ordered) and self.strict
         self.with_rng = self._df_draws = flag(self._df_title, "with_rng", with_rng)
 
-    # -- the choices ---------------------------------------------------------------------------------------------------
+    # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
     @property
     def _df_shares_items(self) -> bool:
         return True
 
     def _df_worked(self, ds: DataFlow) -> DataFlow:
-        """The node that does, over `ds`, what this one does, without workers."""
+        """The node that applies the same function to `ds` without workers."""
         return RandomMapData(ds, self.func) if self.with_rng else MapData(ds, self.func)
 
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
@@ -116,7 +117,7 @@ class ParallelMap(Looped, MapData):
 
     @property
     def _stride(self) -> int:
-        """From the index of a datapoint to that of the same one in the next pass."""
+        """Distance between the indexes of the same position in two consecutive passes."""
         return known_length(self.ds) or _LONGEST_PASS
 
     def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
@@ -131,17 +132,17 @@ class ParallelMap(Looped, MapData):
         )
 
     def _df_per_task(self) -> int | None:
-        """How many datapoints every task has; None for what pays."""
+        """Datapoints per task; None chooses a number that keeps the overhead small."""
         return None
 
     def _df_job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
-        """What a worker does."""
+        """The job that a worker runs."""
         return Apply(node, stream, note, handed)
 
     def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
         return MapEngine(plan, stream)
 
-    # -- the node ------------------------------------------------------------------------------------------------------
+    # -- node protocol -------------------------------------------------------------------------------------------------
 
     @property
     def _df_endless(self) -> bool:
@@ -179,7 +180,7 @@ class ParallelMap(Looped, MapData):
 
     def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
         if not is_consecutive(block):
-            return None  # tasks of a map are consecutive: what is told of failures, and drawn, depends on the index
+            return None  # tasks of a map are consecutive: reported failures and random numbers depend on the index
         generation = engine.begin_pass(int(block[0]), holes=True)
         steps = engine.steps(generation, Reading(as_one_pass(self.ds._df_at([block], stream))), self.timeout)
         return until_over(steps, engine, generation, state_of(self), self)
@@ -196,7 +197,7 @@ class ParallelMap(Looped, MapData):
         if not self.with_rng or not self.ds._df_addressable:
             source = Reading(one_pass(self.ds, p, stream))
         else:
-            # What was dropped below keeps its position, and so do the random numbers of those after it.
+            # A datapoint dropped below keeps its position, so the random numbers of later ones do not change.
             blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
             source = Reading(as_one_pass(self.ds._df_at(blocks, stream)))
         steps = engine.steps(generation, source, self.timeout)
@@ -212,7 +213,7 @@ class ParallelMap(Looped, MapData):
         return self._datapoints(engine, engine.go_on(), source)
 
     def _datapoints(self, engine: MapEngine, generation: object, source: Iterator[Reading]) -> Iterator[Any]:
-        """A generator that several threads may step, as `until_over`."""
+        """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
         try:
             for chunk in engine.steps(generation, source, self.timeout):
                 yield from chunk
@@ -222,24 +223,22 @@ class ParallelMap(Looped, MapData):
         _LOG.warning("%s has ended: a pass of its input was empty", type(self).__name__)
 
 
-# -- The parallel maps: each is a choice of worker and channel; what a pass of it means is in its docstring ------------
+# -- Public classes ----------------------------------------------------------------------------------------------------
 
 
 class MultiThreadMapData(ParallelMap):
-    """Apply a function to every datapoint, in `num_thread` threads: for work that releases the interpreter's lock.
+    """Apply a function to every datapoint, in `num_thread` threads, for work that releases the interpreter's lock.
 
-    The consumer reads `ds` itself; whichever thread is idle takes the next datapoints. Datapoints are passed on as they
-    are: the function gets a shallow copy, as that of `MapData` does, so an array that it changes in place is changed in
-    the source, too.
+    The consumer reads `ds` itself, and idle threads take the next datapoints. Datapoints are passed on without copying:
+    the function gets a shallow copy, as in `MapData`, so changing an array in place changes it in the source, too.
 
-    By default passes never end, as in tensorpack: those of `ds` follow one another and mix, and results come in the
-    order in which they are done. What the function drops (by returning None) is left out. ``len`` is that of `ds`. When
-    a loop is left with `break`, what is under way belongs to the next.
+    By default passes never end, as in tensorpack: the passes of `ds` follow one another and mix, and results are
+    yielded in the order in which they are completed. Datapoints that the function drops (by returning None) are left
+    out. ``len`` is that of `ds`. When a loop is left with `break`, the datapoints under way belong to the next one.
 
-    With ``strict=True`` a pass is exactly what `MapData` would give, in the same order, of whatever `ds`: one without a
-    length, an empty one, one shorter than the buffer. What is under way when a pass is broken off is thrown away. Such
-    a map can be addressed if `ds` can: ``df[i]`` calls the function in the calling process; what stands above it has
-    its workers do it.
+    With ``strict=True`` a pass is exactly that of `MapData`, in the same order, for any `ds`: without a length, empty,
+    or shorter than the buffer. When a pass is abandoned, the datapoints under way are discarded. Such a map can be
+    addressed if `ds` can: ``df[i]`` calls the function in the calling process, while a node above uses the workers.
 
     A thread cannot be killed. One that does not return when the map is closed is left behind and named in the log.
 
@@ -247,22 +246,22 @@ class MultiThreadMapData(ParallelMap):
         ds: The input. It is reset and read in this process.
         num_thread: Threads. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it.
-        buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, those that wait for
-            a slower one before them are among these.
+        buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
+            that wait for a slower one before them.
         strict: Whether a pass is exactly one of `MapData`.
         ordered: With `strict`, whether the order is kept, too.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
-            give it: with `strict` the random numbers do not depend on which worker does the work.
+            give it: with `strict`, the random numbers do not depend on which worker does the work.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the threads are alive.
-        max_restarts: How many threads that have called `sys.exit` are replaced. Their work is done again.
+        max_restarts: How many threads may call `sys.exit` and be replaced. Their work is done again.
         max_failures: How many datapoints may fail: a number in each pass, or a fraction of all seen as soon as these
-            are 100. All workers count together. What was skipped is logged here, and listed by `failures`.
+            are 100. All workers count together. Skipped datapoints are logged here, and listed by `failures`.
         worker_init: Called without arguments once in each thread, before the first datapoint.
 
     Raises:
-        TypeError: `num_thread` or `map_func` is missing, or cannot be what it should.
+        TypeError: `num_thread` or `map_func` is missing or has the wrong type.
         TimeoutError: No datapoint came for `timeout` seconds.
-        Exception: Whatever the function or the input raised. With `strict`, after every datapoint before it.
+        Exception: The function or the input raised it. With `strict`, after every datapoint before it.
 
     Example:
         >>> df = DataFromList([[k] for k in range(5)], shuffle=False)
@@ -310,36 +309,36 @@ class MultiThreadMapData(ParallelMap):
 class MultiProcessMapDataZMQ(Processes, ParallelMap):
     """Apply a function to every datapoint, in `num_proc` processes, which send their results over ZeroMQ.
 
-    The consumer reads `ds` itself, and puts its datapoints where whichever process is idle takes the next: so this is
-    the way to be parallel for a source that only one process can read. Arrays go through shared memory, in both
-    directions. Each process has a copy of its own of what it takes, and may change it.
+    The consumer reads `ds` itself, and idle processes take the next datapoints from a shared task queue. So this node
+    parallelises work on a source that only one process can read. Arrays go through shared memory, in both directions.
+    Each process has its own copy of the datapoints that it takes, and may change them.
 
-    What a pass is, with and without `strict`, is told for `MultiThreadMapData`.
+    `MultiThreadMapData` describes what a pass is, with and without `strict`.
 
     Args:
         ds: The input. It is reset and read in this process.
         num_proc: Processes. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
-        buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, those that wait for
-            a slower one before them are among these.
+        buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
+            that wait for a slower one before them.
         strict: Whether a pass is exactly one of `MapData`.
         ordered: With `strict`, whether the order is kept, too.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
-            give it: with `strict` the random numbers do not depend on which worker does the work.
+            give it: with `strict`, the random numbers do not depend on which worker does the work.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
-        max_restarts: How many workers may die (be killed, crash, exit) and are replaced, in all. What a dead worker had
-            taken is done again: with `strict` the output is that of an undisturbed run. The next death is a
-            `WorkerDied`.
+        max_restarts: How many workers, in total, may fail (be killed, crash, exit) and be replaced. The tasks that a
+            failed worker had taken are done again: with `strict`, the output is that of an undisturbed run. The next
+            failure raises `WorkerDied`.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
-        max_bytes: Bytes of all datapoints under way, as for `MultiProcessRunnerZMQ`: a quarter for those that go to the
-            workers, the rest for what they send.
+        max_bytes: Bytes of all datapoints under way, as for `MultiProcessRunnerZMQ`: a quarter for the input of the
+            workers, the rest for their results.
         max_failures: How many datapoints may fail: a number in each pass, or a fraction of all seen as soon as these
-            are 100. All workers count together. What was skipped is logged here, and listed by `failures`.
+            are 100. All workers count together. Skipped datapoints are logged here, and listed by `failures`.
         worker_init: Called without arguments once in each worker, before the first datapoint.
         thread_limit: Threads of native libraries in each worker, as for `MultiProcessRunnerZMQ`.
 
     Raises:
-        WorkerDied: A worker was killed, crashed or exited; says which, how, and what to do.
+        WorkerDied: A worker was killed, crashed or exited; the message says which, how, and what to do.
         WorkerError: The function raised an exception that cannot be pickled. Any other arrives as its own type, with
             the worker's traceback as its cause.
         TimeoutError: No datapoint came for `timeout` seconds.
@@ -395,7 +394,7 @@ MultiProcessMapData = MultiProcessMapDataZMQ
 
 
 def _given_bytes(max_bytes: int) -> int:
-    """The part of `max_bytes` that is for what goes to the workers."""
+    """The part of `max_bytes` that is for the workers' input."""
     return max_bytes // 4
 
 

@@ -1,13 +1,15 @@
-"""What a loop over a runner or map gets: a pass of its own if it is strict, else the next of what its workers mix.
+"""Passes over nodes with workers: what an iteration or an index access yields, with and without `strict`.
 
-Indexes that somebody above asks a strict runner or map for: its workers make them, one block at a time.
+`Looped` is for iteration: a loop over a strict runner or map gets a pass of its own; otherwise it continues with the
+mixture that the workers make. `Addressed` is for index access: a node above asks a strict runner or map for indexes,
+and its workers make them, one block at a time.
 
-Guarantees:
+Guarantees of index access:
 
-- The datapoints are those that the flow itself has at these indexes, whoever makes them.
-- Nobody is disturbed: while an iteration is under way, or at another place in the chain, they are made in the calling
-  process. So are those that the user picks (``df[index]``), and single ones.
-- A block is asked for when the one before it was given; so workers may idle between two of them.
+- The datapoints are those that the flow itself has at these indexes, whichever process makes them.
+- Running iterations are not disturbed: while an iteration is under way, or at another place in the chain, the
+  datapoints are made in the calling process. So are those that the user picks (``df[index]``), and single ones.
+- A block is requested when all datapoints of the one before it were given out; so workers may idle between two blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from dataflow.workers.place import worker_info
 __all__ = ["Addressed", "Looped", "is_consecutive", "until_over"]
 
 
-# -- Indexes that somebody above asks a strict runner or map for: its workers make them, one block at a time -----------
+# -- Index access ------------------------------------------------------------------------------------------------------
 
 
 class Addressed(Staffed):
@@ -42,18 +44,18 @@ class Addressed(Staffed):
 
     @property
     def _df_grain(self) -> int:
-        return self.ds._df_grain * max(1, self.num_workers)  # so that there is something for each
+        return self.ds._df_grain * max(1, self.num_workers)  # so that every worker gets a part
 
     def _df_at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        """What is at these indexes, made in the calling process."""
+        """The datapoints at these indexes, made in the calling process."""
         raise NotImplementedError
 
     def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
-        """Ask the workers for a block: its datapoints, with holes. None where they cannot be asked."""
+        """Ask the workers for a block: its datapoints, with holes. None if they cannot be asked."""
         raise NotImplementedError
 
     def _df_at_work(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        """What is at these indexes, made by the workers where they can be asked."""
+        """The datapoints at these indexes, made by the workers if they can be asked."""
         for block in blocks:
             engine = None if picked_here() or len(block) < 2 else self._free_engine(stream)
             made = None if engine is None else self._df_steps_of_block(engine, block, stream)
@@ -64,34 +66,34 @@ class Addressed(Staffed):
         with life.lock:
             engine = life.resource
             if isinstance(engine, Placed) and engine.stream.turns != stream.turns:
-                return None  # of one node in two places, one has the workers: to start others for each block costs more
+                return None  # a node in two places has workers at one only: starting others for each block costs more
             engine = self._df_engine_at(stream)
         return engine if isinstance(engine, PassEngine) and engine.is_free else None
 
 
 def is_consecutive(block: NDArray[np.int64]) -> bool:
-    """Whether each index is the one before it and one."""
+    """Whether each index is its predecessor plus one."""
     return bool((np.diff(block) == 1).all())
 
 
-# -- What a loop over a runner or map gets: a pass of its own if it is strict, else the next of what its … -------------
+# -- Iteration ---------------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
 
 
 class Looped(Addressed):
-    """A node whose workers repeat their work for ever, or share each pass."""
+    """A node whose workers repeat their work endlessly, or share each pass."""
 
     strict: bool = False
-    ordered: bool = False  # whether the order is that of a pass
+    ordered: bool = False  # whether datapoints come in the order of the pass
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         """Exactly the datapoints of pass `p`."""
         raise NotImplementedError
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
-        """What comes next of the mixture: of a runner as many as a pass has, of a map without end."""
+        """The next datapoints of the mixture: as many as a pass has for a runner, endlessly many for a map."""
         raise NotImplementedError
 
     @property
@@ -104,7 +106,7 @@ class Looped(Addressed):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.strict and self._df_endless:
-            # Its one pass has no end: as without workers, a loop goes on where the last one stopped.
+            # Its one pass has no end: as without workers, a loop continues where the last one stopped.
             begin = partial(self._df_strict_pass, 0, stream)
             return self._alive(state_of(self).continued.take(stream, begin, type(self).__name__))
         if self.strict:
@@ -117,22 +119,22 @@ class Looped(Addressed):
         return iter(()) if known_length(self) == 0 else self._df_mixed_pass(stream)
 
     def _df_passes_here(self, ds: DataFlow, stream: Stream) -> Iterator[Any]:
-        """Pass after pass of `ds`, in the consumer: a loop goes on where the last one stopped."""
+        """Pass after pass of `ds`, made in the consumer: a loop continues where the last one stopped."""
         return self._df_continued_by(lambda p: self._df_reported_here(partial(passes_on, ds, stream, p))(), stream)
 
     def _df_continued_by(self, begin: Callable[[int], Iterator[T]], stream: Stream) -> Iterator[T]:
-        """What a loop goes on with where the last one stopped; if there is nothing, `begin` makes it, from a pass."""
+        """The iterator on which loops continue where the last one stopped; `begin` makes the first, from a pass."""
         life = state_of(self)
         p = life.begun
         life.begun += 1
         return life.continued.take(stream, lambda: begin(p), type(self).__name__)
 
     def _df_reported_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
-        """The same; without workers, its nodes are told here what they would be told in one."""
+        """Wrap `begin` so that failures in the consumer are reported as they would be in a worker."""
         return begin if self.num_workers or self.max_failures is None else partial(reported_steps, begin, self)
 
     def reset_state(self) -> None:
-        """Stop the workers, if there are any, and start new ones. What they work on is reset inside each."""
+        """Stop the workers, if there are any, and start new ones. Their flows are reset inside each worker."""
         if self.num_workers:
             stream = state_of(self).stream
             assert stream is not None, "reset_state was wrapped: it finds its place"
@@ -145,16 +147,16 @@ class Looped(Addressed):
             super().reset_state()
 
     def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
-        """The same; and whoever iterates it holds this node, as what goes on from loop to loop must not."""
+        """Yield from `datapoints`, keeping this node alive; iterators that outlive the loop must not hold it."""
         yield from datapoints
 
     def _df_warn_of_default(self) -> None:
-        """Say in the log, once, what a pass without `strict` is, where that may surprise."""
+        """Log once what a pass without `strict` is, where that may be surprising."""
         raise NotImplementedError
 
 
 def _is_first_worker() -> bool:
-    """Whether what happens in every worker is to be logged here: in the main process, or in the first of all."""
+    """Whether to log here what happens in every worker: true in the main process and in the first worker."""
     here = worker_info()
     return here is None or not any(index for index, _ in here.path)
 
@@ -162,10 +164,10 @@ def _is_first_worker() -> bool:
 def until_over(
     chunks: Iterable[Iterator[Any]], engine: PassEngine, generation: object, life: FlowState, held: object
 ) -> Iterator[Any]:
-    """The datapoints of a strict pass; `held` lives as long as they are iterated.
+    """The datapoints of a strict pass; `held` stays alive as long as they are iterated.
 
-    A generator, and not `itertools.chain` over one: several threads may step it. Those that lose get a ValueError
-    ("generator already executing") and disturb nothing, while `chain` would drop its chunks then, or crash.
+    A generator rather than `itertools.chain`, because several threads may step it. The losing threads get a ValueError
+    ("generator already executing") and disturb nothing; `chain` would drop its chunks then, or crash.
     """
     try:
         for chunk in chunks:

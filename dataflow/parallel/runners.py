@@ -1,6 +1,7 @@
-"""The runners. Each public class is a choice of worker and channel; what a pass of it means is in its docstring.
+"""Runners: nodes that run a whole flow in each of N workers and yield the datapoints that they make.
 
-What all runners share: a whole flow, in each of N workers, and the mixture of what they make.
+`Runner` holds what all runners share. Each public class adds a choice of worker and channel; its docstring defines what
+a pass is.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 
-# -- What all runners share: a whole flow, in each of N workers, and the mixture of what they make ---------------------
+# -- Base classes of the runners ---------------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ _LONGEST_STEP: Final = 128
 
 
 class Runner(Looped):
-    """What all runners share: N workers, each of which repeats its whole flow for ever."""
+    """Base class of the runners: N workers, each of which repeats its whole flow endlessly."""
 
     _df_remote_inputs = True
 
@@ -74,10 +75,10 @@ class Runner(Looped):
         self._df_set_staff(num_workers, window, timeout)
 
     def _df_set_strict(self, strict: bool, ordered: bool) -> None:
-        """Check and keep what the user gave; to be called last.
+        """Check and keep the user's options; must be called last.
 
         Raises:
-            NotAddressable: Several workers shall share each pass, and a flow cannot be addressed.
+            NotAddressable: Several workers would have to share each pass, but a flow cannot be addressed.
         """
         self.strict, self.ordered = flag(self, "strict", strict), flag(self, "ordered", ordered) and bool(strict)
         broken = next((node for ds in self._df_flows() if (node := ds._df_unaddressable()) is not None), None)
@@ -94,7 +95,7 @@ class Runner(Looped):
 
     @property
     def _df_by_index(self) -> bool:
-        """Whether its workers are asked for indexes."""
+        """Whether the workers are asked for indexes."""
         return self.strict and all(ds._df_addressable for ds in self._df_flows())
 
     def _df_flows(self) -> Sequence[DataFlow]:
@@ -109,7 +110,7 @@ class Runner(Looped):
         return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in enumerate(self._df_flows())]
 
     def _df_make_strict_task_queue(self) -> TaskQueue:
-        """How indexes go to the workers."""
+        """The task queue that carries index ranges to the workers."""
         return ThreadTaskQueue()
 
     def _df_make_task_queue(self) -> TaskQueue | None:
@@ -129,7 +130,7 @@ class Runner(Looped):
     def _df_window_of_worker(self) -> Window:
         return UNBOUNDED if self._df_by_index else self._df_window
 
-    # -- the node ------------------------------------------------------------------------------------------------------
+    # -- node protocol -------------------------------------------------------------------------------------------------
 
     @property
     def _df_endless(self) -> bool:
@@ -204,9 +205,9 @@ class Runner(Looped):
         return self._pass_of(engine, generation, None if self.ds._df_endless else self)
 
     def _datapoints(self, engine: Engine, generation: object, length: int | None) -> Iterator[Any]:
-        """A generator that several threads may step, as `until_over`."""
+        """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
         left = sys.maxsize if length is None else length
-        step = 1  # datapoints after which the engine is asked again, as it looks at the workers: about `_STEP_SECONDS`
+        step = 1  # datapoints between two checks of the engine, which looks at the workers: about `_STEP_SECONDS`
         try:
             while left:
                 chunk = engine.chunk(generation, self.timeout)
@@ -229,7 +230,7 @@ class Runner(Looped):
 
 
 class ProcessRunner(Processes, Runner):
-    """Runners whose workers are processes."""
+    """Base class of the runners whose workers are processes."""
 
     def __init__(
         self,
@@ -253,10 +254,10 @@ def _first_of(datapoints: Iterator[Any], num: int | None) -> Iterator[Any]:
 
 
 def window_of(given: SupportsIndex | None, owner: object, name: str) -> Window:
-    """How far a worker may run ahead, from what the user gave: `h` datapoints, or 50 or 256 KiB.
+    """How far a worker may run ahead, from the user's argument: `h` datapoints, or by default 50 or 256 KiB.
 
-    At most `2 * h + 2` datapoints may be made and not yet handed out. These are the window, the message that is handed
-    out, which has half of a window, and the one in the worker's hands: so the window is a third more than `h`.
+    At most `2 * h + 2` datapoints may be made and not yet handed out. These are the window, the message being handed
+    out (half a window), and the datapoint that the worker is making: so the window is a third more than `h`.
     """
     if given is None:
         return Window(_and_a_third(_DEFAULT_COUNT), _and_a_third(_DEFAULT_BYTES))
@@ -268,21 +269,21 @@ def _and_a_third(amount: int) -> int:
     return amount + amount // 3
 
 
-# -- The runners. Each public class is a choice of worker and channel; what a pass of it means is in its … -------------
+# -- Public classes ----------------------------------------------------------------------------------------------------
 
 
 class MultiProcessRunnerZMQ(ProcessRunner):
     """Run a flow in `num_proc` processes, which send their datapoints over ZeroMQ.
 
-    Every worker repeats the whole of `ds`, for ever and independently, each with random numbers of its own; the
-    consumer gets the mixture. A pass is ``len(ds)`` datapoints of it, and never ends where `ds` has no length. With
-    ``num_proc=1`` it is `ds`'s own data in its own order. The workers stay, and go on where they are, when a loop is
-    left with `break`; what they had made ahead belongs to the next pass.
+    Every worker repeats the whole of `ds`, endlessly and independently, each with random numbers of its own; the
+    consumer receives the mixture. A pass is ``len(ds)`` datapoints of it, and never ends if `ds` has no length. With
+    ``num_proc=1`` it is `ds`'s own data in its own order. When a loop is left with `break`, the workers keep running;
+    the datapoints that they have made ahead belong to the next pass.
 
     With ``strict=True`` the workers share each pass by index instead: it is exactly the datapoints of that pass of
-    `ds`, in order, with the random numbers of `ds` itself, however many workers there are; and passes end. What is
-    under way when a pass is broken off is thrown away. It needs a flow that can be addressed (``ds.addressable``), or
-    one worker.
+    `ds`, in order, with the random numbers of `ds` itself, for any number of workers; and passes end. When a pass is
+    abandoned, the datapoints under way are discarded. This requires a flow that can be addressed (``ds.addressable``),
+    or one worker.
 
     Runners may be nested in every combination: the number of leaf workers is the product.
 
@@ -298,28 +299,30 @@ class MultiProcessRunnerZMQ(ProcessRunner):
             closures may be sent under each.
         max_bytes: Bytes of all datapoints under way, in shared memory and in messages, at least 1 MiB; None means a
             quarter of the memory of the machine or container, at most 1 GiB, and inside a worker that worker's share.
-        max_restarts: How many workers may die (be killed, crash, exit) and are replaced, in all. What a dead worker had
-            sent is handed out; its successor joins in and begins with the first of its passes, so that with one worker
-            datapoints come again. With `strict` what it had been asked for is made anew, so that nothing is lost or
-            doubled. The next death is a `WorkerDied`.
-        max_failures: How many datapoints the maps below may skip because their function raised, those aside that have a
+        max_restarts: How many workers, in total, may fail (be killed, crash, exit) and be replaced. Datapoints that a
+            failed worker had sent are handed out; its successor begins with the first of its passes, so with one worker
+            datapoints are repeated. With `strict`, the datapoints that it had been asked for are made again, so that
+            nothing is lost or doubled. The next failure raises `WorkerDied`.
+        max_failures: How many datapoints the maps below may skip because their function raised, apart from maps with a
             `max_failures` of their own: a number for each pass of a worker (with `strict`, for each pass), or a
-            fraction of all that were seen by all workers together, judged once there are 100. What was skipped is
+            fraction of all datapoints seen by all workers together, judged once there are 100. Skipped datapoints are
             logged here, and listed by `failures`.
         worker_init: Called without arguments once in each worker, before the flow is reset there.
         thread_limit: Threads that BLAS, OpenMP and OpenCV may use in each worker: a number; "share" for an equal part
-            of the cores, or fewer where fewer were set before; None to leave them alone. For libraries that are loaded
-            before the worker has its limit it needs the package `threadpoolctl` (the extra `threads`). OpenCV that was
-            imported before a fork uses one thread.
+            of the cores, or fewer where fewer were set before; None to leave them alone. Libraries that are loaded
+            before the limit is set need the package `threadpoolctl` (the extra `threads`). OpenCV that was imported
+            before a fork uses one thread.
 
     Raises:
-        WorkerDied: A worker was killed, crashed or exited; says which, how, and what to do.
+        WorkerDied: A worker was killed, crashed or exited; the message says which, how, and what to do.
         WorkerError: A worker raised an exception that cannot be pickled. Any other arrives as its own type, with the
             worker's traceback as its cause, after all datapoints that the worker had made before.
         TimeoutError: No datapoint came for `timeout` seconds.
-        NotPicklable: The start method is not fork, and a node cannot be sent; names the node and the attribute.
+        NotPicklable: The start method is not fork, and a node cannot be sent; the message names the node and the
+            attribute.
         NotReentrant: A later iteration of the same runner took over.
-        NotAddressable: With `strict`, several workers shall share the passes of a flow that cannot be addressed.
+        NotAddressable: With `strict`, several workers would have to share the passes of a flow that cannot be
+            addressed.
         TooManyFailures: `max_failures` is used up; the last error is the cause.
 
     Example:
@@ -361,7 +364,7 @@ class MultiProcessRunnerZMQ(ProcessRunner):
 class MultiProcessRunner(ProcessRunner):
     """Run a flow in `num_proc` processes, each of which has a pipe to the consumer.
 
-    It means the same as `MultiProcessRunnerZMQ`, raises the same, and needs no socket.
+    It behaves like `MultiProcessRunnerZMQ`, raises the same errors, and needs no socket.
 
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process.
@@ -373,7 +376,7 @@ class MultiProcessRunner(ProcessRunner):
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
         max_bytes: Bytes of all datapoints under way, as for `MultiProcessRunnerZMQ`.
-        max_restarts: How many workers that died are replaced, as for `MultiProcessRunnerZMQ`.
+        max_restarts: How many workers may fail and be replaced, as for `MultiProcessRunnerZMQ`.
         max_failures: How many datapoints may be skipped, as for `MultiProcessRunnerZMQ`.
         worker_init: Called without arguments once in each worker, before the flow is reset there.
         thread_limit: Threads of native libraries in each worker, as for `MultiProcessRunnerZMQ`.
@@ -413,9 +416,8 @@ class MultiProcessRunner(ProcessRunner):
 class MultiThreadRunner(Runner):
     """Run `num_thread` flows in threads, for work that releases the interpreter's lock: reading, decoding, numpy.
 
-    Every thread repeats its own flow for ever; the consumer gets the mixture, of which a pass is the length of one
-    flow. Datapoints are passed on as they are: nothing is copied or pickled, so a flow must not change what it has
-    yielded.
+    Every thread repeats its own flow endlessly; the consumer receives the mixture. A pass has the length of one flow.
+    Datapoints are passed on without copying or pickling, so a flow must not change a datapoint that it has yielded.
 
     A thread cannot be killed. One that does not return when the runner is closed is left behind and named in the log.
 
@@ -427,13 +429,13 @@ class MultiThreadRunner(Runner):
         strict: Whether a pass is exactly one of these flows, as for `MultiProcessRunnerZMQ`: `get_df` makes equal ones.
         ordered: With `strict`, whether the order is kept, too.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the threads are alive.
-        max_restarts: How many threads that have called `sys.exit` are replaced, as for `MultiProcessRunnerZMQ`.
+        max_restarts: How many threads may call `sys.exit` and be replaced, as for `MultiProcessRunnerZMQ`.
         max_failures: How many datapoints may be skipped, as for `MultiProcessRunnerZMQ`.
         worker_init: Called without arguments once in each thread, before its flow is reset there.
 
     Raises:
         TypeError: `get_df` is a flow instead of a function that makes one.
-        ValueError: `get_df` gave the same flow twice.
+        ValueError: `get_df` returned the same flow twice.
 
     Example:
         >>> with MultiThreadRunner(lambda: DataFromList([[1], [2]], shuffle=False), 10, num_thread=1) as runner:
@@ -466,7 +468,7 @@ class MultiThreadRunner(Runner):
         made = [require_flow(get_df(), "get_df", "what it returns") for _ in range(max(1, num_thread))]
         if len({id(ds) for ds in made}) < len(made):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
-        count = window_of(num_prefetch, self, "num_prefetch").count  # objects have no bytes that could be counted
+        count = window_of(num_prefetch, self, "num_prefetch").count  # objects have no size in bytes
         super().__init__(made[0], num_thread, Window(count), timeout)
         self.dataflows = made
         self._df_set_strict(strict, ordered)

@@ -1,18 +1,18 @@
-"""Options shared by everything that has workers: failure budget, worker_init, limits of native threads.
+"""Options shared by all nodes with workers: failure budget, worker_init, limits of native threads.
 
-`Staffed` derives from `WorkerOptions`, and `Staffed.start` hands them to every worker. What is left to a class with
-workers:
+`Staffed` derives from `WorkerOptions` and hands the options to every worker. A class with workers must do the
+following:
 
 - in its constructor: ``self._df_set_options(max_failures, worker_init, thread_limit)``;
-- where it runs without workers: ``initialise(self.worker_init)`` before the reset, and
-  ``partial(reported_steps, begin, self)`` around what is stepped, both as in `Runner`;
-- `_df_shares_items` true if any worker may do any item, so that one that is done again counts once; then also, where a
-  pass begins, after ``_df_engine_at``: ``tolerance_of(self).begin_pass()``.
+- where it runs without workers: call ``initialise(self.worker_init)`` before the reset, and wrap the stepped iterator
+  in ``partial(reported_steps, begin, self)``, both as in `Runner`;
+- if any worker may do any item: let `_df_shares_items` be true, so that an item that is done again counts once, and
+  call ``tolerance_of(self).begin_pass()`` where a pass begins, after ``_df_engine_at``.
 
-In the worker, `MapData` and what derives from it do the rest, in `_df_run_pass` and in `_df_at`: they ask
-`failures.told()`, give `HOLE` for an item that failed, and report it under the index that they were asked for, which is
-to be the position in the pass. A job calls `limit_threads_again()` after it has opened its flow, and lets `Stopped` and
-`ConsumerGone` through wherever it steps one: a report may raise them in the midst of a step.
+In the worker, `MapData` and its subclasses do the rest, in `_df_run_pass` and in `_df_at`: they call
+`failures.failure_reporter()`, yield `HOLE` for an item that failed, and report it under the index that they were asked
+for, which must be its position in the pass. A job calls `limit_threads_again()` after it has opened its flow. Wherever
+it steps a flow, it lets `Stopped` and `ConsumerGone` pass: a report may raise them in the middle of a step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ThreadLimitOption = SupportsIndex | Literal["share"] | None
 
 
 class WorkerOptions:
-    """What a node with workers keeps of what the user said about them."""
+    """Mixin of nodes with workers: keeps the user's options for them."""
 
     _df_own_process: ClassVar[bool]
     num_workers: int
@@ -53,10 +53,10 @@ class WorkerOptions:
     def _df_set_options(
         self, max_failures: Any, worker_init: Callable[[], object] | None, thread_limit: ThreadLimitOption = None
     ) -> None:
-        """Check and keep what the user gave.
+        """Check and keep the user's options.
 
         Raises:
-            TypeError: One is of a wrong type.
+            TypeError: An option has the wrong type.
             ValueError: A number is out of range.
         """
         name = type(self).__name__
@@ -72,12 +72,12 @@ class WorkerOptions:
 
     @property
     def _df_title(self) -> str:
-        """What it is called in messages."""
+        """The node's name in messages."""
         return type(self).__name__
 
     @property
     def _df_shares_items(self) -> bool:
-        """Whether any worker may do any item: then it fails once, wherever it is done."""
+        """Whether any worker may do any item: then a failed item counts once, whichever worker does it."""
         return False
 
     @property
@@ -87,13 +87,13 @@ class WorkerOptions:
         return [] if tolerance is None else tolerance.failures
 
     def _df_begin_failures(self) -> Tolerance:
-        """Workers are about to start: what bears the failures in them, from now on."""
+        """Make the `Tolerance` that counts the failures of the workers about to be started."""
         tolerance = Tolerance(self._df_title, self.max_failures, failure_reporter(), shared=self._df_shares_items)
         state_of(self).tolerance = tolerance
         return tolerance
 
     def _df_threads_of_worker(self) -> ThreadLimit | None:
-        """What each worker does about native threads; None where it is no process of its own."""
+        """The limit of native threads in each worker; None if a worker is not a process of its own."""
         if self.thread_limit is None or not self._df_own_process:
             return None
         if self.thread_limit == "share":
@@ -102,18 +102,18 @@ class WorkerOptions:
 
 
 def tolerance_of(owner: WorkerOptions) -> Tolerance:
-    """What bears the failures of the workers that `owner` has started."""
+    """The `Tolerance` that counts the failures of the workers that `owner` has started."""
     tolerance = state_of(owner).tolerance
     assert tolerance is not None, "begin_terms comes first"
     return tolerance
 
 
 def reported_steps(begin: Callable[[], Iterator[Any]], owner: WorkerOptions) -> Iterator[Any]:
-    """A flow that is run in the consumer, whose nodes are told what they would be told in a worker of `owner`.
+    """Iterate a flow in the consumer, reporting failures of its nodes as in a worker of `owner`.
 
     Its steps raise `TooManyFailures` when the budget is used up.
     """
-    # Not `owner` itself, which keeps this iterator: nor the tolerance, of which a reset makes a new one.
+    # Not `owner` itself, which keeps this iterator; nor the tolerance, which a reset replaces.
     life = weakref.ref(state_of(owner))
 
     def hear(report: Report) -> None:

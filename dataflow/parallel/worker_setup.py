@@ -1,4 +1,7 @@
-"""What everything with workers shares: how many, which kind, how they are started, and what keeps them."""
+"""Worker setup: base classes of nodes with workers, which decide how many, of which kind, and how they are started.
+
+`Staffed` holds the hooks that a subclass implements and keeps the engine; `Processes` implements them for processes.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +39,18 @@ if TYPE_CHECKING:
 __all__ = ["UNBOUNDED", "Processes", "Staffed", "context_of", "queued_bytes"]
 
 UNBOUNDED: Final = Window(sys.maxsize // 4)
-"""The window of a worker that does no more than it is asked for."""
+"""The window of a worker that makes only what it is asked for."""
 
 _MIN_BYTES: Final = 1 << 20
 _NO_TIMEOUT: Final = "; None waits as long as the workers are alive"
-_DESCRIPTORS: Final = 24  # that this process needs for workers, however many: a context of ZeroMQ, a tray, a directory
-_PER_WORKER: Final = 10  # and for each of them
+_DESCRIPTORS: Final = 24  # for the pool itself: a ZeroMQ context, a task queue, a directory
+_PER_WORKER: Final = 10  # for each worker
 
 
 class Staffed(WorkerOptions, ProxyDataFlow):
     """A node that has workers."""
 
-    _df_own_process: ClassVar[bool] = False  # whether a worker has global state of its own
+    _df_own_process: ClassVar[bool] = False  # whether each worker has its own global state
     _df_run_settings = frozenset(
         {
             "buffer_size",
@@ -65,7 +68,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         }
     )
 
-    _df_workers_name: ClassVar[str] = "num_proc"  # the parameter that says how many workers
+    _df_workers_name: ClassVar[str] = "num_proc"  # name of the parameter for the number of workers
 
     num_workers: int
     _df_window: Window
@@ -73,7 +76,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
     max_restarts: int = 0
 
     def _df_set_staff(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
-        """Check and keep what the user gave."""
+        """Check and keep the user's options."""
         self.num_workers = self._df_checked_workers(num_workers)
         self._df_window = window
         self.timeout = None if timeout is None else seconds(self._df_title, "timeout", timeout, cure=_NO_TIMEOUT)
@@ -85,7 +88,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         return whole_number(self._df_title, name, num_workers, 0, cure, alternatives=" (run in the consumer)")
 
     def _df_set_restarts(self, max_restarts: SupportsIndex) -> None:
-        """Check and keep what the user gave."""
+        """Check and keep `max_restarts`."""
         self.max_restarts = whole_number(
             self._df_title,
             "max_restarts",
@@ -94,22 +97,22 @@ class Staffed(WorkerOptions, ProxyDataFlow):
             ": it is the number of workers that may die and are replaced",
         )
 
-    # -- the choices ---------------------------------------------------------------------------------------------------
+    # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
     def _df_jobs(self, stream: Stream) -> Sequence[Any]:
-        """What each worker does."""
+        """The job of each worker."""
         raise NotImplementedError
 
     def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
-        """How datapoints come from the workers."""
+        """How the workers send datapoints: channel, codec, and flow-control allowance."""
         raise NotImplementedError
 
     def _df_make_task_queue(self) -> TaskQueue | None:
-        """How tasks go to the workers; None where they need none."""
+        """The queue through which workers receive tasks; None if they need none."""
         return None
 
     def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
-        """Where datapoints wait to be handed out."""
+        """The schedule: issued tasks, and results that wait to be handed out."""
         return MixedSchedule()
 
     def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
@@ -121,27 +124,27 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         return self._df_window
 
     def _df_memory(self) -> int | None:
-        """Bytes that may be under way; None where nothing is copied."""
+        """Bytes that may be under way; None if nothing is copied."""
         return None
 
     def _df_starter(self) -> Callable[[WorkerSpec], Worker]:
-        """What starts a worker. It must not hold the node, which could never be collected then."""
+        """The function that starts a worker. It must not hold the node, which could then never be collected."""
         raise NotImplementedError
 
-    # -- workers -------------------------------------------------------------------------------------------------------
+    # -- starting workers ----------------------------------------------------------------------------------------------
 
     def _df_engine_at(self, stream: Stream) -> Any:
-        """The engine for this place, started if need be."""
+        """The engine for this place in the chain, started if necessary."""
         life = state_of(self)
-        with life.lock:  # of two threads that begin, one starts
+        with life.lock:  # of two threads that begin, one starts the workers
             engine = life.resource
             if isinstance(engine, Placed) and engine.stream == stream:
                 return engine
-            # Seeded anew, or at another place in the chain: other random numbers, so other workers.
+            # Another seed or another place in the chain: other random numbers, so other workers.
             return self._df_start(stream)
 
     def _df_start(self, stream: Stream) -> Engine:
-        """Stop the workers, if there are any, and start new ones. What fails, or is interrupted, leaves nothing.
+        """Stop the workers, if there are any, and start new ones. A failed or interrupted start leaves nothing behind.
 
         Raises:
             OSError: There are too few descriptors, processes or threads, or there is too little memory.
@@ -149,7 +152,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         life = state_of(self)
         with signals_deferred(), closed_on_error():
             life.own(self, None)
-            start = self._df_starter()  # may refuse: before there is anything to close
+            start = self._df_starter()  # may raise, so before there is anything to close
             with counted(self._df_title, self._df_num_descriptors()):
                 engine = self._df_started(stream, start)
             life.own(self, engine)
@@ -199,20 +202,20 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         return self._df_make_engine(plan, stream)
 
     def _df_note(self, worker: int) -> str:
-        """What is added to an exception of a worker."""
+        """The note that is added to an exception of a worker."""
         return f"raised in worker {worker} of {self.num_workers} of {self._df_title}"
 
 
 class Processes(Staffed):
-    """The choices of whatever has processes for workers, with `context` and `max_bytes`."""
+    """Base class of nodes whose workers are processes, with `context` and `max_bytes`."""
 
     _df_own_process = True
-    _df_over_zmq: ClassVar[bool] = True  # else over pipes
+    _df_over_zmq: ClassVar[bool] = True  # false: over pipes
     context: BaseContext | str | None
     max_bytes: int | None
 
     def _df_set_processes(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
-        """Check and keep what the user gave."""
+        """Check and keep the user's options for processes."""
         self.context = start_method(self._df_title, context)
         cure = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
         self.max_bytes = (
@@ -229,7 +232,7 @@ class Processes(Staffed):
     def _df_open_channel(self, n: int) -> SocketChannel | PipeChannel:
         if not self._df_over_zmq:
             return PipeChannel(n)
-        from dataflow.channel.zeromq import SocketChannel  # and ZeroMQ, which no other channel needs
+        from dataflow.channel.zeromq import SocketChannel  # imports ZeroMQ, which no other channel needs
 
         return SocketChannel(n)
 
@@ -237,7 +240,7 @@ class Processes(Staffed):
         return _DESCRIPTORS + _PER_WORKER * self.num_workers
 
     def _df_make_codec(self) -> ArrayCodec:
-        """Arrays in shared memory, the rest in messages: both together stay within `max_bytes`."""
+        """Arrays in shared memory, everything else in messages; both together stay within `max_bytes`."""
         memory = self._df_memory()
         return ArrayCodec(self.num_workers, memory - queued_bytes(memory))
 
@@ -252,7 +255,7 @@ class Processes(Staffed):
 
 
 def context_of(context: BaseContext | str | None) -> BaseContext:
-    """The multiprocessing context that a user means."""
+    """The multiprocessing context that the user's argument stands for."""
     return context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
 
 

@@ -1,1 +1,1 @@
-"""Where datapoints come from."""
+"""Sources: nodes without input, which datapoints come from."""

@@ -1,4 +1,4 @@
-"""Datapoints that are all in memory: a list, read in order or in a new order every pass."""
+"""In-memory source: a list of datapoints, read in order or in a new order every pass."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from dataflow.sources.tables import cure_of
 
 __all__ = ["DataFromList"]
 
-_ITERABLE = frozenset({list, tuple})  # what gives by iteration what it gives at 0, 1, 2, …
-_CHUNK = 1024  # positions that are Python integers at one time
+_ITERABLE = frozenset({list, tuple})  # types whose iteration gives their elements at 0, 1, 2, …
+_CHUNK = 1024  # positions that are held as Python integers at one time
 
 
 class DataFromList(Source, RNGDataFlow):
     """The elements of a list, by default in a new random order every pass.
 
-    The elements themselves are given out, not copies: what a later node changes in place stays changed. A *packed* list
-    gives copies. It is read once, when the node is made, and lies as bytes in shared memory; so several worker
-    processes need no more memory for it than one. A list of Python objects that is not packed grows in each of them to
-    a copy of its own, as Python writes reference counts into every object that it looks at, and marks into all others
-    when it collects garbage: so do not keep the list itself beside the packed one.
+    The elements themselves are given out, not copies: a change made in place by a later node is permanent. A *packed*
+    list gives copies. It is read once, when the node is made, and stored as bytes in shared memory; so several worker
+    processes need no more memory for it than one. Without packing, each worker process ends up with its own copy of a
+    list of Python objects, because Python writes reference counts into every object that it uses, and marks into all
+    others when it collects garbage. For the same reason, do not keep the list itself beside the packed one.
 
     Args:
         lst: Anything with a length and elements at 0, 1, 2, …: a list, a tuple, an array.
         shuffle: Draw a new order for every pass.
         seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
-        packed: Pack it: costs about a microsecond per datapoint, now and whenever one is read. Worth it for a long list
-            of Python objects that worker processes read.
+        packed: Pack the list: costs about a microsecond per datapoint, now and whenever one is read. Useful for a long
+            list of Python objects that worker processes read.
 
     Raises:
         TypeError: `lst` has no length or no positions; the message names the source to use instead.
@@ -126,6 +126,6 @@ def _cure(lst: Any) -> str | None:
 
 
 def _packed(lst: Sequence[Any]) -> Sequence[Any]:
-    from dataflow.memory.packed_list import PackedList  # and shared memory, which no other list needs
+    from dataflow.memory.packed_list import PackedList  # imports shared memory, which no other list needs
 
     return PackedList(lst[k] for k in range(len(lst)))

@@ -1,7 +1,7 @@
-"""Datapoints from anything that Python can iterate.
+"""Iterable sources: datapoints from anything that Python can iterate.
 
-What can be iterated again and again gives a new pass each time. An iterator, such as a generator object, can be read
-once: a pass goes on where the last one stopped, and asking for more than there is raises `SourceExhausted`.
+An iterable that can be iterated repeatedly gives a new pass each time. An iterator, such as a generator object, can be
+read only once: a pass continues where the last one stopped, and another pass after its end raises `SourceExhausted`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NOTHING = object()
 
 
 class _Iterated(Source):
-    """A source over an iterable, or a function that makes one."""
+    """A source over an iterable, or over a function that makes one."""
 
-    _touched = False  # whether an iterator, which can be read only once, was read before
+    _touched = False  # whether an iterator, which can be read only once, was already read
 
     @property
     def _df_continues(self) -> bool:
@@ -41,7 +41,7 @@ class _Iterated(Source):
         first = next(iterator, _NOTHING)
         if first is not _NOTHING:
             yield first
-            del first  # not kept through the pass
+            del first  # not kept alive during the pass
             yield from iterator
         elif read_before:
             raise SourceExhausted(
@@ -57,7 +57,7 @@ class DataFromGenerator(_Iterated):
         gen: A function without parameters that returns an iterable (a generator function, for example), or an iterable.
 
     Raises:
-        TypeError: `gen` is neither.
+        TypeError: `gen` is neither a function nor an iterable.
         SourceExhausted: `gen` is a generator object that was read to its end, and another pass was asked for.
 
     Example:
@@ -91,13 +91,13 @@ class DataFromGenerator(_Iterated):
 class DataFromIterable(_Iterated):
     """The datapoints of an iterable.
 
-    Its length, if it has one, is asked for once, when the flow is made.
+    Its length, if it has one, is read once, when the flow is made.
 
     Args:
         iterable: Anything that Python can iterate.
 
     Raises:
-        TypeError: `iterable` is no iterable.
+        TypeError: `iterable` is not an iterable.
         SourceExhausted: `iterable` is an iterator that was read to its end, and another pass was asked for.
 
     Example:

@@ -1,4 +1,4 @@
-"""Datapoints that somebody else puts into a queue."""
+"""Queue source: datapoints that other code puts into a queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataflow.state import state_of, terminated
 
 __all__ = ["DataFromQueue"]
 
-_SLICE = 0.1  # seconds; after each, whoever waits looks whether the flow was closed
+_SLICE = 0.1  # seconds between two checks, while waiting, whether the flow was closed
 
 
 @final
@@ -30,7 +30,7 @@ _UNSET: Final = _Unset()
 
 
 class DataFromQueue(Source):
-    """The datapoints of a queue, for ever or until a sentinel arrives.
+    """The datapoints of a queue, endlessly or until a sentinel arrives.
 
     A pass ends with the sentinel; the next one takes what comes after it. Several iterations share the queue: each
     datapoint goes to one of them.
@@ -43,7 +43,7 @@ class DataFromQueue(Source):
 
     Raises:
         TimeoutError: Nothing arrived for `timeout` seconds. The flow stays usable.
-        DataFlowTerminated: The flow was closed, also from another thread, while somebody waited for a datapoint.
+        DataFlowTerminated: The flow was closed, possibly by another thread, while a step waited for a datapoint.
 
     Example:
         >>> import queue
@@ -105,5 +105,5 @@ class DataFromQueue(Source):
             return False
         try:
             return bool(dp == self.sentinel)
-        except ValueError:  # arrays have no single truth, and are no sentinels
+        except ValueError:  # arrays cannot be converted to bool, and are not sentinels
             return False

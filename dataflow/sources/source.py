@@ -1,4 +1,4 @@
-"""What all built-in sources have in common: nothing below them."""
+"""Base class of the built-in sources: nodes without input."""
 
 from __future__ import annotations
 

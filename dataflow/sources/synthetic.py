@@ -1,4 +1,4 @@
-"""Datapoints that are made up: random arrays of given shapes, for measuring and for tests."""
+"""Synthetic source: random arrays of given shapes, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["FakeData"]
 class FakeData(Source, RNGDataFlow):
     """Lists of random arrays.
 
-    With ``random=False`` one datapoint is drawn and given out again and again: each time a new list, always with the
-    same arrays.
+    With ``random=False`` one datapoint is drawn and given out repeatedly: each time a new list, always with the same
+    arrays.
 
     Args:
         shapes: The shape of each component.
         size: Datapoints per pass.
-        random: Draw every datapoint anew.
+        random: Draw new numbers for every datapoint.
         dtype: One dtype for all components, or a list with one for each: bool, integer or floating.
         domain: Smallest value and upper bound, for all components, or a list of such pairs. Integers lie in
             ``[low, high)``.
@@ -36,7 +36,7 @@ class FakeData(Source, RNGDataFlow):
 
     Raises:
         ValueError: The lists differ in length (the message holds both), `size` is negative, or a domain is empty.
-        TypeError: A shape or a dtype is none.
+        TypeError: A shape or dtype is invalid.
 
     Example:
         >>> df = FakeData([(2, 3), (4,)], size=10, dtype=["float32", "int32"], domain=[(0, 1), (5, 8)])

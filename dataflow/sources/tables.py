@@ -1,6 +1,6 @@
-"""Tables of other libraries (pandas, polars, Arrow): how to make a list of their rows.
+"""Tables of other libraries (pandas, polars, Arrow): hints how to make a list of their rows.
 
-They have a length, and can be indexed and iterated, but not by row: a loop over a DataFrame gives names of columns.
+They have a length, and can be indexed and iterated, but not by row: a loop over a DataFrame yields names of columns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 __all__ = ["cure_of"]
 
 _CURES: Final = (
-    # what only such an object has, and how it gives its rows
+    # an attribute that only such an object has, and the way to its rows
     (
         ("iloc", "to_dict", "columns"),
         'its rows are DataFromList(df.values.tolist()), or DataFromList(df.to_dict("records"))',
@@ -22,7 +22,7 @@ _CURES: Final = (
 
 
 def cure_of(value: Any) -> str | None:
-    """What to pass instead of a table; None if `value` is none."""
+    """What to pass instead of a table; None if `value` is not a table."""
     if isinstance(value, type):
         return None
     return next((cure for names, cure in _CURES if all(hasattr(value, name) for name in names)), None)

@@ -1,1 +1,1 @@
-"""What happens to datapoints on the way."""
+"""Transforms: nodes that change, select, combine or reorder datapoints."""

@@ -1,4 +1,4 @@
-"""A function applied to one datapoint after another: which of them it raises for, and whether that is borne."""
+"""Function application: applies a function to one datapoint after another, and tolerates or explains its errors."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from dataflow.failures import Tolerance, failure_of
 __all__ = ["Applied", "AppliedToComponent", "Asked", "explain", "name_of"]
 
 Place = Callable[[int], tuple[int, int]]
-"""From the number of a datapoint, in the order in which they come, to (pass, position in it)."""
+"""From the number of a datapoint, in order of arrival, to (pass, position in it)."""
 
 
 def name_of(func: object) -> str:
-    """What a function is called in messages."""
+    """The name of a function in messages."""
     return getattr(func, "__qualname__", None) or repr(func)
 
 
 def explain(error: Exception, owner: str, func: object, place: tuple[int, int] | None = None) -> None:
-    """Note on `error` that `func` has raised it, for the datapoint at `place`; to be called before ``raise``.
+    """Add a note to `error` that `func` raised it, for the datapoint at `place`; to be called before ``raise``.
 
     Raises:
-        RuntimeError: `error` is a StopIteration: it would look like the end of the pass, and cut it short without a
-            word.
+        RuntimeError: `error` is a StopIteration, which would look like the end of the pass and silently cut it short.
     """
     where = "" if place is None else f", for datapoint {place[1]} of pass {place[0]}"
     error.add_note(f"raised by the function of {owner}: {name_of(func)}{where}")
@@ -43,15 +42,15 @@ def explain(error: Exception, owner: str, func: object, place: tuple[int, int] |
 class Applied:
     """`func` applied to a shallow copy of each datapoint, in one pass or one answer to indexes.
 
-    Where nothing fails it knows no positions, and costs nothing: the datapoints are paired with an iterator that can
-    say how much is left of it, and that is asked when something fails.
+    Positions cost nothing as long as no datapoint fails: the datapoints are paired with an iterator that knows how much
+    of it is left, which is read only after a failure.
 
     Args:
         owner: Name of the node's class, for messages.
         func: Takes a datapoint and returns one, or None to drop it.
         place: Says, from the number of a datapoint among those of `over`, which pass and position it has.
-        tolerance: Bears what fails, and raises when the budget is used up; None where nothing is borne.
-        scope: What tells this run from others of the same node, whose passes have the same numbers.
+        tolerance: Records failures, and raises when the budget is used up; None if no failure is tolerated.
+        scope: Distinguishes this run from others of the same node, whose passes have the same numbers.
 
     Example:
         >>> from dataflow.failures import Tolerance
@@ -82,15 +81,15 @@ class Applied:
 
     @property
     def begun(self) -> int:
-        """How many datapoints it has been given."""
+        """Number of datapoints that it has received."""
         return sys.maxsize - length_hint(self._left)
 
     def over(self, datapoints: Iterable[Any]) -> Iterator[Any]:
-        """For each of `datapoints` what `func` makes of it, or `HOLE`. To be called once."""
+        """For each of `datapoints` the result of `func`, or `HOLE`. To be called once."""
         return map(self.step if self._tolerance is None else self._bear, datapoints, self._left)
 
     def step(self, dp: Any, _: None) -> Any:
-        """One datapoint, of which the second argument counts the number."""
+        """Apply the function to one datapoint. The second argument is ignored; its iterator counts the datapoints."""
         if dp is HOLE:
             return HOLE
         try:
@@ -106,7 +105,7 @@ class Applied:
         return HOLE
 
     def explain(self, error: Exception) -> None:
-        """The function has raised `error` for the present datapoint: to be called before ``raise``."""
+        """Explain `error`, which the function raised for the present datapoint; to be called before ``raise``."""
         explain(error, self.owner, self.func, self._place(self.begun - 1))
 
     def _bear(self, dp: Any, _: None) -> Any:
@@ -128,10 +127,10 @@ class Applied:
 
 
 class AppliedToComponent(Applied):
-    """`func` applied to one component of each datapoint, which is handed over as it is.
+    """`func` applied to one component of each datapoint, which is passed without a copy.
 
     Args:
-        owner: As for `Applied`, and so are the others.
+        owner: As for `Applied`, like all others without a text.
         func: Takes the component and returns a new one, or None to drop the datapoint.
         place: …
         tolerance: …
@@ -150,7 +149,7 @@ class AppliedToComponent(Applied):
         try:
             old = dp[self._index] if is_list else component(dp, self._index)
         except (IndexError, TypeError):
-            old = component(dp, self._index)  # the same error, with what there is
+            old = component(dp, self._index)  # raises the same error, which lists the components
         try:
             new = self.func(old)
         except Exception as error:
@@ -166,7 +165,7 @@ class AppliedToComponent(Applied):
 
 
 class Asked:
-    """Blocks of indexes on their way down, remembered until their datapoints were given: to say which one failed.
+    """Remembers blocks of indexes until their datapoints were given out, in order to name an index that failed.
 
     Args:
         blocks: The blocks.
@@ -180,7 +179,7 @@ class Asked:
         self._num_asked = 0
 
     def noted(self, applied: Applied) -> Iterator[NDArray[np.int64]]:
-        """The blocks; `applied` is given the datapoints."""
+        """The blocks; `applied` receives the datapoints."""
         for block in self._blocks:
             while self._kept and self._kept[0][0] + len(self._kept[0][1]) <= applied.begun:
                 self._kept.popleft()
@@ -189,7 +188,7 @@ class Asked:
             yield block
 
     def place(self, k: int) -> tuple[int, int]:
-        """Pass and position of the datapoint that is the k-th, from 0."""
+        """Pass and position of the datapoint with number `k`, from 0."""
         for start, block in self._kept:
             if start <= k < start + len(block):
                 index, length = int(block[k - start]), self._length()

@@ -1,4 +1,4 @@
-"""What several nodes check in their parameters."""
+"""Argument checks that several nodes share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["at_least_one", "endless_input", "require_addressable", "require_end"
 
 
 def at_least_one(owner: object, name: str, value: Any) -> int:
-    """`value`, if it is a whole number from 1.
+    """Return `value` if it is a whole number from 1.
 
     Raises:
-        ValueError: It is less than 1, or has a fraction.
-        TypeError: It is no number (a bool is none either).
+        ValueError: `value` is less than 1, or has a fraction.
+        TypeError: `value` is not a number (a bool does not count as one).
     """
     number = whole_number(owner, name, value)
     if number < 1:
@@ -26,10 +26,10 @@ def at_least_one(owner: object, name: str, value: Any) -> int:
 
 
 def require_addressable(ds: DataFlow, owner: object) -> None:
-    """Refuse an input that cannot be addressed.
+    """Check that the input can be addressed.
 
     Raises:
-        NotAddressable: Names the node that breaks the chain.
+        NotAddressable: A node of the chain cannot be addressed; the message names it.
     """
     breaks = ds._df_unaddressable()
     if breaks is not None:
@@ -42,7 +42,7 @@ def require_addressable(ds: DataFlow, owner: object) -> None:
 
 
 def require_one_list(df_lists: object, others: Sequence[object], owner: object) -> None:
-    """Refuse flows that are given one by one, as ``JoinData(a, b)``.
+    """Check that flows are given as one list, not one by one as in ``JoinData(a, b)``.
 
     Raises:
         TypeError: `others` are given beside `df_lists`; the message shows how to write it.
@@ -60,15 +60,15 @@ def _addressable_if_strict(node: DataFlow) -> bool:
 
 
 def require_end(ds: DataFlow, owner: str, purpose: str) -> None:
-    """Refuse an input of which a pass never ends.
+    """Check that a pass of the input ends.
 
     Args:
         ds: The input.
-        owner: Who needs an end, for the message.
-        purpose: What for, as a verb and its object: "keeps a whole pass".
+        owner: The node that needs an end, for the message.
+        purpose: Why, as a verb and its object: "keeps a whole pass".
 
     Raises:
-        ValueError: A pass of `ds` never ends; the message has the cure.
+        ValueError: A pass of `ds` never ends; the message says how to fix it.
     """
     if not ds._df_endless:
         return
@@ -81,18 +81,18 @@ def require_end(ds: DataFlow, owner: str, purpose: str) -> None:
 
 
 def endless_input(ds: DataFlow) -> tuple[DataFlow, str]:
-    """The lowest node that makes passes of the endless flow `ds` endless; and what the user calls it."""
+    """The lowest node that makes passes of the endless flow `ds` endless; and the user's name for it."""
     while (below := next((flow for flow in ds._df_inputs if flow._df_endless), None)) is not None:
         ds = below
     return ds, getattr(ds, "_df_title", type(ds).__name__)
 
 
 def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:
-    """The elements of `df_lists`, if each is a dataflow, and if there are any.
+    """Return the elements of `df_lists` if there are any and each is a dataflow.
 
     Raises:
-        TypeError: One is no dataflow.
-        ValueError: There are none.
+        TypeError: An element is not a dataflow.
+        ValueError: `df_lists` is empty.
     """
     name = type(owner).__name__
     if isinstance(df_lists, DataFlow):

@@ -1,4 +1,4 @@
-"""Maps that draw random numbers: the generator belongs to the datapoint."""
+"""Random maps: functions that draw random numbers, from a generator that belongs to the datapoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AppliedWithRng(Applied):
     """`func`, which takes a generator too, applied to a shallow copy of each datapoint.
 
     Args:
-        owner: As for `Applied`, and so are those up to `scope`.
+        owner: As for `Applied`, like all up to `scope`.
         func: Takes a datapoint and a generator.
         place: …
         tolerance: …
@@ -55,7 +55,7 @@ class AppliedWithRng(Applied):
         if dp is HOLE:
             return HOLE
         try:
-            # No variable holds the generator: who keeps it would make the next one dearer.
+            # No variable holds the generator: a reference that is kept would make the next generator more expensive.
             out = self.func(dp[:] if type(dp) is list else copy(dp), self._rng_at(self._index))
         except Exception as error:
             self.explain(error)
@@ -67,10 +67,10 @@ class RandomMapData(MapData):
     """Apply a function that draws random numbers: ``func(dp, rng)``.
 
     The numbers of `rng` follow from the seed, the pass and the position of the datapoint, and from nothing else: not
-    from what was drawn for the datapoints before it, nor from the worker that does the work. So a datapoint can be made
-    again, on its own, as it was.
+    from the numbers drawn for earlier datapoints, nor from the worker that does the work. So a single datapoint can be
+    reproduced on its own.
 
-    A generator that the function keeps after its return stays that of its datapoint, and disturbs no other.
+    A generator that the function keeps after its return remains that of its datapoint, and affects no other.
 
     Args:
         ds: The input.
@@ -101,7 +101,7 @@ class RandomMapData(MapData):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.ds._df_addressable:
-            return order_by_index(self, p, stream)  # what was dropped below keeps its position
+            return order_by_index(self, p, stream)  # datapoints dropped below keep their positions
         if not self.ds._df_endless:
             return self._numbered(p, p, stream)
         return state_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), type(self).__name__)
@@ -113,7 +113,7 @@ class RandomMapData(MapData):
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         n = None if self.ds._df_endless else len(self.ds)
-        # Two views of the same blocks, of which neither is ahead of the other by more than one.
+        # Two views of the same blocks; neither is more than one block ahead of the other.
         here, below = tee(blocks)
         asked = Asked(below, partial(known_length, self.ds))
         indexes = chain.from_iterable(map(np.ndarray.tolist, here))

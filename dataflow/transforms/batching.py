@@ -1,4 +1,4 @@
-"""Several datapoints become one."""
+"""Batching: several datapoints become one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class BatchData(ProxyDataFlow):
         return whole + (self.remainder and rest > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        # Nothing here holds a batch or its datapoints in a variable: whoever receives a batch may reuse its memory.
+        # No variable here holds a batch or its datapoints, because the receiver of a batch may reuse its memory.
         taken = partial(_take, self.ds._df_run_pass(p, stream), self.batch_size)
         groups = iter(taken, [])
         return map(self._stack, groups if self.remainder else takewhile(self._is_whole, groups))
@@ -93,14 +93,14 @@ class BatchData(ProxyDataFlow):
 
     @staticmethod
     def aggregate_batch(data_holder: Sequence[Any], use_list: bool = False) -> Any:
-        """One batch of the datapoints `data_holder`, for nodes that choose them on their own.
+        """One batch of the datapoints `data_holder`, for nodes that choose the datapoints themselves.
 
         Args:
             data_holder: Datapoints of one kind, at least one.
             use_list: Do not stack: every component of the batch is a Python list.
 
         Raises:
-            ShapeMismatch: They differ in components, or a component in shape or kind; names the component.
+            ShapeMismatch: The datapoints differ in components, or a component in shape or kind; names the component.
 
         Example:
             >>> BatchData.aggregate_batch([[1, "a"], [2, "b"]], use_list=True)
@@ -119,19 +119,19 @@ class BatchDataByShape(ProxyDataFlow):
     """Batch datapoints of which one component has the same shape.
 
     One batch is gathered for each shape at the same time, so memory grows with the number of shapes. Batches that are
-    incomplete at the end of a pass are carried over to the next one. Where `ds` has a length, a pass has exactly
+    incomplete at the end of a pass are carried over to the next one. If `ds` has a length, a pass has exactly
     ``len(ds) // batch_size`` batches: it reads on into the following passes of `ds`, at most `batch_size` of them, and
-    the next one goes on there. Where it has none, a pass is a pass of `ds`.
+    the next one continues there. If `ds` has no length, a pass is one pass of `ds`.
 
-    After a loop that is broken off, the incomplete batches stay, and `ds` begins its next pass. `reset_state` forgets
-    them. So there can be one iteration at a time.
+    After a loop that is left early, the incomplete batches stay, and `ds` begins its next pass. `reset_state` drops
+    them. So only one iteration is possible at a time.
 
     Args:
         ds: The input.
         batch_size: Datapoints per batch, at least 1.
         idx: Position of the component that decides, or its key.
-        remainder: Give out incomplete batches at the end of each pass of `ds`, the shape seen first first, and carry
-            nothing over. How many come out of a pass is then not known beforehand.
+        remainder: Give out incomplete batches at the end of each pass of `ds`, in the order in which their shapes were
+            first seen, and carry nothing over. The number of batches in a pass is then unknown.
 
     Raises:
         ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False.
@@ -191,9 +191,9 @@ class BatchDataByShape(ProxyDataFlow):
         return takewhile(_is_batch, batches)
 
     def _batches(self, stream: Stream, gathering: _Gathering) -> Iterator[Any]:
-        """The batches of pass after pass, with `_END` behind those of each."""
+        """The batches of pass after pass, with `_END` after those of each."""
         groups: dict[tuple[int, ...], list[Any]] = {}
-        datapoints: Iterator[Any] | None = None  # what is left of pass `q` of the input; None between two
+        datapoints: Iterator[Any] | None = None  # the rest of pass `q` of the input; None between two passes
         q, is_empty = -1, True
         while True:
             begun, num_passes = gathering.num_begun, 0
@@ -218,14 +218,14 @@ class BatchDataByShape(ProxyDataFlow):
                         break  # this pass ends
                     continue
                 num_left = None if num_left is None else num_left - 1
-                del dp, group  # whoever receives the batch may reuse its memory
+                del dp, group  # the receiver of the batch may reuse its memory
                 yield stack(groups.pop(shape))
                 if gathering.num_begun != begun:
                     break
             if gathering.num_begun == begun:
                 yield _END
             elif num_left != 0:
-                datapoints = None  # the loop was broken off
+                datapoints = None  # the loop was left early
 
     def _too_many(self, groups: Sized, num_left: int | None) -> ShapeMismatch:
         return ShapeMismatch(
@@ -248,11 +248,11 @@ class BatchDataByShape(ProxyDataFlow):
 
 
 class _Gathering:
-    """What the loops tell the one gathering of batches, which goes on from loop to loop."""
+    """State shared by the loops, since the gathering of batches continues from loop to loop."""
 
     def __init__(self) -> None:
         self.p = 0  # the pass that was begun last
-        self.num_begun = 0  # passes begun: another number means that the loop before was broken off
+        self.num_begun = 0  # passes begun: a changed number means that the loop before was left early
 
 
 def _take(datapoints: Iterator[Any], num: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""One pass kept in memory."""
+"""In-memory cache: one pass, kept in memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_posi
 __all__ = ["CacheData"]
 
 _CONTAINERS = frozenset({list, dict, tuple})
-_UNREAD = object()  # the place of a datapoint that nobody has asked for yet
+_UNREAD = object()  # placeholder of a datapoint that was not read yet
 
 
 class CacheData(ProxyDataFlow):
     """Read one pass of the input, keep it in memory, and give it out in every pass.
 
-    Each time the datapoints are new lists, tuples and dicts, with read-only views of the arrays: what changes an array
-    in place fails at once, and cannot spoil the passes that follow. A pass that is broken off leaves in memory what was
-    read so far; the next one reads the rest. `reset_state` and `close` empty the memory. Place it outside a runner:
-    inside, every worker fills a memory of its own.
+    Each time the datapoints are new lists, tuples and dicts, with read-only views of the arrays: code that changes an
+    array in place fails at once, and cannot affect later passes. A pass that is left early keeps what was read so far;
+    the next one reads the rest. `reset_state` and `close` empty the cache. Place it outside a runner: inside, every
+    worker fills a cache of its own.
 
     Args:
         ds: The input. Only its first pass is read.
@@ -71,7 +71,7 @@ class CacheData(ProxyDataFlow):
         super()._df_close()
         self._memory.clear()
 
-    # -- input that can be addressed: every position is read when it is asked for --------------------------------------
+    # -- addressable input: every position is read when it is first requested ------------------------------------------
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         read = partial(self._read, stream, self._slots(stream))
@@ -96,7 +96,7 @@ class CacheData(ProxyDataFlow):
     def _read_on(self, stream: Stream, slots: _Slots, wanted: list[int]) -> Iterator[Any]:
         datapoints = slots.datapoints
         unread = [k for k in dict.fromkeys(wanted) if datapoints[k] is _UNREAD]
-        # Two threads may read the same position; both find the same, and the later keeps it.
+        # Two threads may read the same position; both read the same datapoint, and the later one stays.
         coming = zip(unread, self.ds._df_at([np.array(unread, dtype=np.int64)], stream), strict=False)
         for k in wanted:
             while datapoints[k] is _UNREAD:
@@ -138,14 +138,14 @@ class CacheData(ProxyDataFlow):
     def _remember(self, stream: Stream, memory: _Slots | _Recording) -> _Slots | _Recording:
         key = self._key(stream)
         if key is not None:
-            # Another root means that the user has seeded anew: what was drawn under the old one is over.
+            # Another root means that the user has called `seed` again: datapoints drawn under the old one are dropped.
             for old in [known for known in self._memory if known is not None and known.root != key.root]:
                 self._memory.pop(old, None)
         self._memory[key] = memory
         return memory
 
     def _key(self, stream: Stream) -> Stream | None:
-        """Where nothing is drawn below, all places in a chain share one memory."""
+        """The key of the cache: if no numbers are drawn below, all places in a chain share one cache."""
         return stream if any(node._df_draws for node in walk(self.ds)) else None
 
     def _order(self, stream: Stream, n: int, p: int) -> tuple[NDArray[Any]]:
@@ -154,15 +154,15 @@ class CacheData(ProxyDataFlow):
 
 
 class _Kept:
-    """Datapoints that are kept, and how all of them are copied."""
+    """Cached datapoints, and the function that copies all of them."""
 
     def __init__(self, datapoints: list[Any]) -> None:
         self.datapoints = datapoints
-        self.copy: Callable[[Any], Any] = _fresh  # once there is one: `list.copy`, if that is enough for all
+        self.copy: Callable[[Any], Any] = _fresh  # once there is a datapoint: `list.copy`, if that is enough for all
         self._is_first = True
 
     def freeze(self, dp: Any) -> Any:
-        """`dp` as it is kept."""
+        """The form in which `dp` is cached."""
         frozen = _frozen(dp)
         copy = _way_to_copy(frozen)
         if self._is_first:
@@ -173,11 +173,11 @@ class _Kept:
 
 
 class _Slots(_Kept):
-    """A place for each datapoint of a pass that can be addressed.
+    """A slot for each datapoint of a pass that can be addressed.
 
     Guarantees:
 
-    - Once `num_unread` is 0, every place holds its datapoint, and `copy` copies them all.
+    - Once `num_unread` is 0, every slot holds its datapoint, and `copy` copies them all.
     """
 
     def __init__(self, n: int) -> None:
@@ -194,21 +194,21 @@ class _Slots(_Kept):
 
 
 class _Recording(_Kept):
-    """The datapoints of one pass, each read by whoever needs it first, and kept."""
+    """The datapoints of one pass, each read when it is first needed, and kept."""
 
     def __init__(self, pass_: Iterator[Any]) -> None:
         super().__init__([])
-        self.failed = False  # the input raised: what is here is not the whole pass, and nothing more will come
-        self._rest: Iterator[Any] | None = pass_  # None once everything is here
+        self.failed = False  # the input raised: the recording is incomplete and will stay so
+        self._rest: Iterator[Any] | None = pass_  # None once all datapoints are recorded
         self._lock = threading.Lock()
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything is here."""
+        """Whether all datapoints are recorded."""
         return self._rest is None
 
     def has(self, k: int) -> bool:
-        """Whether the pass has a datapoint `k`; reads on as far as that takes."""
+        """Whether the pass has a datapoint `k`; reads on as far as necessary."""
         while len(self.datapoints) <= k:
             with self._lock:
                 if self._rest is None:
@@ -225,14 +225,14 @@ class _Recording(_Kept):
         return True
 
     def record_all(self) -> int:
-        """How many datapoints the pass has; reads them all."""
+        """Read all datapoints; return their number."""
         while self.has(len(self.datapoints)):
             pass
         return len(self.datapoints)
 
 
 def _frozen(value: Any) -> Any:
-    """The same, with read-only views of all arrays in lists, tuples and dicts."""
+    """`value` with read-only views of all arrays in lists, tuples and dicts."""
     if isinstance(value, np.ndarray):
         view = value.view()
         view.flags.writeable = False
@@ -242,13 +242,13 @@ def _frozen(value: Any) -> Any:
     if type(value) is dict:
         return {key: _frozen(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        make = getattr(value, "_make", tuple)  # a named tuple stays one
+        make = getattr(value, "_make", tuple)  # a named tuple stays a named tuple
         return make(_frozen(item) for item in value)
     return value
 
 
 def _way_to_copy(dp: Any) -> Callable[[Any], Any]:
-    """How a kept datapoint is copied, so that its lists and dicts are new."""
+    """The function that copies a kept datapoint, so that its lists and dicts are new."""
     if type(dp) is list and _CONTAINERS.isdisjoint(map(type, dp)):
         return list.copy
     if type(dp) is dict and _CONTAINERS.isdisjoint(map(type, dp.values())):
@@ -257,7 +257,7 @@ def _way_to_copy(dp: Any) -> Callable[[Any], Any]:
 
 
 def _fresh(value: Any) -> Any:
-    """The same, in lists and dicts of its own."""
+    """`value` with new lists and dicts."""
     kind = type(value)
     if kind is list:
         return [_fresh(item) if type(item) in _CONTAINERS else item for item in value]

@@ -1,4 +1,4 @@
-"""Some of the datapoints: those that a function chooses."""
+"""Filtering: keep the datapoints that a function chooses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["FilterData"]
 class FilterData(ProxyDataFlow):
     """Give only the datapoints for which a function returns something true.
 
-    How many come out of a pass is not known beforehand, so it has no length and cannot be addressed. Where that is
-    wanted, filter the list before `DataFromList`, or return None from the function of `MapData`, which drops a
-    datapoint and keeps the positions of all others.
+    The number of datapoints in a pass is unknown, so it has no length and cannot be addressed. If you need either,
+    filter the list before `DataFromList`, or return None from the function of `MapData`, which drops a datapoint and
+    keeps the positions of all others.
 
     Args:
         ds: The input.
-        predicate: Takes the datapoint itself, no copy.
+        predicate: Takes the datapoint itself, not a copy.
 
     Raises:
         TypeError: `predicate` cannot be called.

@@ -1,7 +1,7 @@
-"""What makes two chains the same chain: types, lengths, plain parameters, and names of functions.
+"""Fingerprints: types, lengths, plain parameters and names of functions, which identify a chain.
 
-A saved state holds the description of its chain, and compares it with that of the chain which is to resume. Runners are
-not in it: they change where the work is done, not what comes out.
+A saved state holds the description of its chain, and compares it with that of the chain that resumes from it. Runners
+are left out: they change where the work is done, not which datapoints come out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def described(df: DataFlow) -> Description:
 def without_workers(df: DataFlow) -> DataFlow:
     """The node that gives the same datapoints as `df` in one process; `df` itself if it has no workers.
 
-    A class of the user's with an ``__iter__`` of its own changes what comes out, so it represents itself.
+    A user's class with an ``__iter__`` of its own changes the datapoints, so it stands for itself.
     """
     while not df._df_user_written and df._df_stands_for is not df:
         df = df._df_stands_for
@@ -48,7 +48,7 @@ def without_workers(df: DataFlow) -> DataFlow:
 
 
 def difference(saved: Description, here: Description) -> str | None:
-    """The first difference, from above, as a part of a sentence; None if there is none."""
+    """The first difference, from above, as part of a sentence; None if there is none."""
     name = here["type"]
     if saved.keys() != here.keys():
         return f"what was saved of {name} is damaged"
@@ -73,14 +73,14 @@ def _holds_flows(value: Any) -> bool:
         return True
     items: Any = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     first = next(iter(items), None)
-    # Pairs of flow and probability count, too.
+    # Pairs of flow and probability count as parameters, too.
     return isinstance(first[0] if isinstance(first, list | tuple) and first else first, DataFlow)
 
 
 def _outline(value: Any) -> str:
-    """A text that is the same in every process that builds the same chain; no address, and no data."""
+    """A text that is the same in every process that builds the same chain; it contains no address and no data."""
     if isinstance(value, np.generic):
-        value = value.item()  # numpy writes its own scalars in one way or another
+        value = value.item()  # the repr of numpy scalars differs between versions
     if isinstance(value, _PLAIN):
         text = repr(value)
         return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… of {len(text)}"

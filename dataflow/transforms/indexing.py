@@ -1,4 +1,4 @@
-"""The arithmetic of indexes: what nodes share that read their input by index.
+"""Index arithmetic, shared by nodes that read their input by index.
 
 Index `i` of a flow of `n` datapoints is position ``i % n`` of pass ``i // n``.
 """
@@ -43,7 +43,7 @@ def consecutive(begin: int, end: int) -> Iterator[Indexes]:
 
 
 def onwards(begin: int, num_wanted: int) -> Iterator[Indexes]:
-    """Blocks of the indexes from `begin`, without end; the first ones hold what is wanted if nothing is dropped."""
+    """Blocks of the indexes from `begin`, without end; the first hold `num_wanted`, enough if nothing is dropped."""
     while True:
         yield from consecutive(begin, begin + num_wanted)
         begin += num_wanted
@@ -56,7 +56,7 @@ def pass_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
 
 
 def order_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
-    """Pass `p` of an addressable node that has no order of its own to follow; one that never ends goes on."""
+    """Pass `p` of an addressable node that follows no order of its own; an endless one continues."""
     if not df._df_endless:
         return pass_by_index(df, p, stream)
     return state_of(df).continued.take(stream, partial(_endless, df, stream), type(df).__name__)
@@ -69,7 +69,7 @@ def _endless(df: DataFlow, stream: Stream) -> Iterator[Any]:
 def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> Iterator[Any]:
     """Pass `p` of an input of which each pass takes `num_taken` datapoints, if that is known.
 
-    A flow that never ends has no passes; where it can be addressed, each pass reads on behind the last one.
+    A flow that never ends has no passes; if it can be addressed, each pass continues after the last one.
     """
     if num_taken is not None and df._df_endless and df._df_addressable:
         return present(df._df_at(onwards(p * num_taken, num_taken), stream))
@@ -91,7 +91,7 @@ def passes_and_positions(df: DataFlow, indexes: Indexes, n: int) -> tuple[Indexe
 def reordered(
     passes: Indexes, positions: Indexes, tables: Callable[[int], tuple[NDArray[Any], ...]]
 ) -> list[NDArray[np.int64]]:
-    """What the tables of each pass hold at the positions: one array for each table."""
+    """The entries of each pass's tables at the positions: one array for each table."""
     out: list[NDArray[np.int64]] = []
     for p in np.unique(passes).tolist():
         here = passes == p
@@ -103,11 +103,11 @@ def reordered(
 
 
 def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
-    """The same datapoints.
+    """Yield the same datapoints, checking that none was dropped.
 
     Raises:
         Dropped: There is a hole among them, so that `df`, which counts, cannot be addressed; or the user picks by
-            index, and something below was dropped before, so that a loop gives another datapoint there.
+            index, and a node below has dropped a datapoint before, so that a loop yields another datapoint there.
     """
     if picked_here() and any(state_of(node).has_dropped for node in walk(df, everywhere=True)):
         raise _dropped_below(df)

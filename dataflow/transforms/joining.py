@@ -1,4 +1,4 @@
-"""Several flows become one: side by side, or one after the other."""
+"""Joining: several flows become one, side by side or one after the other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SeveralInputs(DataFlow):
 
     @property
     def _df_flows(self) -> Sequence[DataFlow]:
-        """The inputs in order, one that was given twice twice."""
+        """The inputs in order; an input that was given twice is listed twice."""
         return self.df_lists
 
     def _df_streams(self, stream: Stream) -> list[Stream]:
@@ -48,7 +48,7 @@ class SeveralInputs(DataFlow):
 def interleaved(
     flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes
 ) -> Iterator[Any]:
-    """For each k the datapoint at ``indexes[k]`` of the flow ``numbers[k]``."""
+    """For each `k`, the datapoint at ``indexes[k]`` of the flow ``numbers[k]``."""
     sources = [
         ds._df_at([indexes[numbers == j]], stream) for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
     ]
@@ -59,15 +59,15 @@ def interleaved(
 class JoinData(SeveralInputs):
     """Datapoints of several flows side by side: the first with the first, the second with the second, and so on.
 
-    Lists and tuples are put together to a list, dicts are merged. A pass ends with the shortest input. What is behind
-    that in the other inputs is left out; it is not even read if the lengths are known.
+    Lists and tuples are concatenated to a list, dicts are merged. A pass ends with the shortest input. Further
+    datapoints of the other inputs are left out; they are not even read if the lengths are known.
 
     Args:
-        df_lists: The flows. The same one may be there twice.
+        df_lists: The flows. The same flow may occur twice.
 
     Raises:
         ShapeMismatch: Two dicts have a key in common; the message holds it.
-        TypeError: A list is to be joined with a dict.
+        TypeError: One datapoint is a list and another one a dict.
 
     Example:
         >>> images = DataFromList([["a.png"], ["b.png"]], shuffle=False)
@@ -113,7 +113,7 @@ class JoinData(SeveralInputs):
         return below
 
     def _length(self) -> int | None:
-        """How many datapoints a pass takes from every input, if that is known."""
+        """Number of datapoints that a pass takes from every input; None if unknown."""
         return None if self._df_endless else known_length(self)
 
 
@@ -121,7 +121,7 @@ class ConcatData(SeveralInputs):
     """One pass of every flow, one after the other.
 
     Args:
-        df_lists: The flows. The same one may be there twice. A pass of the last may be endless.
+        df_lists: The flows. The same flow may occur twice. A pass of the last may be endless.
 
     Raises:
         ValueError: A pass of a flow before the last never ends, so that the others would not be reached.

@@ -1,4 +1,4 @@
-"""One datapoint in, one out, or none: functions applied to datapoints and to components."""
+"""Maps: functions applied to datapoints or to single components."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class MapData(ProxyDataFlow):
     """Apply a function to every datapoint.
 
     The function gets a shallow copy: it may assign components, but an array that it changes in place is changed in the
-    source, too. ``len`` stays the length of the input, also if the function drops datapoints.
+    source, too. ``len`` stays the length of the input, even if the function drops datapoints.
 
-    Where the function raises, the pass ends with that exception, which has a note of the datapoint; or, with
-    `max_failures`, the datapoint is dropped, logged, and written down in `failures`.
+    If the function raises, the pass ends with that exception, with a note that names the datapoint; or, with
+    `max_failures`, the datapoint is dropped, logged, and listed in `failures`.
 
     Args:
         ds: The input.
         func: Takes a datapoint and returns one; returns None to drop it.
-        max_failures: How many datapoints of one pass may fail; or, as a number between 0 and 1, how large a part of all
-            that were seen, judged once there are 100. In a runner each worker counts for itself. None means what the
-            runner above says, else 0.
+        max_failures: How many datapoints of one pass may fail; or, as a number between 0 and 1, the fraction of all
+            datapoints seen, judged once there are 100. In a runner each worker counts for itself. None means the budget
+            of the runner above, or 0 without one.
 
     Raises:
         TypeError: `func` cannot be called.
@@ -73,7 +73,7 @@ class MapData(ProxyDataFlow):
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         asked = Asked(blocks, partial(known_length, self.ds))
-        # A budget of its own: where a map below drops, a pass knows the same datapoint under another position.
+        # A budget of its own: if a map below drops datapoints, a pass knows the same datapoint under another position.
         applied = self._df_kernel((stream, Asked), asked.place)
         applied.on_drop = self._df_note_drop
         return applied.over(self.ds._df_at(asked.noted(applied), stream))
@@ -82,18 +82,18 @@ class MapData(ProxyDataFlow):
         state_of(self).has_dropped = True
 
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
-        """The function, ready for one pass, or for one answer to indexes."""
+        """The function, ready for one pass or one answer to indexes."""
         return Applied(type(self).__name__, self.func, place, self._df_tolerance(), scope)
 
     def _df_tolerance(self) -> Tolerance | None:
-        """What bears a failure here, and now; None where it is to be raised."""
+        """The `Tolerance` that records failures here, now; None if they must be raised."""
         above = failure_reporter()
         budget = self.max_failures
         if not (budget if budget is not None or above is None else above.limit):
             return None
         life = state_of(self)
         with life.lock:
-            # A flow that is run in the consumer (num_proc=0) may be run by another the next time.
+            # A flow that is run in the consumer (num_proc=0) may be run by another runner the next time.
             if life.tolerance is None or life.tolerance.above is not above:
                 life.tolerance = Tolerance(type(self).__name__, budget, above)
             return life.tolerance
@@ -102,7 +102,7 @@ class MapData(ProxyDataFlow):
 class MapDataComponent(MapData):
     """Apply a function to one component of every datapoint.
 
-    The component itself is handed over, not a copy. A list or tuple becomes a list, a dict stays a dict.
+    The function gets the component itself, not a copy. A list or tuple becomes a list, a dict stays a dict.
 
     Args:
         ds: The input.

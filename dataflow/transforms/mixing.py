@@ -1,4 +1,4 @@
-"""Datapoints of several flows in a random order."""
+"""Mixing: datapoints of several flows in a random order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _CHUNK = 1024  # choices drawn at one time
 class RandomMixData(SeveralInputs, RNGDataFlow):
     """All datapoints of several flows, mixed in a new random order every pass; each flow's own order is kept.
 
-    The lengths of the flows are asked for at every pass. Where one has fewer datapoints than it says, the others go on.
+    The lengths of the flows are read at every pass. If a flow has fewer datapoints than its length, the others
+    continue.
 
     Args:
         df_lists: The flows, all with a length.
@@ -84,11 +85,11 @@ def _mixed(numbers: NDArray[Any], passes: list[Iterator[Any]]) -> Iterator[Any]:
         try:
             yield next(passes[j])
         except StopIteration:
-            pass  # shorter than it said
+            pass  # shorter than its length
 
 
 def _mix(words: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """For each position of a pass the number of a flow, and the position in that flow's pass."""
+    """For each position of a pass, the number of a flow and the position in that flow's pass."""
     order = permutation(words, sum(lengths))
     ends = np.cumsum(lengths)
     numbers = np.searchsorted(ends, order, side="right").astype(np.min_scalar_type(len(lengths)))
@@ -100,7 +101,7 @@ def _mix(words: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[NDArray[Any]
 class RandomChooseData(SeveralInputs, RNGDataFlow):
     """For every datapoint, choose at random which flow gives it. A pass ends when the chosen flow has no more.
 
-    How many come out of a pass is not known beforehand.
+    The number of datapoints in a pass is not known in advance.
 
     Args:
         df_lists: The flows, all equally probable; or pairs (flow, probability), where the probabilities sum to 1.

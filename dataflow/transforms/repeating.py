@@ -1,4 +1,4 @@
-"""The same passes or datapoints several times, and passes of another size."""
+"""Repetition: passes or datapoints several times, and passes of another size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint", "passes_on"]
 _logger = logging.getLogger("dataflow.transforms")
 
 _NOTHING = object()
-_MANY = 1_000_000  # indexes without a datapoint, after which a flow of unknown length counts as empty
+_MANY = 1_000_000  # indexes without a datapoint after which a flow of unknown length counts as empty
 
 
 def passes_on(ds: DataFlow, stream: Stream, begin: int = 0) -> Iterator[Any]:
@@ -37,19 +37,19 @@ def passes_on(ds: DataFlow, stream: Stream, begin: int = 0) -> Iterator[Any]:
         if first is _NOTHING:
             return
         yield first
-        del first  # not kept through the pass
+        del first  # not kept alive during the pass
         yield from datapoints
 
 
 class RepeatedData(ProxyDataFlow):
     """Several passes of the input as one.
 
-    With ``num=-1`` a pass never ends; a loop that is broken off goes on, the next time, where it stopped. If a pass of
-    the input is empty, the endless flow ends with a warning.
+    With ``num=-1`` a pass never ends; a loop that is left early continues, the next time, where it stopped. If a pass
+    of the input is empty, the endless flow ends with a warning.
 
     Args:
         ds: The input.
-        num: How many passes of `ds` make one pass; -1 for endlessly many.
+        num: How many passes of `ds` make one pass; -1 for an endless pass.
 
     Raises:
         ValueError: `num` is neither -1 nor at least 1.
@@ -88,7 +88,7 @@ class RepeatedData(ProxyDataFlow):
         return chain.from_iterable(map(self.ds._df_run_pass, passes, repeat(stream)))
 
     def _warn_if_useless(self) -> None:
-        """Say in the log, once, that the input repeats itself already because it is not strict."""
+        """Log once that the input already repeats itself because it is not strict."""
         life = state_of(self)
         if life.warned:
             return
@@ -141,7 +141,7 @@ class RepeatedDataPoint(ProxyDataFlow):
         return chain.from_iterable(map(partial(self._read, stream), blocks))
 
     def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
-        # Neighbours that are copies of one datapoint are made once.
+        # Adjacent copies of one datapoint are made once.
         below = indexes // self.num
         first = np.flatnonzero(np.diff(below, prepend=-1))
         lengths = np.diff(first, append=len(below))
@@ -149,19 +149,19 @@ class RepeatedDataPoint(ProxyDataFlow):
 
 
 class _Place:
-    """Where a flow of which datapoints are dropped goes on."""
+    """The position at which a flow with dropped datapoints continues."""
 
     def __init__(self) -> None:
-        self.next: int | None = None  # the index behind the last datapoint given; None while nothing was dropped
+        self.next: int | None = None  # the index after the last datapoint yielded; None while none was dropped
         self.generation: object = None  # of the iteration that was begun last
 
 
 class FixedSizeData(ProxyDataFlow):
     """Passes of a size of your choice, shorter or longer than those of the input.
 
-    With ``keep_state=True`` a pass goes on in the input where the last one ended: pass `p` of a flow that can be
-    addressed holds its datapoints from index ``p * size``, also after a pass that was broken off. Where a map below
-    drops datapoints, it begins behind the last one that was given. With ``keep_state=False`` every pass begins with a
+    With ``keep_state=True`` a pass continues in the input where the last one ended: pass `p` of a flow that can be
+    addressed holds its datapoints from index ``p * size``, even after a pass that was left early. If a map below drops
+    datapoints, it begins after the last datapoint that was yielded. With ``keep_state=False`` every pass begins with a
     new pass of the input.
 
     If a map below drops datapoints, the following ones fill up the pass.
@@ -169,7 +169,7 @@ class FixedSizeData(ProxyDataFlow):
     Args:
         ds: The input.
         size: Datapoints per pass, at least 1.
-        keep_state: Go on where the last pass ended.
+        keep_state: Continue where the last pass ended.
 
     Raises:
         EmptyPass: A pass of the input is empty.
@@ -218,7 +218,7 @@ class FixedSizeData(ProxyDataFlow):
             most = 2 * n if n else _MANY
             datapoints = self._behind(begin, most, stream) if self.keep_state else self._present(begin, most, stream)
         elif self.keep_state and self.ds._df_endless and self.ds._df_continues:
-            datapoints = self.ds._df_run_pass(p, stream)  # which goes on where it stopped
+            datapoints = self.ds._df_run_pass(p, stream)  # continues where it stopped
         elif self.keep_state:
             begin_again = partial(passes_on, self.ds, stream)
             datapoints = state_of(self).continued.take(stream, begin_again, type(self).__name__)
@@ -237,7 +237,7 @@ class FixedSizeData(ProxyDataFlow):
                 return
 
     def _behind(self, begin: int, most: int, stream: Stream) -> Iterator[Any]:
-        """The same; from the first hole on, of this pass or an earlier one, a pass begins behind the last datapoint."""
+        """Like `_present`, but after a hole, in this pass or before, a pass begins after the last datapoint."""
         place = state_of(self).continued.note(stream, _Place)
         generation = place.generation = object()
         return self._counted(begin if place.next is None else place.next, most, stream, place, generation)

@@ -1,4 +1,4 @@
-"""A flow that can say where it is, and go on from there in another process."""
+"""Resumable flows: save the position of a flow, and continue from it in another process."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ __all__ = ["ResumableData"]
 
 _VERSION: Final = 1
 _KINDS: Final = {"version": int, "root": str, "pass": int, "offset": int, "flow": dict}
-_BLOCK: Final = 256  # indexes asked for at one time where a pass never ends
+_BLOCK: Final = 256  # indexes requested at one time if a pass never ends
 _NOTHING: Final = object()
 
 
 class ResumableData(ProxyDataFlow):
-    """Save where a flow is, and go on from there: later, elsewhere, under another runner.
+    """Save the position of a flow, and continue from it: later, elsewhere, under another runner.
 
-    `state_dict` may be called at any time, between two datapoints too, and says which datapoint comes next. Where the
-    flow can be addressed, going on costs nothing, wherever that is; else the pass is made again up to that point, and
-    thrown away. It stands outermost, since it counts what the loop has received.
+    `state_dict` may be called at any time, even between two datapoints, and records which datapoint comes next. If the
+    flow can be addressed, resuming costs nothing at any position; otherwise the pass is made again up to that point,
+    and discarded. This node must be the outermost one, because it counts the datapoints that the loop has received.
 
-    Whoever calls `state_dict` in the middle of a pass goes on in the middle: the first loop after `load_state_dict`
-    gets the rest of that pass. Where a pass is complete, it gets the next one.
+    If `state_dict` was called in the middle of a pass, the first loop after `load_state_dict` gets the rest of that
+    pass. If the pass was complete, it gets the next one.
 
     Args:
         ds: The flow.
 
     Raises:
-        NotReproducible: The order of `ds` is not defined, because a runner mixes what several workers make, or
-            somebody else fills a queue; or `ds` cannot be addressed and goes on where its last pass stopped. Names the
-            node.
+        NotReproducible: The order of `ds` is not defined, because a runner mixes what several workers make, or other
+            code fills a queue; or `ds` cannot be addressed and continues where its last pass stopped. The message names
+            the node.
         Dropped: A map dropped a datapoint below a node that counts, so that positions mean nothing.
 
     Example:
@@ -60,13 +60,13 @@ class ResumableData(ProxyDataFlow):
     def __init__(self, ds: DataFlow) -> None:
         super().__init__(ds)
         _require_order(ds)
-        # Now, since attributes of a user's node may change while it runs.
+        # Checked now, because attributes of a user's node may change while it runs.
         self._description = described(ds)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the flow is, as JSON: version, root seed, pass and offset of the next datapoint, and the chain.
+        """The position of the flow, as JSON: version, root seed, pass and offset of the next datapoint, and the chain.
 
-        If there are several iterations, it is the place of the one begun last.
+        With several iterations, it is the position of the one begun last.
         """
         life = state_of(self)
         mark = life.bookmark or _Bookmark(life.passes, 0, life.root())
@@ -77,7 +77,7 @@ class ResumableData(ProxyDataFlow):
         return {"version": _VERSION, "root": str(mark.root), "pass": p, "offset": offset, "flow": self._description}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was saved: the next loop begins there.
+        """Continue where `state` was saved: the next loop begins there.
 
         The root seed of the state becomes that of this flow, unless the program has called `dataflow.seed`.
 
@@ -85,7 +85,7 @@ class ResumableData(ProxyDataFlow):
             state: What `state_dict` returned, also after JSON.
 
         Raises:
-            StateMismatch: The state is none, or belongs to another chain, to another seed, or to a later version.
+            StateMismatch: `state` is not a state, or belongs to another chain, to another seed, or to a later version.
         """
         _check_form(state)
         found = difference(state["flow"], self._description)
@@ -105,7 +105,7 @@ class ResumableData(ProxyDataFlow):
         life.passes = state["pass"]
         life.bookmark = _Bookmark(state["pass"], state["offset"], root, loaded=True)
 
-    # -- the node ------------------------------------------------------------------------------------------------------
+    # -- node protocol -------------------------------------------------------------------------------------------------
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         life = state_of(self)
@@ -120,20 +120,20 @@ class ResumableData(ProxyDataFlow):
         return self._rest(mark, stream)
 
     def _rest(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
-        """What is left of the pass; or the next one if nothing is, as nobody had looked behind the last datapoint."""
+        """The rest of the pass; or the next one if nothing is left and no step was made past the last datapoint."""
         p = mark.p
         datapoints = self._counted(mark, stream)
         first = next(datapoints, _NOTHING)
         if first is not _NOTHING:
             yield first
-            del first  # not kept through the pass
+            del first  # not kept alive during the pass
         else:
             state_of(self).passes = max(state_of(self).passes, p + 2)
             datapoints = self._counted(mark, stream)
         yield from datapoints
 
     def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
-        """The datapoints from the bookmark to the end of its pass; the bookmark goes along."""
+        """The datapoints from the bookmark to the end of its pass; the bookmark moves with them."""
         if not self.ds._df_addressable:
             datapoints = islice(self.ds._df_run_pass(mark.p, stream), mark.offset, None)
             return chain(map(mark.moved, datapoints), mark.turned())
@@ -146,9 +146,9 @@ class ResumableData(ProxyDataFlow):
 
 
 class _Bookmark:
-    """Where an iteration is: in pass `p`, before the datapoint at `offset`.
+    """The position of an iteration: in pass `p`, before the datapoint at `offset`.
 
-    The offset counts positions where the flow can be addressed, so that what a map has dropped counts too; else
+    The offset counts positions if the flow can be addressed, so that dropped datapoints count too; otherwise it counts
     datapoints.
     """
 
@@ -156,15 +156,15 @@ class _Bookmark:
         self.p = p
         self.offset = offset
         self.root = root
-        self.loaded = loaded  # comes from a state: the pass of this number begins here
+        self.loaded = loaded  # from a state: the pass of this number begins here
 
     def moved(self, dp: Any) -> Any:
-        """`dp`, which now has been given out."""
+        """Return `dp`, which counts as given out now."""
         self.offset += 1
         return dp
 
     def turned(self) -> Iterator[Any]:
-        """Nothing; when it is asked for, the pass is complete."""
+        """An empty iterator; when it is stepped, the pass is complete."""
         self.p, self.offset = self.p + 1, 0
         yield from ()
 
@@ -189,7 +189,7 @@ def _require_order(ds: DataFlow) -> None:
 def _continuing(df: DataFlow) -> DataFlow | None:
     """The first node whose passes depend on those before; None if there is none."""
     if df._df_addressable and not df._df_endless:
-        return None  # what is below is read by index
+        return None  # the input is read by index
     if df._df_continues:
         return df
     return next((found for ds in df._df_inputs if (found := _continuing(ds)) is not None), None)

@@ -1,4 +1,4 @@
-"""Which components a datapoint has: some of them, or each on its own."""
+"""Selection of components: some of them, or each on its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SelectComponent(ProxyDataFlow):
         idxs: Positions of the components, or their keys.
 
     Raises:
-        IndexError, KeyError: A datapoint has no such component; the message lists what there is.
+        IndexError, KeyError: A datapoint has no such component; the message lists the available ones.
 
     Example:
         >>> list(SelectComponent(DataFromList([["a", 1, 2.5]]), [2, 0]))
@@ -55,15 +55,15 @@ class SelectComponent(ProxyDataFlow):
 class FlattenData(ProxyDataFlow):
     """Give every component on its own: the list ``[a, b]`` becomes ``[a]`` and ``[b]``, a tuple ``(a,)`` and ``(b,)``.
 
-    How many come out of a pass is not known beforehand, unless `num` says so.
+    The number of datapoints in a pass is not known in advance, unless `num` is given.
 
     Args:
         ds: Lists or tuples.
         num: How many components every datapoint has. With it the flow has a length and can be addressed.
 
     Raises:
-        TypeError: A datapoint is neither; a dict has no order of components to rely on.
-        ShapeMismatch: A datapoint has not `num` components.
+        TypeError: A datapoint is neither a list nor a tuple; a dict has no order of components to rely on.
+        ShapeMismatch: A datapoint does not have `num` components.
 
     Example:
         >>> list(FlattenData(DataFromList([[1, 2], (3,)], shuffle=False)))
@@ -102,7 +102,7 @@ class FlattenData(ProxyDataFlow):
         return chain.from_iterable(map(partial(self._read, stream, self.num), blocks))
 
     def _read(self, stream: Stream, num: int, indexes: Indexes) -> Iterator[Any]:
-        # Neighbours that come from one datapoint are made once.
+        # Adjacent components of one datapoint are made together, once.
         below, components = np.divmod(indexes, num)
         first = np.flatnonzero(np.diff(below, prepend=-1))
         wanted = np.split(components, first[1:])

@@ -1,4 +1,4 @@
-"""A share of a flow for each of several processes that run the same program."""
+"""Sharding: a share of a flow for each of several processes that run the same program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, 
 
 __all__ = ["ShardData"]
 
-_VARIABLES: Final = (  # who sets them: torchrun and its kin, Open MPI, Slurm
+_VARIABLES: Final = (  # set by torchrun and similar launchers, Open MPI, Slurm
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
@@ -28,22 +28,22 @@ class ShardData(ProxyDataFlow):
     """Every `world_size`-th datapoint of each pass, beginning with number `rank`.
 
     Each process of a training job builds the same chain, with the same seed, and a shard of its own; together the
-    shards of a pass are the pass. What a random node above a shard draws differs between ranks, what one below draws
-    does not: so shuffle below it, and augment above it.
+    shards of a pass are the pass. Random numbers drawn above a shard differ between ranks, those drawn below do not: so
+    shuffle below it, and augment above it.
 
     Args:
-        ds: The input: it can be addressed.
-        rank: Number of this process, from 0. Where neither `rank` nor `world_size` is given, both are read from the
+        ds: The input; it must be addressable.
+        rank: Number of this process, from 0. If neither `rank` nor `world_size` is given, both are read from the
             environment: RANK and WORLD_SIZE, or those of Open MPI or Slurm.
         world_size: How many processes there are.
-        tail: What becomes of the rest where the datapoints cannot be divided equally: "drop" leaves it out, "repeat"
-            fills up with datapoints from the beginning of the pass, "keep" makes the first shards longer by one. With
-            the first two, every rank makes the same number of steps.
+        tail: What to do with the rest if the datapoints cannot be divided equally: "drop" leaves it out, "repeat" fills
+            up with datapoints from the beginning of the pass, "keep" makes the first shards longer by one. With the
+            first two, every rank makes the same number of steps.
 
     Raises:
-        NotAddressable: `ds` is only a sequence of passes; names the node.
+        NotAddressable: `ds` is only a sequence of passes; the message names the node.
         ValueError: `rank` and `world_size` do not fit together, only one is known, or a shard would have no datapoint.
-        NotReproducible: Nobody has fixed a seed, so that every rank would draw another order.
+        NotReproducible: No seed is fixed, so every rank would draw another order.
         Dropped: A map below dropped a datapoint, and ranks would make different numbers of steps.
 
     Example:
@@ -78,7 +78,7 @@ class ShardData(ProxyDataFlow):
 
     @property
     def _df_compared(self) -> dict[str, Any]:
-        # Every rank makes the same steps, so the state that one has saved is good for all.
+        # Every rank makes the same steps, so a state saved by one is valid for all.
         return {name: value for name, value in super()._df_compared.items() if name != "rank"}
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""A new order: of whole passes by index, or within a buffer for what is only a sequence of passes."""
+"""Shuffling: whole passes by index, or within a buffer if the input is only a sequence of passes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _logger = logging.getLogger("dataflow.transforms")
 class ShuffleData(ProxyDataFlow, RNGDataFlow):
     """Each pass of the input in a new random order.
 
-    The order of a pass follows from the seed and the number of the pass. Nothing is kept but one permutation, four
-    bytes per datapoint; the input is read by index, so each datapoint is made when it is its turn.
+    The order of a pass follows from the seed and the number of the pass. It keeps only one permutation, four bytes per
+    datapoint; the input is read by index, so each datapoint is made when its turn comes.
 
     Args:
-        ds: The input: it can be addressed, and has a length.
+        ds: The input; it must be addressable and have a length.
         seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
-        NotAddressable: `ds` is only a sequence of passes; names the node. `LocallyShuffleData` shuffles those.
+        NotAddressable: `ds` is only a sequence of passes; the message names the node. Use `LocallyShuffleData` for
+            those.
         ValueError: A pass of `ds` never ends.
 
     Example:
@@ -75,18 +76,18 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
 
 
 class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
-    """Shuffle within a buffer through which the datapoints go, pass after pass of the input, without end.
+    """Shuffle within a buffer that the datapoints pass through, pass after pass of the input, without end.
 
     The first datapoint comes out when the buffer is full; from then on one goes in at the end for each that comes out
     at the beginning, and the whole buffer is shuffled at intervals. Passes of the input get mixed at their borders; an
-    input shorter than the buffer is in it several times. An iteration goes on where the last one stopped, so there can
-    be one at a time. ``len`` is the number of datapoints that one pass of the input makes.
+    input shorter than the buffer is in it several times. An iteration continues where the last one stopped, so only one
+    is possible at a time. ``len`` is the number of datapoints that one pass of the input makes.
 
     Args:
         ds: The input.
         buffer_size: Datapoints in the buffer, at least 1.
         num_reuse: How many times each datapoint is put into the buffer.
-        shuffle_interval: Shuffle after so many datapoints of the input; a third of `buffer_size` if it is None.
+        shuffle_interval: Shuffle after this many datapoints of the input; None means a third of `buffer_size`.
         seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Example:
@@ -141,14 +142,14 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
         datapoints = passes_on(self.ds, stream)
         interval = self.shuffle_interval
         yield from self._through(buffer, islice(datapoints, interval - 1))
-        # Each interval begins with a datapoint, for there is no shuffle behind the last one.
+        # Each interval begins with a datapoint, because there is no shuffle after the last one.
         for dp in datapoints:
             buffer = deque(map(list(buffer).__getitem__, generator.permutation(len(buffer)).tolist()))
             yield from self._through(buffer, chain((dp,), islice(datapoints, interval - 1)))
         _logger.warning("LocallyShuffleData ends, because a pass of %s was empty", type(self.ds).__name__)
 
     def _through(self, buffer: deque[Any], datapoints: Iterator[Any]) -> Iterator[Any]:
-        """Put the datapoints into the buffer; what falls out of it."""
+        """Put the datapoints into the buffer; yield those that fall out of it."""
         pop, put = buffer.popleft, buffer.append
         if self.num_reuse == 1 and len(buffer) == self.buffer_size:
             for dp in datapoints:

@@ -1,1 +1,1 @@
-"""Threads and processes: started, watched, stopped."""
+"""Workers: processes and threads that are started, supervised and stopped."""

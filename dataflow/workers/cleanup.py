@@ -1,4 +1,4 @@
-"""What must be closed before the interpreter ends."""
+"""Exit hooks: close resources that hold workers before the interpreter ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["close_at_exit"]
 
 
 class Closeable(Protocol):
-    """Whatever holds workers."""
+    """A resource that holds workers."""
 
     def close(self) -> None:
-        """Stop them. Idempotent."""
+        """Stop the workers. Idempotent."""
 
 
 class _AtExit:
-    """What this process closes when it ends."""
+    """The resources that this process closes when it ends."""
 
     def __init__(self) -> None:
         self.pid = -1
@@ -32,14 +32,14 @@ _AT_EXIT = _AtExit()
 
 
 def close_at_exit(resource: Closeable) -> None:
-    """Close `resource` when this process ends, unless it has gone before.
+    """Close `resource` when this process ends, unless it was collected before.
 
     A finaliser of `multiprocessing.util` runs in the main process and in processes started by `multiprocessing`, and
-    before that module joins the processes that are left. An `atexit` hook of our own would come too late where it was
+    before that module joins the remaining processes. An `atexit` hook of our own would run too late if it was
     registered before that module's, and would not run at all in a child.
     """
     if _AT_EXIT.pid != os.getpid():
-        # A forked child starts an empty list: what it inherited is its parent's to close.
+        # A forked child starts with an empty list: resources that it inherited are its parent's to close.
         _AT_EXIT.pid = os.getpid()
         _AT_EXIT.open = weakref.WeakSet()
         util.Finalize(None, _close_all, exitpriority=100)

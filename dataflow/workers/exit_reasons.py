@@ -1,4 +1,4 @@
-"""How a worker ended without an exception, in words: what happened to it, and what to do."""
+"""Exit reasons: explain in words how a worker ended without an exception, and what to do."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
 def explanation(
     exitcode: int | None, *, heard: bool, work: str = "the flow", inline: str = "num_proc=0", less: str = "num_proc"
 ) -> tuple[str, str]:
-    """What happened, and the cure.
+    """Explain what happened, and how to fix it.
 
     Args:
-        exitcode: Exit code of the worker, negative for a signal; None if nobody knows.
-        heard: Whether anything came from it.
-        work: What the user calls the thing that ran in it.
+        exitcode: Exit code of the worker, negative for a signal; None if unknown.
+        heard: Whether the worker has sent anything.
+        work: The user's word for what ran in the worker.
         inline: The argument that runs it in the consumer.
         less: What to lower so that less memory is used.
     """
@@ -65,13 +65,13 @@ def explanation(
 
 
 def end_if_forked(pid: int, error: BaseException | None) -> None:
-    """Called in a worker as the user's code returns: a child that was forked there is not the worker, and ends.
+    """End this process if it is a child that user code forked inside a worker; called when that code returns.
 
-    Nothing is flushed, closed or reported: all that it has inherited is the worker's.
+    Nothing is flushed, closed or reported: everything that it has inherited belongs to the worker.
 
     Args:
         pid: The process in which the worker was started.
-        error: What the user's code raised; None if it returned.
+        error: The exception of the user's code; None if it returned.
     """
     if os.getpid() == pid:
         return
@@ -90,7 +90,7 @@ def end_if_forked(pid: int, error: BaseException | None) -> None:
 
 
 def exit_code(exit: SystemExit) -> int:
-    """The code that a process would end with."""
+    """The exit code of a process that ends with `exit`."""
     if exit.code is None:
         return 0
     return exit.code & 0xFF if isinstance(exit.code, int) else 1

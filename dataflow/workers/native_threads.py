@@ -1,15 +1,14 @@
-"""How many threads native libraries use in a worker process: BLAS, OpenMP, OpenCV.
+"""Limits of native threads: how many threads BLAS, OpenMP and OpenCV use in a worker process.
 
-Each starts as many as there are cores, in every process; N workers would run N times as many. What is loaded already is
-told by `threadpoolctl`, where that is installed, and through ``cv2.setNumThreads``; what is loaded later reads the
-environment. Nothing is imported for it that the flow does not import itself.
+Each of these libraries starts one thread per core, in every process; N workers would run N times as many. Libraries
+that are already loaded are limited through `threadpoolctl`, if it is installed, and through ``cv2.setNumThreads``;
+libraries that are loaded later read the environment. No library is imported only to limit it. The number of cores that
+this process may use is its affinity, bounded by the quota of its container.
 
 Guarantees:
 
 - Only a process that asked for it is limited, never the main process.
-- A share (`exact` is false) only lowers: who has set fewer threads before, in the program or the environment, has them.
-
-How many cores this process may use.
+- A share (`exact` is false) only lowers: a smaller number set before, in the program or the environment, is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any, Final
 __all__ = ["ThreadLimit", "available_cores", "limit_of", "limit_threads", "limit_threads_again", "share_of_cores"]
 
 
-# -- How many cores this process may use -------------------------------------------------------------------------------
+# -- Available cores ---------------------------------------------------------------------------------------------------
 
 
 _CGROUP: Final = Path("/sys/fs/cgroup")
@@ -36,7 +35,7 @@ def available_cores(cgroup: Path = _CGROUP) -> int:
     """Cores that this process may use, at least 1: by its affinity, and by the quota of its container.
 
     Args:
-        cgroup: Where the container's limits stand.
+        cgroup: Directory with the container's limits.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(cgroup)
@@ -44,7 +43,7 @@ def available_cores(cgroup: Path = _CGROUP) -> int:
 
 
 def _quota(cgroup: Path) -> float | None:
-    """Cores that the container may use, on average; None where nobody limits them."""
+    """Cores that the container may use, on average; None if they are not limited."""
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -55,12 +54,12 @@ def _quota(cgroup: Path) -> float | None:
             return None
     try:
         cores = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):  # "max"
+    except (ValueError, ZeroDivisionError):  # "max": no limit
         return None
-    return cores if cores > 0 else None  # -1
+    return cores if cores > 0 else None  # -1: no limit
 
 
-# -- How many threads native libraries use in a worker process: BLAS, OpenMP, OpenCV -----------------------------------
+# -- Thread limits -----------------------------------------------------------------------------------------------------
 
 
 _VARIABLES: Final = (
@@ -76,11 +75,11 @@ _VARIABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ThreadLimit:
-    """What a worker process does about the threads of native libraries.
+    """The thread limit of native libraries in a worker process.
 
     Attributes:
         count: Threads of each library.
-        exact: Whether `count` is set also where there are fewer.
+        exact: Whether `count` is set even if fewer are set already.
     """
 
     count: int
@@ -88,7 +87,7 @@ class ThreadLimit:
 
 
 class _Process:
-    """What holds in this process, and in those that are forked from it until they are told otherwise."""
+    """The limit in this process, and in processes forked from it until they set their own."""
 
     limit: ThreadLimit | None = None
     inherited_cv2 = False
@@ -98,7 +97,7 @@ _here = _Process()
 
 
 def limit_of(count: int, *, exact: bool) -> ThreadLimit:
-    """What worker processes are to do that start now. What they need for it is loaded here, once, for those forked."""
+    """The limit for worker processes that start now. Loads here, once, what forked workers need for it."""
     with suppress(ImportError):
         import threadpoolctl  # noqa: F401
     return ThreadLimit(count, exact)
@@ -111,7 +110,7 @@ def share_of_cores(num_workers: int) -> int:
 
 
 def limit_threads(limit: ThreadLimit) -> None:
-    """Limit the threads of native libraries in this process, at its beginning."""
+    """Limit the threads of native libraries in this process; called when it starts."""
     _here.limit = limit
     _here.inherited_cv2 = "cv2" in sys.modules and _is_forked()
     for name in _VARIABLES:
@@ -121,7 +120,7 @@ def limit_threads(limit: ThreadLimit) -> None:
 
 
 def limit_threads_again() -> None:
-    """Limit what was loaded since the last time. It does nothing where nothing is limited."""
+    """Limit libraries that were loaded since the last call. No-op if there is no limit."""
     limit = _here.limit
     if limit is not None:
         _limit_pools(limit)
@@ -142,18 +141,18 @@ def _limit_cv2(limit: ThreadLimit) -> None:
     cv2 = sys.modules.get("cv2")
     get: Callable[[], int] | None = getattr(cv2, "getNumThreads", None)
     set_: Callable[[int], Any] | None = getattr(cv2, "setNumThreads", None)
-    if get is None or set_ is None:  # not imported, or only half-way
+    if get is None or set_ is None:  # not imported, or only partly
         return
     if _here.inherited_cv2 or limit.count == 1:
-        # No pool at all. The threads of one that was used before the fork are dead here, and whoever asks for another
-        # number, 1 included, waits for ever for them to end.
+        # Use no pool at all. The threads of a pool that was used before the fork do not exist here, and
+        # setting any other number, 1 included, would wait endlessly for them to end.
         set_(0)
     elif _is_other(limit, get()):
         set_(limit.count)
 
 
 def _is_forked() -> bool:
-    """Whether this process began as a copy of another one, with all that was loaded there."""
+    """Whether this process began as a copy of another one, with its loaded libraries."""
     here = multiprocessing.current_process()
     return "fork" in multiprocessing.get_all_start_methods() and isinstance(
         here, multiprocessing.get_context("fork").Process

@@ -1,4 +1,4 @@
-"""What a worker process is given to work on, on its way there."""
+"""Payloads: objects on their way into a worker process, by any start method."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dataflow.pickling import dumps, imported_main, inherited_by_fork, loads
 
 __all__ = ["Payload"]
 
-_MAX_INLINE: Final = 16 << 10  # bytes; a pipe takes more than that, whether or not the worker reads
+_MAX_INLINE: Final = 16 << 10  # bytes; a pipe holds more than that, even if the worker does not read
 
 
 class Payload:
-    """Any object, carried into a worker by whatever start method.
+    """An object that is carried into a worker process, by any start method.
 
     Under fork it is inherited as it is. Under spawn and forkserver it is pickled while the process is being started,
-    the only time at which queues and locks of `multiprocessing` may be; lambdas and closures travel by value. In the
-    worker it is unpickled by `load`, so that an error there can be reported.
+    the only time at which queues and locks of `multiprocessing` can be pickled; lambdas and closures travel by value.
+    In the worker it is unpickled by `load`, so that an error there can be reported.
     """
 
     def __init__(self, value: Any) -> None:
@@ -29,19 +29,19 @@ class Payload:
         self._file: Descriptor | None = None  # holds the pickle while a process is started
 
     def load(self) -> Any:
-        """The object, in the worker."""
+        """Return the object, in the worker."""
         if os.getpid() != self._pid:
             inherited_by_fork()
         return self._value
 
     def hand_over(self) -> None:
-        """The worker was started, or could not be: give back what that took."""
+        """Release what the transfer needed: the worker was started, or could not be."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def complaint(self, value: Any, error: Exception) -> str:
-        """What cannot be sent, and what to do."""
+        """The error text: what cannot be sent, and what to do."""
         return (
             f"{value!r:.200} cannot be sent to a worker process: {error}. Make it inside the function that runs there, "
             'or start workers by fork (context="fork")'
@@ -56,7 +56,8 @@ class Payload:
         if not is_started or len(data) <= _MAX_INLINE:
             return _Pickled, (data,)
         # `multiprocessing` writes to a pipe which the worker reads after it has imported the main program. If that
-        # fails, writing more than the pipe holds would raise BrokenPipeError here; the worker's end tells the cause.
+        # import fails, writing more than the pipe holds would raise BrokenPipeError here; the worker's exit code has
+        # the cause.
         self.hand_over()
         self._file = shared_memory_file("dataflow-payload", len(data))
         with open(self._file.fd, "wb", closefd=False) as file:

@@ -1,4 +1,4 @@
-"""Where code runs: which worker of how many, at every level of nesting."""
+"""Worker places: in which worker, of how many, code runs, at every level of nesting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["WorkerInfo", "entering", "place_of", "worker_info"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """The worker in which some code runs.
+    """The worker in which the calling code runs.
 
     Attributes:
         index: Which worker, from 0, at the innermost level.
@@ -25,7 +25,7 @@ class WorkerInfo:
     path: tuple[tuple[int, int], ...]
 
     def below(self, index: int, count: int) -> WorkerInfo:
-        """Worker `index` of `count` that this worker starts."""
+        """The place of worker `index` of `count` that this worker starts."""
         return WorkerInfo(index, count, (*self.path, (index, count)))
 
 
@@ -47,14 +47,14 @@ def worker_info() -> WorkerInfo | None:
 
 
 def place_of(index: int, count: int) -> WorkerInfo:
-    """Worker `index` of `count` that is started from here."""
+    """The place of worker `index` of `count` that is started from here."""
     here = _here.get()
     return WorkerInfo(index, count, ((index, count),)) if here is None else here.below(index, count)
 
 
 @contextmanager
 def entering(place: WorkerInfo) -> Iterator[None]:
-    """Inside the block, in this thread, code runs at `place`."""
+    """Inside the block, in this thread, `worker_info` returns `place`."""
     token = _here.set(place)
     try:
         yield

@@ -1,13 +1,13 @@
-"""A crew: several workers, started together, watched, and stopped.
+"""Worker pool: several workers that are started together, watched, and stopped.
 
 Guarantees:
 
-- After `stop` no process of the crew is left. A thread that does not return within the grace is left behind as a
+- After `stop` no process of the pool is left. A thread that does not return within the grace period is left behind as a
   daemon, and named once in the log.
-- A worker belongs to its crew before it is started: whatever interrupts the start, `stop` knows it.
-- A signal that arrives in here is delivered between the starts of two workers, or as `stop` ends, which waits for
-  nobody any longer then.
-- Only the process that started a crew stops it; a forked child that holds a copy does nothing.
+- A worker belongs to its pool before it is started: whatever interrupts the start, `stop` knows the worker.
+- A signal that arrives in here is delivered between the starts of two workers, or when `stop` ends; `stop` then waits
+  for no worker any longer.
+- Only the process that started a pool stops it; a forked child that holds a copy does nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["WorkerPool", "Worker", "grace"]
 
 _LOG = logging.getLogger(__name__)
 _GRACE: Final = 1.0
-_UNDO_PART: Final = 0.25  # part of the grace for workers that have just been started
-_SLICE: Final = 0.05  # seconds after which signals that have arrived are looked at
+_UNDO_PART: Final = 0.25  # part of the grace period for workers that have just been started
+_SLICE: Final = 0.05  # seconds between two checks for signals that have arrived
 
 
 class Worker(Protocol):
@@ -38,29 +38,29 @@ class Worker(Protocol):
     sentinel: int | None
 
     def start(self) -> None:
-        """Start it. After a failure it counts as ended, and nothing of it is left."""
+        """Start the worker. After a failure it counts as ended, and nothing of it is left."""
 
     def has_ended(self) -> bool:
-        """Whether it runs no more, or was never started."""
+        """Whether it is no longer running, or was never started."""
 
     def exitcode(self) -> int | None:
-        """Negative for a signal; None while it runs, or if nobody knows."""
+        """Exit code, negative for a signal; None while it runs, or if unknown."""
 
     def state(self) -> str:
-        """What it is doing, for a message."""
+        """What the worker is doing, for a message."""
 
     def join(self, timeout: float) -> bool:
-        """Wait for its end; whether it has ended."""
+        """Wait for its end; return whether it has ended."""
 
     def kill(self) -> bool:
-        """End it whatever it is doing; False where that is impossible."""
+        """End it, whatever it is doing; False if that is impossible."""
 
     def release(self) -> None:
-        """Give back what is kept of it."""
+        """Release its resources."""
 
 
 def grace() -> float:
-    """Seconds that a worker gets to end by itself: less for inner crews, which their outer worker waits for."""
+    """Seconds that a worker gets to end by itself: less for inner pools, because their outer worker waits for them."""
     here = worker_info()
     return _GRACE * 0.5 ** (0 if here is None else len(here.path))
 
@@ -69,8 +69,8 @@ class WorkerPool:
     """The workers of one runner, in the process that started them.
 
     Args:
-        makes: One function for each worker, which makes it; it is started here.
-        tell: Tells workers to stop, if others could not be started.
+        makes: One function per worker, which creates it; the pool starts it.
+        tell: Called to stop the started workers if others could not be started.
     """
 
     def __init__(self, makes: Sequence[Callable[[], Worker]], tell: Callable[[], None] = lambda: None) -> None:
@@ -91,16 +91,16 @@ class WorkerPool:
                 raise
 
     def ended(self) -> list[int]:
-        """The indexes of the workers that have ended."""
+        """Indexes of the workers that have ended."""
         return [k for k, worker in enumerate(self.workers) if worker.has_ended()]
 
     def sentinels(self, but: Container[int]) -> tuple[int, ...]:
-        """Descriptors that become readable when a worker ends, of all but these; a thread has none."""
+        """Descriptors that become readable when a worker ends, except those of `but`; a thread has none."""
         others = (worker.sentinel for k, worker in enumerate(self.workers) if k not in but)
         return tuple(sentinel for sentinel in others if sentinel is not None)
 
     def replace(self, worker: int, make: Callable[[], Worker]) -> None:
-        """Start another in the place of a worker that has ended, or is about to: it gets the grace for that."""
+        """Start another worker in place of one that has ended, or is about to: it gets the grace period for that."""
         old = self.workers[worker]
         if not old.join(grace()):
             old.kill()
@@ -110,10 +110,10 @@ class WorkerPool:
             new.start()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Wait for all workers, then end those that are left. Idempotent.
+        """Wait for all workers, then kill the remaining ones. Idempotent.
 
         Args:
-            timeout: Seconds; None for `grace()`. The workers have been told to stop before.
+            timeout: Seconds; None for `grace()`. The workers were asked to stop before.
         """
         if os.getpid() != self._pid:
             return
@@ -121,13 +121,13 @@ class WorkerPool:
             try:
                 self._end(grace() if timeout is None else timeout)
             except BaseException:
-                self._end(0)  # nobody waits any longer, and nobody is left behind
+                self._end(0)  # wait no longer, and leave no worker behind
                 raise
 
     def _end(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         for worker in list(self.workers):
-            # One that cannot be killed gets all of the time.
+            # A worker that cannot be killed gets all of the time.
             if not (
                 _ends_before(deadline, worker) or worker.kill() or worker.join(max(0.0, deadline - time.monotonic()))
             ):
@@ -143,7 +143,7 @@ class WorkerPool:
 
 
 def _ends_before(deadline: float, worker: Worker) -> bool:
-    """Wait for the end of a worker, until `deadline`; not any longer once a signal waits for us."""
+    """Wait for the end of a worker, until `deadline`, or until a signal is waiting for delivery."""
     while True:
         left = deadline - time.monotonic()
         if worker.join(max(0.0, min(left, _SLICE))):

@@ -1,20 +1,20 @@
-"""A worker that is a process.
+"""Worker process: one child process, from its start to its end.
 
-A worker process ends when its parent is gone, whatever it is doing.
+A worker is created first and started later, so that its owner knows it before it runs. In the child, the process takes
+three steps before its body runs: it ignores Ctrl-C, it ties its life to that of its parent, and it tells the C library
+to keep freed memory.
 
-The parent holds the write end of a pipe and never writes. The worker asks the kernel for SIGKILL when its read end
-becomes readable, that is, at end-of-file. This works while a C extension holds the interpreter's lock, and under fork,
-forkserver and spawn alike. Not PR_SET_PDEATHSIG: it follows the *thread* that forked, and misses forkserver. Not
-getppid: under forkserver the parent is the server.
+Guarantee: a worker process ends when its parent is gone, whatever it is doing. The parent holds the write end of a pipe
+and never writes. The worker asks the kernel for SIGKILL when its read end becomes readable, that is, at end-of-file.
+This works while a C extension holds the interpreter's lock, and under fork, forkserver and spawn alike.
+PR_SET_PDEATHSIG does not work: it follows the *thread* that forked, and misses forkserver. Nor does getppid: under
+forkserver the parent is the server. A worker that starts after its parent is gone first removes what the parent has
+left in the temporary directory.
 
-A worker that starts when its parent is gone already removes first what that has left in the temporary directory.
-
-How the C library of a process treats memory that was freed.
-
-An array of some megabytes that is made and dropped for every datapoint, as a decoder's, would be given back to the
-system and mapped anew each time: page by page, which takes longer than to fill it. A worker keeps what it will need
-again, and so does a process that receives from others over TCP. Of the benchmarks `jpeg` shows it, where a photograph
-would take 1.45 times the CPU time, and `image` by `tcp/ours`, at half its speed without.
+Freed memory: an array of some megabytes that is made and dropped for every datapoint, such as a decoder's, would be
+given back to the system and mapped again each time, page by page, which takes longer than filling it. A worker keeps
+freed memory for reuse, and so does a process that receives from others over TCP. Two benchmarks show the effect:
+without it, `jpeg` takes 1.45 times the CPU time for a photograph, and `image` by `tcp/ours` runs at half its speed.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ from dataflow.workers.place import WorkerInfo, entering
 __all__ = ["ProcessWorker", "end_if_main_is_imported", "hold_on", "keep_freed_memory", "seed_globals"]
 
 
-# -- A worker process ends when its parent is gone, whatever it is doing -----------------------------------------------
+# -- Lifeline: end with the parent -------------------------------------------------------------------------------------
 
 
 def hold_on(lifeline: Descriptor) -> None:
     """From now on this process is killed when the other end of `lifeline` is closed."""
-    import fcntl  # does not exist on Windows, where the package can still be imported
+    import fcntl  # not available on Windows, where the package can still be imported
 
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(lifeline.fd, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline.fd, fcntl.F_SETSIG, signal.SIGKILL)
         flags = fcntl.fcntl(lifeline.fd, fcntl.F_GETFL)
         fcntl.fcntl(lifeline.fd, fcntl.F_SETFL, flags | os.O_ASYNC)
-        # The parent may have gone before the kernel was asked: whoever is second sees the other.
-        ended = select.poll()  # not select, which knows no descriptor above 1023
+        # The parent may have gone before the kernel was asked: whichever of the two comes second detects it.
+        ended = select.poll()  # not select, which cannot handle descriptors above 1023
         ended.register(lifeline.fd, select.POLLIN)
         if ended.poll(0):
             sweep()
             os.kill(os.getpid(), signal.SIGKILL)
-    else:  # other systems than Linux: a thread, which needs the interpreter's lock
+    else:  # systems other than Linux: a thread, which needs the interpreter's lock
         threading.Thread(target=_watch, args=(lifeline,), name="dataflow-lifeline", daemon=True).start()
 
 
@@ -79,17 +79,17 @@ def _watch(lifeline: Descriptor) -> None:
     os._exit(1)
 
 
-# -- How the C library of a process treats memory that was freed -------------------------------------------------------
+# -- Freed memory ------------------------------------------------------------------------------------------------------
 
 
 _M_TRIM_THRESHOLD: Final = -1  # as in glibc's malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20  # at the end of the heap
-_MAPPED_BYTES: Final = 32 << 20  # what is larger is mapped by itself, and given back, as ever
+_MAPPED_BYTES: Final = 32 << 20  # larger blocks are mapped separately, and given back, as usual
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep up to 64 MiB of freed memory. Where the user has set malloc's variables, these hold."""
+    """Let this process keep up to 64 MiB of freed memory. The user's malloc settings take precedence."""
     is_set = "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ)
     if is_set or platform.libc_ver()[0] != "glibc":
         return
@@ -99,7 +99,7 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-# -- A worker that is a process ----------------------------------------------------------------------------------------
+# -- The worker process ------------------------------------------------------------------------------------------------
 
 
 _OUR_THREADS: Final = "dataflow-"
@@ -107,15 +107,15 @@ _KILL_TIMEOUT: Final = 1.5
 
 
 class ProcessWorker:
-    """One process, from its start to its end. Made first and started later: so its owner knows it before it runs.
+    """A worker that is a process. It is created first and started later, so its owner knows it before it runs.
 
     Args:
         context: A multiprocessing context: the start method.
-        place: Which worker of how many.
+        place: Index of this worker and number of workers.
         seed: Words that seed `random` and `numpy.random` in the process.
         body: What runs in it: picklable unless the start method is fork.
-        descriptors: What the body needs of this process's descriptors.
-        after_start: Called when it runs, or could not be started: closes what only the worker holds.
+        descriptors: Descriptors of this process that the body needs.
+        after_start: Called when it runs, or could not be started: closes what only the worker must hold.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class ProcessWorker:
     def start(self) -> None:
         """Start the process. If that fails, nothing of it is left."""
         if self._context.get_start_method() != "fork":
-            resource_tracker.ensure_running()  # else the first start does it, and lets interrupts through meanwhile
+            resource_tracker.ensure_running()  # or the first start does it, and lets interrupts through meanwhile
         with signals_deferred():
             held, self._lifeline = pipe()
             try:
@@ -164,7 +164,7 @@ class ProcessWorker:
             args=(held, self._prefix, self.place, self._seed, self._body),
             name=f"dataflow-worker-{self.place.index}",
         )
-        # Daemonic processes may have no children; runners nest. The lifeline does what the flag would do.
+        # Daemonic processes may have no children, but runners nest. The lifeline does what the flag would do.
         process.daemon = False
         with (
             handing_over(held, *self._descriptors),
@@ -178,11 +178,11 @@ class ProcessWorker:
         return process
 
     def has_ended(self) -> bool:
-        """Whether it runs no more, or was never started."""
+        """Whether it is no longer running, or was never started."""
         return self._process is None or self.exitcode() is not None or not _exists(self.pid)
 
     def exitcode(self) -> int | None:
-        """Negative for a signal; None while it runs, or if somebody else has collected it (`SIGCHLD` ignored)."""
+        """Negative for a signal; None while it runs, or if it was reaped elsewhere (`SIGCHLD` ignored)."""
         return None if self._process is None else self._process.exitcode
 
     def state(self) -> str:
@@ -194,21 +194,21 @@ class ProcessWorker:
         return f"pid {self.pid}, {_scheduler_state(self.pid)}"
 
     def join(self, timeout: float) -> bool:
-        """Wait for its end, `timeout` seconds at most; whether it has ended."""
+        """Wait for its end, at most `timeout` seconds; return whether it has ended."""
         if self._process is not None:
             self._process.join(timeout)
         return self.has_ended()
 
     def kill(self) -> bool:
-        """End it whatever it is doing; its own workers go with it. False if even the kernel cannot end it."""
+        """End it, whatever it is doing; its own workers end with it. False if even the kernel cannot end it."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
         return self.join(_KILL_TIMEOUT)
 
     def release(self) -> None:
-        """Give back what the operating system keeps of it. One that is alive ends by that, and needs a second call."""
-        exitcode = self.exitcode()  # asked before: the lifeline kills at once
+        """Release its system resources. This ends a process that is still alive, which needs a second call."""
+        exitcode = self.exitcode()  # read first: closing the lifeline kills at once
         if self._lifeline is not None:
             self._lifeline.close()
         if self._process is not None and exitcode is not None:
@@ -218,10 +218,10 @@ class ProcessWorker:
 
 
 def end_if_main_is_imported() -> None:
-    """Called before workers are started, and before anything is made for them.
+    """End this process if it is a worker that is still importing the main program. Called before workers are started.
 
-    In a worker that is importing the main program it ends the process: the program has no guard. `multiprocessing`
-    would raise an exception, which the worker prints, and whose cause the consumer does not learn.
+    It is called before anything is made for the new workers. Such a main program has no guard. `multiprocessing` would
+    raise an exception, which the worker prints, but whose cause the consumer does not learn.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         for stream in (sys.stdout, sys.stderr):
@@ -231,17 +231,17 @@ def end_if_main_is_imported() -> None:
 
 
 def _close_half_started(error: BaseException) -> None:
-    """Close what `multiprocessing` had opened for a process that it could not start: its own code forgets some.
+    """Close what `multiprocessing` had opened for a process that it could not start: its own code forgets some of it.
 
     Args:
-        error: What its code raised. The frames that it came through know what was open.
+        error: The exception of `multiprocessing`. The frames in its traceback know what was open.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_name
         if not str(frame.f_globals.get("__name__")).startswith("multiprocessing."):
             continue
         local = frame.f_locals
-        if name == "connect_to_new_process" and "child_r" not in local:  # else it has closed them itself
+        if name == "connect_to_new_process" and "child_r" not in local:  # otherwise already closed
             _close_pipes(local, "parent_r", "child_w")
         elif name == "_launch":
             popen = local.get("self")
@@ -253,7 +253,7 @@ def _close_half_started(error: BaseException) -> None:
             else:
                 _close_pipes(local, "parent_r", "child_w", "child_r", "parent_w")
             pid = getattr(popen, "pid", None)
-            if pid is not None:  # it runs, and nobody would collect it
+            if pid is not None:  # it runs, and nothing else would reap it
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
@@ -272,7 +272,7 @@ _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 
 
 def _disown() -> None:
-    """In a child made by `os.fork`: `multiprocessing` joins at exit what it remembers, and these are not its own."""
+    """In a child made by `os.fork`: do not join the parent's children, which `multiprocessing` does at exit."""
     for process in list(_started):
         process.join = _join_nothing  # type: ignore[method-assign]
 
@@ -288,12 +288,13 @@ if hasattr(os, "register_at_fork"):
 def _main(
     lifeline: Descriptor, prefix: str, place: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]
 ) -> None:
-    signal.set_wakeup_fd(-1)  # under fork, what the main program has set up for its own signals is still in place
+    signal.set_wakeup_fd(-1)  # under fork, the main program's own signal setup is still in place
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the consumer handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     hold_on(lifeline)
-    # What was inherited under fork is not garbage: a collection that looks at it would write to its pages, and so copy.
+    # Objects inherited under fork are not garbage: a collection that visits them would write to their pages, and so
+    # copy them.
     gc.freeze()
     keep_freed_memory()
     seed_globals(seed)
@@ -310,7 +311,7 @@ def seed_globals(words: Sequence[int]) -> None:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """A child that is started here is born deaf to Ctrl-C, until it has decided to ignore it."""
+    """Block SIGINT while a child is started; the child ignores it before unblocking."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -320,7 +321,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 @contextmanager
 def _children_allowed() -> Iterator[None]:
-    """Lift the ban on children of a daemonic process (one that loads data for somebody else): ours end with it."""
+    """Lift the ban on children of a daemonic process (such as another library's data loader): ours end with it."""
     here = multiprocessing.current_process()
     if not here.daemon:
         yield
@@ -334,9 +335,10 @@ def _children_allowed() -> Iterator[None]:
 
 @contextmanager
 def _fork_warning_silenced() -> Iterator[None]:
-    """Python 3.12 warns of a fork with threads; ours (ZeroMQ's, and those named so) hold no lock that a child takes.
+    """Silence Python 3.12's warning about a fork with threads.
 
-    Where the user has threads of their own, the warning is theirs to see.
+    Our threads (ZeroMQ's, and those that are named so) hold no lock that a child takes. If the user has
+    threads of their own, the warning is shown.
     """
     others = [thread for thread in threading.enumerate() if not thread.name.startswith(_OUR_THREADS)]
     if sys.version_info < (3, 12) or len(others) > 1:
@@ -348,7 +350,7 @@ def _fork_warning_silenced() -> Iterator[None]:
 
 
 def _exists(pid: int | None) -> bool:
-    """Whether there is such a process: also one that has ended, until its parent collects it."""
+    """Whether there is such a process, including one that has ended and was not yet reaped by its parent."""
     try:
         os.kill(pid or 0, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""A worker that is a thread."""
+"""Worker thread: one thread, from its start to its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ThreadWorker"]
 
 
 class ThreadWorker:
-    """One thread, from its start to its end: made first and started later. It cannot be killed: see `kill`."""
+    """A worker that is a thread. It is created first and started later. It cannot be killed: see `kill`."""
 
     pid: int | None = None
     sentinel: int | None = None
@@ -29,11 +29,11 @@ class ThreadWorker:
             self._thread.start()
 
     def has_ended(self) -> bool:
-        """Whether it runs no more, or was never started."""
+        """Whether it is no longer running, or was never started."""
         return not self._thread.is_alive()
 
     def exitcode(self) -> int | None:
-        """None: a thread has none."""
+        """None: a thread has no exit code."""
         return None
 
     def state(self) -> str:
@@ -41,17 +41,17 @@ class ThreadWorker:
         return f"thread {self._thread.name}, {'alive' if self._thread.is_alive() else 'ended'}"
 
     def join(self, timeout: float) -> bool:
-        """Wait for its end, `timeout` seconds at most; whether it has ended."""
+        """Wait for its end, at most `timeout` seconds; return whether it has ended."""
         if self._thread.is_alive():
             self._thread.join(timeout)
         return self.has_ended()
 
     def kill(self) -> bool:
-        """False: a thread that does not return is abandoned; it ends with the interpreter."""
+        """Return False: a thread that does not return is abandoned; it ends with the interpreter."""
         return False
 
     def release(self) -> None:
-        """Nothing is kept of it."""
+        """No-op: a thread has no resources to release."""
 
 
 def _main(place: WorkerInfo, body: Callable[[], None]) -> None:
