@@ -29,7 +29,7 @@ class Line:
         self.codec = codec or ArrayCodec(num_workers, max_bytes)
         self.encoder = self.codec.port(0).open_encoder()
         self.decoder = self.codec.open_decoder()
-        self.sender = BatchingSender(0, self.sender, self.encoder, self.credit.line(0).quota(window))
+        self.batching_sender = BatchingSender(0, self.sender, self.encoder, self.credit.line(0).quota(window))
         self._arrived = []
         self._heard = 0
 
@@ -55,7 +55,7 @@ class Line:
             self.credit.done(0, message.count)
 
     def close(self):
-        self.sender.close(1)
+        self.batching_sender.close(1)
         self.codec.close()
 
     def __enter__(self):
@@ -82,9 +82,9 @@ class Silence:
 
 def test_what_is_put_arrives_once_and_in_order():
     with Line() as line:
-        line.sender.hello()
-        assert line.sender.put_all([k] for k in range(5000)) == 5000
-        line.sender.ended()
+        line.batching_sender.hello()
+        assert line.batching_sender.put_all([k] for k in range(5000)) == 5000
+        line.batching_sender.ended()
         assert line.arrived() == [[k] for k in range(5000)]
         assert [line.sender.sent[0].kind, line.sender.sent[-1].kind] == [Kind.HELLO, Kind.ENDED]
 
@@ -92,22 +92,22 @@ def test_what_is_put_arrives_once_and_in_order():
 def test_a_mark_says_nothing_of_what_the_datapoints_are_like():
     """After a short one without arrays, the next datapoint would be tried as if it were such a one."""
     with Line() as line:
-        line.sender.put_mark((1, 2))
+        line.batching_sender.put_mark((1, 2))
         assert not line.encoder.plain
-        line.sender.put_all([[1]])
+        line.batching_sender.put_all([[1]])
         assert line.encoder.plain
-        line.sender.put_mark("x" * 1000)
+        line.batching_sender.put_mark("x" * 1000)
         assert line.encoder.plain
 
 
 def test_a_mark_arrives_in_front_of_what_follows_and_leaves_the_datapoints_plain():
     """Whatever it is: small datapoints after it are encoded as fast as without it."""
     with Line() as line:
-        line.sender.put_all([k] for k in range(10))
+        line.batching_sender.put_all([k] for k in range(10))
         for mark in ({"task": 7}, {"task": 8}):
-            line.sender.put_mark(mark)
+            line.batching_sender.put_mark(mark)
             assert line.encoder.plain
-            line.sender.put_all([k] for k in range(3))
+            line.batching_sender.put_all([k] for k in range(3))
         numbers = [[k] for k in range(3)]
         assert line.arrived()[10:] == [{"task": 7}, *numbers, {"task": 8}, *numbers]
 
@@ -124,8 +124,8 @@ def test_order_holds_while_the_flusher_races_with_the_worker():
 
     line = Line(Window(40), before=dawdle)
     with line:
-        line.sender.put_all([k] for k in range(20_000))
-        line.sender.ended()
+        line.batching_sender.put_all([k] for k in range(20_000))
+        line.batching_sender.ended()
         assert line.arrived() == [[k] for k in range(20_000)]
         assert sum(message.count for message in line.data()) == 20_000
         assert line.sender.sent[-1].kind is Kind.ENDED
@@ -133,13 +133,13 @@ def test_order_holds_while_the_flusher_races_with_the_worker():
 
 def test_what_was_collected_goes_before_the_last_words():
     for last_words in (
-        lambda sender: sender.ended(),
-        lambda sender: sender.left(SystemExit(3), "whose", 3),
-        lambda sender: sender.failed(ValueError("x"), "note"),
+        lambda batching_sender: batching_sender.ended(),
+        lambda batching_sender: batching_sender.left(SystemExit(3), "whose", 3),
+        lambda batching_sender: batching_sender.failed(ValueError("x"), "note"),
     ):
         with Line() as line:
-            line.sender.put_all([k] for k in range(1001))
-            last_words(line.sender)
+            line.batching_sender.put_all([k] for k in range(1001))
+            last_words(line.batching_sender)
             assert len(line.arrived()) == 1001
             assert line.sender.sent[-1].kind is not Kind.DATA
 
@@ -149,7 +149,7 @@ def test_a_message_holds_half_of_the_window_at_most(monkeypatch):
     line = Line(Window(30))
     line.sender.before = line.grant
     with line:
-        line.sender.put_all([k] for k in range(3000))
+        line.batching_sender.put_all([k] for k in range(3000))
         counts = [message.count for message in line.data()]
     assert max(counts) == 15
     assert counts[:5] == [1, 2, 4, 8, 15]  # it grows from one
@@ -159,17 +159,17 @@ def test_a_message_is_full_after_half_of_the_bytes():
     line = Line(Window(3, 30_000))
     line.sender.before = line.grant
     with line:
-        line.sender.put_all([bytes(1000)] for _ in range(500))
+        line.batching_sender.put_all([bytes(1000)] for _ in range(500))
         assert max(message.nbytes for message in line.data()) <= 15_500
 
 
 def test_the_worker_gives_way_after_each_message(monkeypatch):
     line = Line(Window(4))
     story = []
-    monkeypatch.setattr(type(line.sender._quota), "give_way", lambda self: story.append("way"))
+    monkeypatch.setattr(type(line.batching_sender._quota), "give_way", lambda self: story.append("way"))
     line.sender.before = lambda message: (story.append(message.count), line.hand_out(message))
-    line.sender._target = 2
-    line.sender.put_all([k] for k in range(5))
+    line.batching_sender._target = 2
+    line.batching_sender.put_all([k] for k in range(5))
     assert story == [2, "way", 2, "way", 1, "way"]
     line.close()
 
@@ -178,8 +178,8 @@ def test_bytes_counted_are_bytes_granted():
     line = Line(Window(5))
     line.sender.before = line.grant
     with line:
-        line.sender.put_all([bytes(k)] for k in range(100))
-        line.sender.flush()
+        line.batching_sender.put_all([bytes(k)] for k in range(100))
+        line.batching_sender.flush()
         assert sum(m.nbytes for m in line.data()) == sum(len(line.encoder.encode([bytes(k)])) for k in range(100))
 
 
@@ -194,7 +194,7 @@ def test_the_worker_runs_ahead_by_its_window_and_one_in_its_hands(window):
 
     def work():
         with pytest.raises(Stopped):
-            line.sender.put_all(flow())
+            line.batching_sender.put_all(flow())
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -213,7 +213,7 @@ def test_a_datapoint_does_not_wait_for_the_next():
     """Messages have grown long; then the flow stops in the middle of one."""
     flow = Silence(3005)
     with Line() as line:
-        worker = threading.Thread(target=lambda: line.sender.put_all(flow))
+        worker = threading.Thread(target=lambda: line.batching_sender.put_all(flow))
         worker.start()
         assert flow.reached.wait(LIMIT)
         wait_until(lambda: len(line.arrived()) == 3005, LIMIT, lambda: f"{len(line.arrived())} of 3005 were sent")
@@ -229,8 +229,8 @@ def test_a_datapoint_is_written_before_the_next_step():
             yield dp
 
     with Line() as line:
-        line.sender.put_all(reused())
-        line.sender.flush()
+        line.batching_sender.put_all(reused())
+        line.batching_sender.flush()
         assert line.arrived() == [[k] for k in range(100)]
 
 
@@ -238,13 +238,13 @@ def test_who_is_told_to_stop_stops_at_the_next_step():
     with Line() as line:
         line.credit.stop()
         with pytest.raises(Stopped):
-            line.sender.put_all(itertools.repeat([0]))
+            line.batching_sender.put_all(itertools.repeat([0]))
     assert line.sender.closed_with == 0.0  # nobody listens: nothing to wait for
 
 
 def test_an_outbox_that_was_not_stopped_is_closed_with_patience():
     line = Line()
-    line.sender.close(7.0)
+    line.batching_sender.close(7.0)
     line.codec.close()
     assert line.sender.closed_with == 7.0
 
@@ -261,24 +261,24 @@ def test_an_outbox_that_was_not_stopped_is_closed_with_patience():
 def test_what_cannot_be_sent_is_named_with_its_place_and_the_cure(dp, component):
     with Line() as line:
         with pytest.raises((TypeError, AttributeError, pickle.PicklingError)) as caught:
-            line.sender.put_all(iter([[0], [1], dp]))
+            line.batching_sender.put_all(iter([[0], [1], dp]))
         (note,) = caught.value.__notes__
         assert "datapoint 2 of the pass" in note and "MultiThreadRunner" in note
         assert re.search(component, note)
-        line.sender.failed(caught.value, "whose")
+        line.batching_sender.failed(caught.value, "whose")
         assert line.arrived() == [[0], [1]]  # what was well goes first
 
 
 def test_a_flow_without_datapoints_is_counted_as_such():
     with Line() as line:
-        assert line.sender.put_all([]) == 0
+        assert line.batching_sender.put_all([]) == 0
 
 
 def test_the_worker_hears_that_the_consumer_has_gone():
     with Line() as line:
         line.sender.gone = True
         with pytest.raises(ConsumerGone):
-            line.sender.put_all(itertools.repeat([0]))
+            line.batching_sender.put_all(itertools.repeat([0]))
 
 
 def test_what_the_flusher_meets_the_worker_meets_too(monkeypatch):
@@ -295,8 +295,8 @@ def test_what_the_flusher_meets_the_worker_meets_too(monkeypatch):
 
         def work():
             try:
-                line.sender.put_all(flow)
-                line.sender.flush()
+                line.batching_sender.put_all(flow)
+                line.batching_sender.flush()
             except MemoryError as error:
                 errors.append(error)
 
@@ -313,7 +313,7 @@ def test_the_flusher_ends_with_the_outbox(monkeypatch):
     Clock(monkeypatch)
     before = threading.active_count()
     with Line() as line:
-        line.sender.put_all([k] for k in range(100))
+        line.batching_sender.put_all([k] for k in range(100))
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
 
@@ -347,23 +347,23 @@ class Clock:
 def test_messages_grow_while_they_are_quickly_filled_and_shrink_when_they_are_not(monkeypatch):
     clock = Clock(monkeypatch, step=1e-6)
     with Line() as line:
-        line.sender.put_all(clock.flow(2000))
+        line.batching_sender.put_all(clock.flow(2000))
         grown = [message.count for message in line.data()]
         assert grown[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
         clock.step = 1e-4
-        line.sender.put_all(clock.flow(2000))
+        line.batching_sender.put_all(clock.flow(2000))
         shrunk = [message.count for message in line.data()][len(grown) :]
         assert shrunk[:2] == [512, 256] and shrunk[-2] == 16  # more than 0.5 ms and less than 2 ms
         clock.step = 1.0
         before = len(line.data())
-        line.sender.put_all(clock.flow(40))
+        line.batching_sender.put_all(clock.flow(40))
         assert [message.count for message in line.data()][before:][-3:] == [1, 1, 1]
 
 
 def test_a_message_has_an_upper_bound_however_fast_the_flow(monkeypatch):
     clock = Clock(monkeypatch)
     with Line() as line:
-        line.sender.put_all(clock.flow(20_000))
+        line.batching_sender.put_all(clock.flow(20_000))
         assert max(message.count for message in line.data()) == 640
 
 
@@ -386,7 +386,7 @@ def test_what_may_be_queued_is_not_exceeded_by_more_than_one_datapoint(monkeypat
                 queued = 0
 
     with Line(Window(1_000_000, 1 << 30, max_queued=most), before=before) as line:
-        worker = threading.Thread(target=lambda: line.sender.put_all(flow()))
+        worker = threading.Thread(target=lambda: line.batching_sender.put_all(flow()))
         worker.start()
         worker.join(LIMIT)
         assert not worker.is_alive()
@@ -398,7 +398,7 @@ def test_one_datapoint_may_always_be_under_way():
     line = Line(Window(5, max_queued=10))
     line.sender.before = line.grant
     with line:
-        line.sender.put_all([bytes(1000)] for _ in range(10))
+        line.batching_sender.put_all([bytes(1000)] for _ in range(10))
         assert [message.count for message in line.data()] == [1] * 10
 
 
@@ -417,8 +417,8 @@ def check_images(arrived, count, nbytes=100_000):
 def worker_of(line, flow):
     def work():
         try:
-            line.sender.put_all(flow)
-            line.sender.flush()
+            line.batching_sender.put_all(flow)
+            line.batching_sender.flush()
         except Stopped:
             pass
 
@@ -514,7 +514,7 @@ def test_idle_pages_are_given_back_while_the_flow_is_silent(monkeypatch):
 def test_the_rehearsal_sends_nothing_and_leaves_nothing_taken_or_running():
     before = threading.active_count()
     with Line() as line:
-        line.sender.rehearse()
+        line.batching_sender.rehearse()
         assert line.sender.sent == []
         assert line.codec.budget.held() == [0]
         assert threading.active_count() == before
@@ -541,7 +541,7 @@ def variables(line):
 def test_after_the_rehearsal_a_draft_is_passed_on_without_a_copy_if_nobody_keeps_it(flow, copied, monkeypatch):
     monkeypatch.setattr("dataflow.memory.arena._IDLE_SECONDS", 10 * LIMIT)
     with Line(Window(1)) as line:
-        line.sender.rehearse()
+        line.batching_sender.rehearse()
         worker = worker_of(line, flow(line))
         for k in range(20):
             wait_until(lambda k=k: len(line.data()) > k, LIMIT, "nothing came")
@@ -558,17 +558,17 @@ def test_after_the_rehearsal_a_draft_is_passed_on_without_a_copy_if_nobody_keeps
 def test_a_rehearsal_where_others_hold_all_memory_ends():
     with Line(num_workers=2) as line:
         assert line.codec.budget.reserve(1, 1 << 20)
-        line.sender.rehearse()
+        line.batching_sender.rehearse()
         line.codec.budget.give_back(1, 1 << 20)
         assert line.codec.budget.held() == [0, 0]
-        line.sender.put_all([[line.encoder.allocate((1 << 18,), np.dtype(np.uint8))]])
+        line.batching_sender.put_all([[line.encoder.allocate((1 << 18,), np.dtype(np.uint8))]])
         assert len(line.arrived()) == 1
 
 
 def test_between_threads_nothing_is_rehearsed():
     line = Line(codec=ObjectCodec())
-    line.sender.rehearse()
+    line.batching_sender.rehearse()
     assert line.sender.sent == []
-    line.sender.put_all([[1], 2, None, "three"])
+    line.batching_sender.put_all([[1], 2, None, "three"])
     assert line.arrived() == [[1], 2, None, "three"]
     line.close()

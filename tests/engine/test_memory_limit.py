@@ -389,12 +389,12 @@ def test_two_small_blocks_of_memory_suffice_to_learn_how_drafts_are_passed_on(mo
     codec = ArrayCodec(2, MIB)
     assert codec.budget.reserve(1, MIB - 2 * LARGE_BYTES)
     encoder, sender = codec.port(0).open_encoder(), FakeSender()
-    sender = BatchingSender(0, sender, encoder, Credit(1, shared=False).line(0).quota(Window(5)))
-    sender.rehearse()
+    batching_sender = BatchingSender(0, sender, encoder, Credit(1, shared=False).line(0).quota(Window(5)))
+    batching_sender.rehearse()
     assert codec.budget.held()[0] == 0
     monkeypatch.delattr(ArenaWriter, "copy")
-    assert sender.put_all([encoder.allocate((LARGE_BYTES,), np.dtype(np.uint8))] for _ in range(1)) == 1
-    sender.close(0)
+    assert batching_sender.put_all([encoder.allocate((LARGE_BYTES,), np.dtype(np.uint8))] for _ in range(1)) == 1
+    batching_sender.close(0)
     codec.close()
 
 

@@ -118,7 +118,7 @@ class Held(DataFlow):
 @pytest.fixture
 def before_hello(monkeypatch):
     """A ZeroMQ runner whose workers wait before they connect: (runner, socket directory, release)."""
-    from dataflow.transport import sockets
+    from dataflow.channel import zeromq
 
     release = multiprocessing.get_context("fork").Event()
     connect = zmq.Socket.connect
@@ -129,7 +129,7 @@ def before_hello(monkeypatch):
         return connect(self, address)
 
     main = os.getpid()
-    monkeypatch.setattr(sockets.zmq.Socket, "connect", patient)
+    monkeypatch.setattr(zeromq.zmq.Socket, "connect", patient)
     before = socket_directories()
     with MultiProcessRunnerZMQ(Held(), 2, 5, timeout=LIMIT, context="fork") as df:
         df.reset_state()
