@@ -85,5 +85,5 @@ def test_items_that_go_through_several_nodes_are_seen_once():
     for below, above in ((120, 100), (200, 190)):
         reporter.saw("below", below)
         reporter.saw("above", above)
-        reporter.tell()
+        reporter.report_seen()
     assert [report.seen for report in reports] == [120, 80]

@@ -90,7 +90,7 @@ def test_an_array_of_objects_beside_plain_values_comes_back_again_and_again():
 
 
 def test_layouts_that_all_differ_are_not_all_remembered(monkeypatch):
-    monkeypatch.setattr(unpacking, "_MOST_LAYOUTS_BYTES", 100)
+    monkeypatch.setattr(unpacking, "_MAX_LAYOUTS_BYTES", 100)
     unpacker = Unpacker(0)
     for k in range(1, 50):
         skeleton, (array,) = pack([np.zeros(k, "u1")])
