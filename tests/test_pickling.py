@@ -199,8 +199,8 @@ def test_whether_workers_import_the_main_program(monkeypatch, attributes, found)
     from multiprocessing import spawn
 
     with main_importable():
-        failure_reporter = {"init_main_from_name", "init_main_from_path"} & spawn.get_preparation_data("").keys()
-        assert bool(failure_reporter) == (found or "__spec__" in attributes)
+        reported = {"init_main_from_name", "init_main_from_path"} & spawn.get_preparation_data("").keys()
+        assert bool(reported) == (found or "__spec__" in attributes)
     assert getattr(module, "__file__", None) == attributes.get("__file__")
 
 

@@ -120,12 +120,10 @@ def run_apart(session):
             for report in map(json.loads, lines):
                 found[report["nodeid"]].append(report)
         with open(output) as text:
-            failure_reporter = text.read()
+            reported = text.read()
     missing = [name for name in names if name not in found]
     if missing:
-        pytest.exit(
-            f"the session with Ray ended with code {child.returncode} before {missing[0]}:\n{failure_reporter}", 1
-        )
+        pytest.exit(f"the session with Ray ended with code {child.returncode} before {missing[0]}:\n{reported}", 1)
     return found
 
 

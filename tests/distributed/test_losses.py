@@ -179,11 +179,11 @@ def test_a_cluster_that_is_shut_down_under_us_is_reported(fake):
 def test_an_actor_for_which_there_is_no_room_is_reported_with_what_it_asks_for(fake):
     fake.fates = [Fate(), Fate(starts=False)]
     options = {"num_cpus": 3, "resources": {"disk": 1}}
-    failure_reporter = (
+    reported = (
         r"worker 1 of 2 of RayRunner has not started within 0\.1 seconds\. "
         r"It asks for CPU 3, disk 1; free in the cluster: CPU 0\.5\. Start fewer"
     )
-    with pytest.raises(dataflow.TimeoutError, match=failure_reporter), deadline(LIMIT):
+    with pytest.raises(dataflow.TimeoutError, match=reported), deadline(LIMIT):
         list(remote(Endless(), 2, actor_options=options, start_timeout=0.1))
     assert all(actor.killed for actor in fake.actors)
 

@@ -36,7 +36,7 @@ def verdicts_of(form, path, cases, *, silent=False):
             "tests.formats.damaged",
             form.name,
             path,
-            "silent" if silent else "failure_reporter",
+            "silent" if silent else "reported",
         ],
         cwd=ROOT,
         input=json.dumps(cases),

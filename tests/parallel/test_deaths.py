@@ -794,11 +794,11 @@ def test_a_second_interrupt_while_the_workers_are_given_time_leaves_none_of_them
 
     monkeypatch.setattr("dataflow.workers.pool._GRACE", LIMIT)
     before = descendants()
-    failure_reporter, asleep = os.pipe()
+    reported, asleep = os.pipe()
     runner = make(Sleeper(), 2, context="fork")
     next(iter(runner))
-    assert os.read(failure_reporter, 1) + os.read(failure_reporter, 1) == b".."
-    os.close(failure_reporter)
+    assert os.read(reported, 1) + os.read(reported, 1) == b".."
+    os.close(reported)
     os.close(asleep)
     interrupt_next(ProcessWorker, "join")
     with pytest.raises(Interrupted):

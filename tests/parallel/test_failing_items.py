@@ -105,8 +105,8 @@ def test_a_budget_that_suffices_for_one_suffices_for_several_workers_and_many_pa
     with build(case, every_tenth_fails, 2, max_failures=10) as df:
         for _ in range(5):
             assert len(list(df)) == 100
-        failure_reporter = {failure.path[0][0] for failure in df.failures}
-    assert failure_reporter <= {0, 1} and len(df.failures) >= 40
+        reported = {failure.path[0][0] for failure in df.failures}
+    assert reported <= {0, 1} and len(df.failures) >= 40
     with build(case, every_tenth_fails, 2, max_failures=0.2) as df:
         for _ in range(3):
             assert len(list(df)) == 100
@@ -272,14 +272,14 @@ STRICT = pytest.mark.parametrize("strict", [True, False], ids=["strict", "defaul
 @pytest.mark.parametrize("num", [0, 2])
 def test_a_map_leaves_out_what_fails_in_its_workers(node, strict, num, caplog):
     with node(numbers(), num, third_and_eighth, strict=strict, max_failures=2, timeout=LIMIT) as df, deadline(LIMIT):
-        failure_reporter, begun = set(), 0
-        while begun < 2 or not failure_reporter >= {(k, p, f"number {k}") for k in (3, 8) for p in (0, 1)}:
+        reported, begun = set(), 0
+        while begun < 2 or not reported >= {(k, p, f"number {k}") for k in (3, 8) for p in (0, 1)}:
             assert begun < 2 or not strict  # by default so many may come before a slow worker has failed
             found = sorted(dp[0] for dp in (df if strict else islice(df, N)))
             assert len(found) == (N - 2 if strict else N) and not {3, 8} & set(found)
-            failure_reporter = {(failure.position, failure.in_pass, failure.text) for failure in df.failures}
+            reported = {(failure.position, failure.in_pass, failure.text) for failure in df.failures}
             begun += 1
-        assert {(position, text) for position, _, text in failure_reporter} == {(3, "number 3"), (8, "number 8")}
+        assert {(position, text) for position, _, text in reported} == {(3, "number 3"), (8, "number 8")}
     assert any("datapoint 8 of pass 1" in message for message in caplog.messages)
 
 

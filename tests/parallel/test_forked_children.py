@@ -137,9 +137,9 @@ def test_the_child_is_told_what_it_did(capfd):
     check_worker_children("pipe", "go on")
     assert "this process was forked by code that runs in a dataflow" in capfd.readouterr().err
     check_worker_children("pipe", "raise")
-    failure_reporter = capfd.readouterr().err
-    assert "ValueError: in the child" in failure_reporter
-    assert "Exception ignored" not in failure_reporter
+    reported = capfd.readouterr().err
+    assert "ValueError: in the child" in reported
+    assert "Exception ignored" not in reported
 
 
 def fill(mp_arrays, shapes, how):
@@ -192,9 +192,9 @@ def test_a_child_of_the_consumer_cannot_go_on_for_it(name):
                 assert (array == kept).all(), "the child has written into the parent's array"
             got.append((int(k), set(array.tolist())))
         assert got == [(k, {k}) for k in range(NUM)]
-    (failure_reporter,) = said
-    assert failure_reporter.startswith("DataFlowTerminated: this iteration of ")
-    assert f"belongs to process {os.getpid()}" in failure_reporter
+    (reported,) = said
+    assert reported.startswith("DataFlowTerminated: this iteration of ")
+    assert f"belongs to process {os.getpid()}" in reported
 
 
 @pytest.mark.parametrize("name", ["strict", "map", "thread"])

@@ -28,7 +28,7 @@ from tests.support.faults import (
     Fault,
     all_stopped,
     deadline,
-    failure_reporter,
+    reported,
     struck,
 )
 from tests.support.waits import LIMIT, wait_until
@@ -98,7 +98,7 @@ def cases() -> list[Any]:
 def check_error(case: Case, error: BaseException) -> None:
     fault = case.fault
     assert type(error) is fault.expected
-    text = failure_reporter(error)
+    text = reported(error)
     for expected in ("worker 0" if fault.is_lateness else f" of {case.num}", *fault.texts):
         assert expected in text or expected.replace("datapoint", "index") in text, f"{expected!r} is not in {text!r}"
     for name, value in fault.attributes:

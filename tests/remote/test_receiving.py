@@ -541,7 +541,7 @@ def test_a_child_of_the_receiver_cannot_go_on_for_it():
             got.append(k)
         assert sending.wait_result() == 3000
     assert got == list(range(3000))
-    assert [failure_reporter.split(":")[0] for failure_reporter in said] == ["DataFlowTerminated"]
+    assert [reported.split(":")[0] for reported in said] == ["DataFlowTerminated"]
 
 
 @pytest.mark.parametrize("how", ["raise", "go on"])

@@ -15,7 +15,7 @@ from dataflow import BackgroundProc, DataFlowTerminated, SharedMem, SharedQ, Wor
 from dataflow import TimeoutError as DataFlowTimeout
 from tests.shared.targets import GOOD, SIZE, Counting, DiesWriting, drawn, fill, fill_half_and_die, strike
 from tests.support.fakes import METHODS
-from tests.support.faults import FAULTS, Fault, deadline, failure_reporter
+from tests.support.faults import FAULTS, Fault, deadline, reported
 from tests.support.waits import LIMIT, wait_until
 
 # What is about flows, or about what cannot be pickled: arrays only are given out here.
@@ -55,7 +55,7 @@ def marked(case):
 
 def check_told(error, fault):
     """All that the error must say, in the words of these classes."""
-    text = failure_reporter(error)
+    text = reported(error)
     for part in fault.texts:
         assert part.replace("num_proc", "n_proc") in text, text
     for name, value in fault.attributes:
@@ -139,7 +139,7 @@ def test_a_fault_in_a_background_process_is_told_and_reset_starts_afresh(case):
             assert counts[1] == GOOD, "what was made before the fault is given out first"
             check_told(error, fault)
         if not is_silent:
-            assert "worker 1 of 2 of BackgroundProc" in failure_reporter(error)
+            assert "worker 1 of 2 of BackgroundProc" in reported(error)
             with pytest.raises(DataFlowTerminated, match=r"failed before.*reset\(\)"):
                 bg.get(timeout=LIMIT)
         SharedMem.shm2ndarray(armed)[0] = 0
@@ -227,7 +227,7 @@ def test_a_fault_in_a_job_is_that_jobs_alone(fault, method):
             queue.reset()
             queue.startproc(["i8"], [SIZE], fill, (3,))
         else:
-            assert "of SharedQ" in failure_reporter(caught.value)
+            assert "of SharedQ" in reported(caught.value)
         assert (queue.get(timeout=LIMIT)[0] == 3).all()
         queue.startproc(["i8"], [SIZE], fill, (4,))
         assert (queue.get(timeout=LIMIT)[0] == 4).all()

@@ -19,7 +19,7 @@ from dataflow import (
 from dataflow import TimeoutError as DataFlowTimeout
 from tests.shared.targets import GOOD, Counting, drawn, wait_at
 from tests.support.contract import check_node, plain, seeded
-from tests.support.faults import failure_reporter
+from tests.support.faults import reported
 from tests.support.waits import LIMIT
 
 
@@ -90,7 +90,7 @@ def test_a_failure_is_told_until_it_is_reset():
         found = []
         with pytest.raises(WorkerDied, match=r"worker 0 of 1 of BackgroundData.*SIGKILL") as caught:
             found.extend(df)
-        assert len(found) == GOOD and "n_proc" in failure_reporter(caught.value)
+        assert len(found) == GOOD and "n_proc" in reported(caught.value)
         with pytest.raises(DataFlowTerminated, match=r"failed before.*reset_state\(\)"):
             taken(df, 1)
         SharedMem.shm2ndarray(armed)[0] = 0

@@ -336,7 +336,7 @@ def check_unbroken(datapoints: list[Any]) -> dict[int, int]:
     return counts
 
 
-def failure_reporter(error: BaseException) -> str:
+def reported(error: BaseException) -> str:
     """All that an error says: its text and its notes."""
     try:
         text = str(error)

@@ -69,8 +69,8 @@ def test_if_one_cannot_be_started_the_others_end():
         raise OSError("no more processes")
 
     with pytest.raises(OSError, match="no more"):
-        WorkerPool([lambda: first, fails], lambda: first.story.append("failure_reporter"))
-    assert first.story[:2] == ["failure_reporter", "join"] and first.story[-2:] == ["kill", "release"]
+        WorkerPool([lambda: first, fails], lambda: first.story.append("reported"))
+    assert first.story[:2] == ["reported", "join"] and first.story[-2:] == ["kill", "release"]
 
 
 def test_an_interrupt_leaves_nobody_behind():

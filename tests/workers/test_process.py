@@ -34,7 +34,7 @@ def start(method, body, *descriptors, seed=(1, 2), index=0, count=1):
     return worker
 
 
-def failure_reporter(method, what, **options):
+def reported(method, what, **options):
     read, write = pipe()
     worker = start(method, partial(tell, write, what), write, **options)
     write.close()
@@ -77,19 +77,19 @@ def page_faults():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_body_runs_in_another_process_at_its_place(method):
-    assert failure_reporter(method, place, index=1, count=3) == "((1, 3),)"
-    assert failure_reporter(method, os.getpid) != str(os.getpid())
+    assert reported(method, place, index=1, count=3) == "((1, 3),)"
+    assert reported(method, os.getpid) != str(os.getpid())
 
 
 def test_what_a_fork_inherits_is_never_looked_at_for_garbage():
     alive = len(gc.get_objects())
-    assert int(failure_reporter("fork", gc.get_freeze_count)) > alive / 2
+    assert int(reported("fork", gc.get_freeze_count)) > alive / 2
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
 @pytest.mark.parametrize("method", METHODS)
 def test_memory_that_is_needed_again_and_again_stays_mapped(method):
-    assert int(failure_reporter(method, page_faults)) < 1000  # of 51,200 pages
+    assert int(reported(method, page_faults)) < 1000  # of 51,200 pages
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
@@ -103,15 +103,15 @@ def test_what_the_user_has_set_for_malloc_holds(monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_ignores_ctrl_c_and_nothing_stays_blocked(method):
-    assert failure_reporter(method, signals) == "[True, True]"
+    assert reported(method, signals) == "[True, True]"
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_global_generators_follow_from_the_seed(method):
-    first = failure_reporter(method, drawn, seed=(5, 0))
-    assert first == failure_reporter("fork", drawn, seed=(5, 0))
-    assert first != failure_reporter("fork", drawn, seed=(5, 1))
+    first = reported(method, drawn, seed=(5, 0))
+    assert first == reported("fork", drawn, seed=(5, 0))
+    assert first != reported("fork", drawn, seed=(5, 1))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -142,11 +142,11 @@ def test_the_code_of_an_exit_is_known():
 
 
 def test_a_worker_may_have_children_of_its_own():
-    assert failure_reporter("fork", _grandchild) == "'13'"
+    assert reported("fork", _grandchild) == "'13'"
 
 
 def _grandchild():
-    return failure_reporter("fork", lambda: 13)
+    return reported("fork", lambda: 13)
 
 
 def test_starting_and_releasing_gives_every_descriptor_back():
@@ -174,7 +174,7 @@ def test_a_worker_starts_where_more_than_a_thousand_descriptors_are_open():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
     fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        assert failure_reporter("fork", place) == "((0, 1),)"
+        assert reported("fork", place) == "((0, 1),)"
     finally:
         for filler in fillers:
             os.close(filler)
@@ -189,7 +189,7 @@ def test_python_warns_of_a_fork_with_threads_where_they_are_the_users(name):
     thread.start()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        failure_reporter("fork", place)
+        reported("fork", place)
     go_on.set()
     thread.join()
     assert bool(caught) == (name == "mine")
