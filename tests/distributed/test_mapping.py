@@ -86,23 +86,29 @@ def test_the_source_is_read_here_and_no_further_than_the_buffer(fake):
             assert read[0] <= given_out + 20
 
 
+processed = []  # indexes of datapoints that `last` has got: the actors of the fake cluster are in this process
+
+
+def last(dp):
+    processed.append(dp[0])
+    dp[1] += 1  # a copy of its own
+    return [dp[0], int(dp[1][-1])]
+
+
 def test_bytes_under_way_to_the_workers_are_bounded(fake):
-    read = [0]
+    processed.clear()
+    unprocessed = []
 
     class Large(DataFlow):
         def __iter__(self):
             for k in range(100):
-                read[0] += 1
+                unprocessed.append(k + 1 - len(processed))
                 yield [k, np.full(100_000, k, np.uint8)]
 
-    def last(dp):
-        dp[1] += 1  # a copy of its own
-        return [dp[0], int(dp[1][-1])]
-
     with mapped(Large(), 2, last, max_bytes=1 << 20) as df:
-        for given_out, (k, value) in enumerate(df, 1):
-            assert value == k + 1
-            assert read[0] <= given_out + 2 * 2 * 2 + 2 + 6  # 700 kB of tasks, and as much of results
+        assert [value for _, value in df] == list(range(1, 101))
+    assert sorted(processed) == list(range(100))
+    assert 2 < max(unprocessed) <= 8  # 700 kB of tasks, and one datapoint that waits for room
 
 
 def test_what_is_read_is_sent_as_it_is_at_that_moment(fake):
