@@ -89,7 +89,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.formats.tfrecord import TFRecordSerializer
 
     # Over the network
-    from dataflow.remote.receiver import RemoteDataZMQ
+    from dataflow.remote.receiving import RemoteDataZMQ
     from dataflow.remote.sending import send_dataflow_zmq
 
     # On a Ray cluster
@@ -291,7 +291,7 @@ _MODULE_OF = {
     "SVMLightData": "dataflow.formats.svmlight",
     "TFRecordSerializer": "dataflow.formats.tfrecord",
     # Over the network
-    "RemoteDataZMQ": "dataflow.remote.receiver",
+    "RemoteDataZMQ": "dataflow.remote.receiving",
     "send_dataflow_zmq": "dataflow.remote.sending",
     # On a Ray cluster
     "from_ray_dataset": "dataflow.distributed.datasets",

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dataflow.base import DataFlow
 from dataflow.diagnostics.speed import TestDataSpeed
 from dataflow.errors import DataFlowError
 from dataflow.formats.converting import SUFFIXES, convert
-from dataflow.remote.agreement import HEARTBEAT, HWM_BYTES
-from dataflow.remote.flow_argument import flow_named
 from dataflow.remote.keys import make_keys
+from dataflow.remote.options import HEARTBEAT, HWM_BYTES
 from dataflow.remote.sending import send_dataflow_zmq
 from dataflow.transforms.repeating import RepeatedData
 
-__all__ = ["main"]
+__all__ = ["flow_named", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -156,6 +158,33 @@ def _speed(options: argparse.Namespace) -> int:
         speed = TestDataSpeed(flow, options.size, options.warmup).start()
     print(f"{options.flow}: {speed:.6g} datapoints per second")
     return 0 if speed else 1
+
+
+def flow_named(name: str) -> DataFlow:
+    """Return the flow ``module:flow``; a function or class is called, and its result is the flow.
+
+    Raises:
+        ValueError: There is no such module, it has no such name, or the object is not a dataflow.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"name a flow as MODULE:FLOW, such as feeding:make_flow, not {name!r}")
+    try:
+        found = importlib.util.find_spec(module_name)
+    except ImportError:  # raised by a parent package
+        found = None
+    if found is None:
+        raise ValueError(f"there is no module {module_name!r} in this folder or on Python's search path")
+    value: Any = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise ValueError(f"there is no {part!r} in {name.removesuffix(part).rstrip('.:')}")
+        value = getattr(value, part)
+    if not isinstance(value, DataFlow) and callable(value):
+        value = value()
+    if not isinstance(value, DataFlow):
+        raise ValueError(f"{name} is a {type(value).__name__}, not a dataflow or a function that makes one")
+    return value
 
 
 if __name__ == "__main__":

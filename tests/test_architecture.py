@@ -455,7 +455,7 @@ SOUND = {
     "    def _step(self):\n        self._df_level = 1\n"
     "class B(A):\n    def f(self):\n        return self._x, self._step(), self._y\n    _y = 1",
     "state.py": "class Held(Protocol):\n    pass\ndef f(x):\n    return cast(Held, x), cast(int, x)",
-    "remote/connection.py": "from dataflow.base import A\nclass Link(A):\n    def f(self):\n"
+    "remote/sending.py": "from dataflow.base import A\nclass Link(A):\n    def f(self):\n"
     "        self._z = self._df_level\n        return self._z, self.g()",
     "sources/in_memory.py": "from dataflow.memory import packed_list\nfrom . import synthetic",
     "codec/protocols.py": "import os\nfrom dataflow.memory import arena\nos._exit(1)",

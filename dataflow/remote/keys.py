@@ -48,7 +48,7 @@ def make_keys(directory: str | os.PathLike[str]) -> list[Path]:
     paths = [folder / (name + suffix) for name in (SENDER, RECEIVER) for suffix in (_PUBLIC, _SECRET)]
     for path in paths:
         if os.path.lexists(path):
-            raise FileExistsError(f"{path} is there already. Choose another directory, or remove the file")
+            raise FileExistsError(f"{path} exists already. Choose another directory, or remove the file")
     for path in paths:
         # zmq.auth writes into an existing file: so no other user can read it at any time. O_EXCL: no link was put there
         # meanwhile.
@@ -74,15 +74,12 @@ def load_keys(path: str | os.PathLike[str], name: str) -> Keys:
     file = Path(path)
     if file.is_dir():
         file /= name + _SECRET
-    _require(file)
-    if os.name == "posix" and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise PermissionError(f"others than its owner may read {file}, which holds a secret key: chmod 600 {file}")
     public, secret = _load(file)
+    if os.name == "posix" and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise PermissionError(f"users other than its owner may read {file}, which holds a secret key: chmod 600 {file}")
     if secret is None:
-        raise ValueError(f"{file} is no secret certificate: it has no secret key. Pass a file *{_SECRET}")
+        raise ValueError(f"{file} is not a secret certificate: it has no secret key. Pass a file *{_SECRET}")
     known = [file.parent / (RECEIVER + _PUBLIC)] if name == SENDER else sorted(file.parent.glob("*" + _PUBLIC))
-    for certificate in known:
-        _require(certificate)
     peers = dict.fromkeys(key for key, _ in map(_load, known) if key != public)
     if not peers:
         raise FileNotFoundError(
@@ -92,18 +89,15 @@ def load_keys(path: str | os.PathLike[str], name: str) -> Keys:
     return Keys(public, secret, tuple(peers))
 
 
-def _require(file: Path) -> None:
-    if not file.exists():
-        raise FileNotFoundError(f"there is no certificate {file}. Make keys with python -m dataflow keys DIR")
-
-
 def _load(file: Path) -> tuple[bytes, bytes | None]:
     import zmq.auth
 
+    if not file.exists():
+        raise FileNotFoundError(f"there is no certificate {file}. Make keys with python -m dataflow keys DIR")
     try:
         public, secret = zmq.auth.load_certificate(file)
     except (ValueError, IndexError) as error:
-        raise ValueError(f"{file} is no certificate of zmq.auth: {error}") from error
+        raise ValueError(f"{file} is not a certificate of zmq.auth: {error}") from error
     if any(len(key) != _KEY_CHARS for key in (public, secret) if key is not None):
-        raise ValueError(f"{file} is no certificate of zmq.auth: a key has {_KEY_CHARS} characters")
+        raise ValueError(f"{file} is not a certificate of zmq.auth: a key has {_KEY_CHARS} characters")
     return public, secret

@@ -6,7 +6,7 @@
       │ ◄──── WELCOME or WAIT ──── │   the run, and how far it may run ahead; or: not in this pass
       │ ───────── BEAT ──────────► │   heartbeat, with the number of datapoints sent; at once, then regularly
       │ ───────── DATA ──────────► │   datapoints, and the number of the first
-      │ ◄──────── ACK ──────────── │   number of datapoints taken so far
+      │ ◄──────── ACK ──────────── │   number of datapoints returned so far
       │ ───── END or FAILED ─────► │   number of all datapoints sent; or: the flow has raised
       │ ◄──────── DONE ─────────── │   the count is right
       │ ◄──────── BYE ──────────── │   at any time: the receiver is finished, and why
@@ -26,8 +26,9 @@ import msgpack
 
 __all__ = [
     "ID_BYTES",
-    "MIN_BEAT",
-    "MAX_BEAT",
+    "NO_ID",
+    "MIN_HEARTBEAT",
+    "MAX_HEARTBEAT",
     "ORDERLY",
     "Hello",
     "PeerMessageKind",
@@ -42,14 +43,14 @@ ID_BYTES: Final = 16
 ORDERLY: Final = 1
 """Number of a BYE that is not a failure: the receiver was closed."""
 
-MIN_BEAT: Final = 0.05
-MAX_BEAT: Final = 600.0
+MIN_HEARTBEAT: Final = 0.05
+MAX_HEARTBEAT: Final = 600.0
 """Heartbeat limits in seconds: the shortest that can be served, and the longest that is worth waiting for."""
 
-NOBODY: Final = bytes(ID_BYTES)
+NO_ID: Final = bytes(ID_BYTES)
 _MAGIC: Final = b"DFR1"
 _HEADER: Final = struct.Struct(f"<4sB{ID_BYTES}s{ID_BYTES}sQI")
-_MAX_INFO: Final = 4096  # bytes of the body of a HELLO, WELCOME or BYE
+_MAX_BODY: Final = 4096  # bytes of the body of a HELLO, WELCOME or BYE
 _MAX_TEXT: Final = 1000
 
 
@@ -77,14 +78,14 @@ class PeerMessage:
         kind: Its kind.
         run: Id of the receiver's run, 16 bytes; zeros if the writer does not know it.
         sender: Id of the sender of datapoints, 16 bytes; zeros if the writer does not know it.
-        number: DATA: datapoints sent before. BEAT, END, FAILED: datapoints sent. ACK: datapoints taken.
+        number: DATA: datapoints sent before. BEAT, END, FAILED: datapoints sent. ACK: datapoints returned.
         count: DATA: datapoints in this message.
         body: Frames.
     """
 
     kind: PeerMessageKind
-    run: bytes = NOBODY
-    sender: bytes = NOBODY
+    run: bytes = NO_ID
+    sender: bytes = NO_ID
     number: int = 0
     count: int = 0
     body: Sequence[Any] = field(default_factory=list)
@@ -92,7 +93,7 @@ class PeerMessage:
     @property
     def text(self) -> str:
         """The text of a FAILED or BYE."""
-        return readable(bytes(self.body[0][:_MAX_INFO]).decode("utf-8", "replace")) if self.body else ""
+        return readable(bytes(self.body[0][:_MAX_BODY]).decode("utf-8", "replace")) if self.body else ""
 
 
 def pack(peer_message: PeerMessage) -> list[Any]:
@@ -117,20 +118,20 @@ class Hello(NamedTuple):
     """How a sender introduces itself: the body of a HELLO."""
 
     name: str  # host and process, for messages
-    source: str  # identity of the sender: one source has one seat in a pass, and its next call is its next pass
+    source: str  # identity of the sender: one source has one place in a pass, and its next call is its next pass
     heartbeat: float  # seconds between heartbeats
     announced: int | None  # datapoints of its pass; None if it cannot know
 
     def pack(self) -> bytes:
         """Return the body of a message."""
-        return _packed(list(self))
+        return bytes(msgpack.packb(self))
 
     @classmethod
     def parse(cls, body: Sequence[Any]) -> Hello | None:
         """Return the content of a HELLO; None if it is invalid."""
         match _unpacked(body):
             case [str(name), str(source), float(heartbeat), None | int() as announced] if (
-                MIN_BEAT <= heartbeat <= MAX_BEAT
+                MIN_HEARTBEAT <= heartbeat <= MAX_HEARTBEAT
             ):
                 return cls(readable(name), source, heartbeat, announced)
         return None
@@ -144,7 +145,7 @@ class SendLimits(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the body of a message."""
-        return _packed(list(self))
+        return bytes(msgpack.packb(self))
 
     @classmethod
     def parse(cls, body: Sequence[Any]) -> SendLimits | None:
@@ -160,13 +161,8 @@ def readable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text[:_MAX_TEXT])
 
 
-def _packed(values: list[Any]) -> bytes:
-    data: bytes = msgpack.packb(values)
-    return data
-
-
 def _unpacked(body: Sequence[Any]) -> Any:
-    if len(body) != 1 or len(body[0]) > _MAX_INFO:
+    if len(body) != 1 or len(body[0]) > _MAX_BODY:
         return None
     try:
         return msgpack.unpackb(body[0])

@@ -5,9 +5,9 @@ Both ends use a ROUTER, the only socket that can answer one peer: PUSH would dis
 Guarantees:
 
 - With keys, only peers whose public key is listed are accepted: the authenticator runs before the socket is bound. It
-  has a thread of its own, since a handshake must not wait until the next datapoint is taken.
+  has a thread of its own, since a handshake must not wait until the next datapoint is read.
 - A signal that arrives within start or close is raised when that is complete, or undone: nothing is left open.
-- A forked child neither uses nor closes what it inherited.
+- A forked child neither uses nor closes what it inherited; pyzmq itself ignores the inherited sockets there.
 - The user's settings of malloc are respected.
 """
 
@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -26,6 +28,9 @@ from dataflow.interrupts import signals_deferred
 from dataflow.remote.keys import Keys
 from dataflow.remote.messages import PeerMessage, pack
 from dataflow.workers.process import keep_freed_memory
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
 
 __all__ = ["Router"]
 
@@ -39,11 +44,9 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_DISCONNECTED
 )
-_NAMES: Final = ("CALLED-1", "CALLED-2")  # of the peers that we connect to
+_PEER_NAMES: Final = ("PEER-1", "PEER-2")  # of the peers that we connect to
 _DESCRIPTORS: Final = 32  # descriptors that this process needs for a context, its sockets, and the first connections
-
-_from_parent: list[Router] = []
-"""Routers that came through a fork: kept, so that ZeroMQ's objects in them are not finalised in the child."""
+_ZAP_DOMAIN: Final = "dataflow"
 
 
 class Router:
@@ -72,102 +75,85 @@ class Router:
         max_unsent: int,
         monitored: bool = False,
     ) -> None:
-        self.pid = os.getpid()
+        self._pid = os.getpid()
+        self._owner = owner
         self.addresses: tuple[str, ...] = ()  # the bound addresses, with the ports that the system has chosen
         self.peers: tuple[bytes, ...] = ()  # the peers that we connect to
+        self._authenticator: ThreadAuthenticator | None = None  # set where there are keys, and we are bound
+        self._monitor: zmq.Socket[bytes] | None = None
         keep_freed_memory()  # of frames, for the next ones
-        self._authenticator: Any = None  # set where there are keys, and we are bound
-        self.monitor: Any = None
         with signals_deferred(), counted(owner, _DESCRIPTORS):
-            self._open(owner, addresses, bind, keys, heartbeat, max_bytes, max_unsent, monitored)
+            self._context: zmq.Context[Any] = zmq.Context()
+            try:
+                self.socket = self._context.socket(zmq.ROUTER)
+                self.socket.setsockopt(zmq.LINGER, 0)
+                self.socket.setsockopt(zmq.SNDHWM, max_unsent)
+                self.socket.setsockopt(zmq.RCVHWM, _MAX_WAITING)
+                self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
+                self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+                self.socket.setsockopt(zmq.IPV6, any("[" in address for address in addresses))
+                self.socket.setsockopt(zmq.HEARTBEAT_IVL, int(heartbeat * 1000))
+                self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(_PROBES * heartbeat * 1000))
+                self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+                if keys is not None:
+                    self._secure(keys, bind=bind)
+                if monitored:
+                    self._monitor = self.socket.get_monitor_socket(_EVENTS)
+                if bind:
+                    self.addresses = tuple(map(self._bind, addresses))
+                else:
+                    self.peers = tuple(map(self._connect, addresses, _PEER_NAMES))
+            except BaseException as error:
+                self._close_context()
+                if isinstance(error, zmq.ZMQError):
+                    raise OSError(error.errno, f"{owner}: ZeroMQ says {error}") from error
+                raise
 
-    def _open(
-        self,
-        owner: str,
-        addresses: Sequence[str],
-        bind: bool,
-        keys: Keys | None,
-        heartbeat: float,
-        max_bytes: int,
-        max_unsent: int,
-        monitored: bool,
-    ) -> None:
-        self._context: zmq.Context[Any] = zmq.Context()
-        try:
-            self.socket = self._context.socket(zmq.ROUTER)
-            self.socket.setsockopt(zmq.LINGER, 0)
-            self.socket.setsockopt(zmq.SNDHWM, max_unsent)
-            self.socket.setsockopt(zmq.RCVHWM, _MAX_WAITING)
-            self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
-            self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            self.socket.setsockopt(zmq.IPV6, any("[" in address for address in addresses))
-            self.socket.setsockopt(zmq.HEARTBEAT_IVL, max(1, int(heartbeat * 1000)))
-            self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, int(_PROBES * heartbeat * 1000)))
-            if keys is not None:
-                self._secure(owner, keys, bind=bind)
-            self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-            if monitored:
-                self.monitor = self.socket.get_monitor_socket(_EVENTS)
-            if bind:
-                self.addresses = tuple(self._bound(owner, address) for address in addresses)
-            else:
-                self.peers = tuple(self._connected(*pair) for pair in zip(addresses, _NAMES, strict=False))
-        except BaseException as error:
-            if self._authenticator is not None:
-                self._authenticator.stop()
-            self._context.destroy(linger=0)  # including open sockets: otherwise it would wait for them
-            self._remove_socket_files()
-            if isinstance(error, zmq.ZMQError):
-                raise OSError(error.errno, f"{owner}: ZeroMQ says {error}") from error
-            raise
-
-    def _secure(self, owner: str, keys: Keys, *, bind: bool) -> None:
+    def _secure(self, keys: Keys, *, bind: bool) -> None:
         self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
         if bind:
-            from dataflow.remote.authentication import DOMAIN, start_authenticator  # here, since few programs need it
-
-            self._authenticator = start_authenticator(self._context, keys.peers)
+            self._authenticator = _start_authenticator(self._context, keys.peers)
             self.socket.curve_server = True
-            self.socket.zap_domain = DOMAIN.encode()
+            self.socket.zap_domain = _ZAP_DOMAIN.encode()
         elif len(keys.peers) == 1:
             self.socket.curve_serverkey = keys.peers[0]
         else:
-            raise ValueError(f"{owner}: {len(keys.peers)} public keys of peers do not say whom we connect to")
+            raise ValueError(
+                f"{self._owner}: the key directory holds {len(keys.peers)} public keys of peers; to connect, keep only "
+                "the one of the peer at this address"
+            )
 
-    def _bound(self, owner: str, address: str) -> str:
+    def _bind(self, address: str) -> str:
         try:
             self.socket.bind(address)
         except zmq.ZMQError as error:
             raise OSError(
                 error.errno,
-                f"{owner} cannot be reached at {address}: {error.strerror}. See what else uses this address "
+                f"{self._owner} cannot bind to {address}: {error.strerror}. See what else uses this address "
                 "(another copy of the same flow?), or let the system choose a port: tcp://127.0.0.1:*",
             ) from None
         return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def _connected(self, address: str, name: str) -> bytes:
+    def _connect(self, address: str, name: str) -> bytes:
         self.socket.setsockopt_string(zmq.CONNECT_ROUTING_ID, name)
         self.socket.connect(address)
         return name.encode()
 
     def send(self, peer: bytes, peer_message: PeerMessage) -> bool:
         """Send without waiting; return False if `peer` is gone."""
+        *parts, last = peer, *pack(peer_message)
         try:
             # Frames are passed on without a copy; bytes are copied: otherwise pyzmq keeps a thread until exit.
-            parts = [peer, *pack(peer_message)]
-            for part in parts[:-1]:
-                self._send(part, zmq.SNDMORE | zmq.NOBLOCK)
-            self._send(parts[-1], zmq.NOBLOCK)
+            for part in parts:
+                self.socket.send(part, zmq.SNDMORE | zmq.NOBLOCK, copy=not isinstance(part, zmq.Frame))
+            self.socket.send(last, zmq.NOBLOCK, copy=not isinstance(last, zmq.Frame))
         except zmq.ZMQError as error:
             if error.errno in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
                 return False
             raise
         return True
 
-    def _send(self, part: Any, flags: int) -> None:
-        self.socket.send(part, flags, copy=not isinstance(part, zmq.Frame))
-
-    def receive(self) -> tuple[bytes, list[Any]] | None:
+    def receive_nowait(self) -> tuple[bytes, list[Any]] | None:
         """Return the next message and its peer; None if there is none. Frames are buffers of ZeroMQ's own."""
         try:
             peer, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -179,40 +165,67 @@ class Router:
         """Wait until a message or an event has come, for `timeout` seconds at most."""
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
-        if self.monitor is not None:
-            poller.register(self.monitor, zmq.POLLIN)
+        if self._monitor is not None:
+            poller.register(self._monitor, zmq.POLLIN)
         poller.poll(math.ceil(timeout * 1000))
 
     def events(self) -> list[int]:
         """Return the events of the connections that we make, since the last call."""
         found = []
-        while self.monitor is not None:
+        while self._monitor is not None:
             try:
-                event, _ = self.monitor.recv_multipart(zmq.NOBLOCK)
+                event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
             found.append(int.from_bytes(event[:2], "little"))
         return found
 
     def close(self, flush: float) -> None:
-        """Close everything, after what was sent has left, or after `flush` seconds."""
-        if os.getpid() != self.pid:
-            _from_parent.append(self)
+        """Close everything, after what was sent has left, or after `flush` seconds. Idempotent."""
+        if os.getpid() != self._pid or self.socket.closed:
             return
         with signals_deferred():
-            if not self.socket.closed:
-                with suppress(zmq.ZMQError):
-                    self.socket.disable_monitor()
-                if self.monitor is not None:
-                    self.monitor.close(linger=0)
-                self.socket.close(linger=int(flush * 1000))
-            if self._authenticator is not None:
-                self._authenticator.stop()
-            self._context.destroy(linger=0)  # with sockets of an authenticator that could not start
-            self._remove_socket_files()
+            with suppress(zmq.ZMQError):
+                self.socket.disable_monitor()
+            self.socket.close(linger=int(flush * 1000))
+            self._close_context()
 
-    def _remove_socket_files(self) -> None:
+    def _close_context(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.destroy(linger=0)  # with all open sockets: otherwise it would wait for them
         for address in self.addresses:
             if address.startswith("ipc://"):  # ZeroMQ leaves the file
                 with suppress(OSError):
                     os.unlink(address.removeprefix("ipc://"))
+
+
+# -- authentication ----------------------------------------------------------------------------------------------------
+
+_authenticators: Final[weakref.WeakSet[ThreadAuthenticator]] = weakref.WeakSet()
+
+
+def _start_authenticator(context: zmq.Context[Any], allowed: Sequence[bytes]) -> ThreadAuthenticator:
+    """Accept the owners of these public keys, in Z85, on the sockets of `context` (ZAP, RFC 27)."""
+    from zmq.auth.thread import ThreadAuthenticator  # here, because it imports asyncio, and few programs need it
+
+    authenticator = ThreadAuthenticator(context)
+    keys = frozenset(allowed)
+    authenticator.configure_curve_callback(_ZAP_DOMAIN, SimpleNamespace(callback=lambda domain, key: key in keys))
+    _authenticators.add(authenticator)
+    try:
+        authenticator.start()
+    except BaseException:
+        authenticator.stop()
+        raise
+    return authenticator
+
+
+def _forget_authenticators() -> None:
+    """In a child, just after the fork: its finaliser would stop the parent's thread."""
+    for authenticator in list(_authenticators):
+        authenticator.pipe = None  # type: ignore[assignment]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_authenticators)

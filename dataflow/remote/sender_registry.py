@@ -1,7 +1,7 @@
-"""Registry of the senders of a receiver, with their seats, counts and deadlines. Pure: no socket and no clock.
+"""Registry of the senders of a receiver, with their counts and deadlines. Pure: no socket and no clock.
 
-Time is *attended* time, in seconds: it stands still while no datapoints are taken, because then a heartbeat may lie
-unread. A sender is identified by a valid HELLO, not by its connection.
+Time is *attended* time, in seconds: it stands still while the consumer requests no datapoints, because then
+heartbeats may be unread. A sender is identified by a valid HELLO, not by its connection.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataflow.remote.messages import Hello
 
 __all__ = ["Entry", "SenderRegistry"]
 
-_BEATS: Final = 3  # heartbeats that may be missed
-_MAX: Final = 10_000  # senders, and as many waiting ones: strangers must not fill the memory
+_MAX_MISSED: Final = 3  # heartbeats that may be missed
+_MAX_SENDERS: Final = 10_000  # in a pass, and as many waiting ones: strangers must not fill the memory
 
 
 @dataclass(slots=True)
@@ -25,15 +25,15 @@ class Entry:
     sender: bytes
     peer: bytes  # routing id for ZeroMQ
     hello: Hello
-    heard: float  # attended time of its last message
-    begun: bool = False  # it knows that it is welcome
+    last_message: float  # attended time
+    confirmed: bool = False  # it knows that it is welcome
     ended: bool = False
     received: int = 0  # datapoints
 
     @property
-    def patience(self) -> float:
-        """Seconds of silence after which it is lost."""
-        return _BEATS * self.hello.heartbeat
+    def max_silence(self) -> float:
+        """Seconds without a message after which it is lost."""
+        return _MAX_MISSED * self.hello.heartbeat
 
 
 class SenderRegistry:
@@ -57,7 +57,7 @@ class SenderRegistry:
         """Whether all senders of the pass have ended."""
         return self._open and len(self._entries) == self._num and all(entry.ended for entry in self._entries.values())
 
-    def begin(self) -> list[Entry]:
+    def begin_pass(self) -> list[Entry]:
         """Continue the pass, or begin one; return the senders that become welcome by that."""
         self._open = True
         welcome = []
@@ -67,18 +67,18 @@ class SenderRegistry:
                 welcome.append(entry)
         return welcome
 
-    def turn(self) -> None:
+    def end_pass(self) -> None:
         """End the pass."""
         self._open = False
         self._entries.clear()
 
     def _has_room(self, entry: Entry) -> bool:
-        """Whether there is a free seat: one for each source, so that a fast one does not send two passes in one."""
-        if not self._open or len(self._entries) >= (_MAX if self._num is None else self._num):
+        """Whether it can join the pass: one per source, so that a fast one does not send two passes in one."""
+        if not self._open or len(self._entries) >= (_MAX_SENDERS if self._num is None else self._num):
             return False
         return self._num is None or all(entry.hello.source != other.hello.source for other in self._entries.values())
 
-    def hello(self, sender: bytes, peer: bytes, hello: Hello, now: float) -> bool:
+    def register(self, sender: bytes, peer: bytes, hello: Hello, now: float) -> bool:
         """Register a sender, or a repeated HELLO; return whether it is welcome now."""
         known = self._entries.get(sender)
         if known is not None:
@@ -88,7 +88,7 @@ class SenderRegistry:
         if self._has_room(entry):
             self._entries[sender] = entry
             return True
-        if len(self._waiting) < _MAX:
+        if len(self._waiting) < _MAX_SENDERS:
             self._waiting[sender] = entry
         return False
 
@@ -97,43 +97,43 @@ class SenderRegistry:
         entry = self._entries.get(sender)
         return entry if entry is not None and entry.peer == peer and not entry.ended else None
 
-    def heard(self, entry: Entry, now: float) -> None:
+    def record_message(self, entry: Entry, now: float) -> None:
         """Record a heartbeat or other message."""
-        entry.heard, entry.begun = now, True
+        entry.last_message, entry.confirmed = now, True
 
-    def ended(self, entry: Entry) -> None:
+    def end(self, entry: Entry) -> None:
         """Record that it has sent everything."""
         entry.ended = True
         if self._num is None:
             del self._entries[entry.sender]
 
-    def expel(self, entry: Entry) -> None:
-        """Remove it: it is not a sender of ours."""
+    def remove(self, entry: Entry) -> None:
+        """Remove it: it is not one of our senders."""
         self._entries.pop(entry.sender, None)
 
     def longest_pause(self) -> float:
-        """Longest interval between two looks that counts in full: after a longer pause, heartbeats lie unread.
+        """Return the longest interval between two reads that counts in full: after a longer one, heartbeats are unread.
 
-        ZeroMQ returns the messages of its peers in turn. So every live sender is heard within as many looks as there
-        are senders, which together count for a quarter of any sender's patience at most.
+        ZeroMQ returns the messages of its peers in turn. So a message of every live sender is read within as many reads
+        as there are senders, which together count for a quarter of any sender's `max_silence` at most.
         """
-        entries = [entry for entry in self._entries.values() if entry.begun and not entry.ended]
-        return min((entry.patience for entry in entries), default=1.0) / (4 * max(1, len(entries)))
+        entries = [entry for entry in self._entries.values() if entry.confirmed and not entry.ended]
+        return min((entry.max_silence for entry in entries), default=1.0) / (4 * max(1, len(entries)))
 
-    def silent(self, now: float) -> Entry | None:
-        """Return a lost sender, or None; one that had not begun is dropped, since no datapoints are outstanding."""
+    def find_lost(self, now: float) -> Entry | None:
+        """Return a lost sender, or None; one that was not confirmed is dropped: no datapoints of it are outstanding."""
         for entries in (self._entries, self._waiting):
             for sender, entry in list(entries.items()):
-                if not entry.ended and now - entry.heard > entry.patience:
-                    if entry.begun:
+                if not entry.ended and now - entry.last_message > entry.max_silence:
+                    if entry.confirmed:
                         return entry
                     del entries[sender]
         return None
 
-    def state(self) -> str:
+    def describe(self) -> str:
         """Describe the senders, in words."""
         entries = list(self._entries.values())
         wanted = "" if self._num is None else f" of {self._num}"
-        at_work = "; ".join(f"{entry.hello.name}: {entry.received} datapoints" for entry in entries if not entry.ended)
+        active = "; ".join(f"{entry.hello.name}: {entry.received} datapoints" for entry in entries if not entry.ended)
         num_ended = sum(entry.ended for entry in entries)
-        return f"{len(entries)}{wanted} senders have come, {num_ended} have ended" + (f"; {at_work}" if at_work else "")
+        return f"{len(entries)}{wanted} senders have come, {num_ended} have ended" + (f"; {active}" if active else "")

@@ -18,7 +18,7 @@ import msgpack
 
 from dataflow.formats.checksums import checksum
 from dataflow.formats.records import RecordDecoder
-from dataflow.remote.frame_decoder import FrameReader
+from dataflow.remote.frames import FrameReader
 from dataflow.serial.packing import Code
 
 TIMEOUT = 300.0

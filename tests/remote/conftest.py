@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from dataflow.remote.connection import Connection
+from dataflow.remote.sending import Connection
 
 FIXED = range(20_000, 30_000)  # ports that the system gives to nobody who lets it choose
 
@@ -24,18 +24,18 @@ def free_address():
 
 
 @pytest.fixture
-def patience(monkeypatch):
-    """Sets how many seconds senders wait until they are welcome, and how many for every word after that."""
+def waiting(monkeypatch):
+    """Sets how many seconds senders wait until they are welcome, and how many for every answer after that."""
 
-    def patient(*, welcome, word):
+    def wait_for(*, welcome, answer):
         real = Connection.wait_welcome
 
         def wait_welcome(self):
             self._timeout = welcome
             found = real(self)
-            self._timeout = word
+            self._timeout = answer
             return found
 
         monkeypatch.setattr(Connection, "wait_welcome", wait_welcome)
 
-    return patient
+    return wait_for

@@ -3,7 +3,7 @@
 import pytest
 
 from dataflow import RemoteDataZMQ, send_dataflow_zmq
-from dataflow.remote.addresses import check_address, check_open
+from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
 from tests.support.senders import numbers
 
 LOOPBACK = ["tcp://127.0.0.1:5", "tcp://127.8.8.8:*", "tcp://localhost:5", "tcp://[::1]:5", "ipc://x"]
@@ -19,19 +19,31 @@ OPEN = [
 ]
 
 
+def check(address, *, curve=None, insecure=False):
+    check_options(
+        "me",
+        [address],
+        bind=True,
+        hwm=None,
+        hwm_bytes=HWM_BYTES,
+        heartbeat=HEARTBEAT,
+        timeout=None,
+        curve=curve,
+        insecure=insecure,
+    )
+
+
 @pytest.mark.parametrize("address", LOOPBACK)
 def test_this_machine_alone_may_be_let_in_without_keys(address):
-    check_address("me", address)
-    check_open("me", address, curve=False, insecure=False)
+    check(address)
 
 
 @pytest.mark.parametrize("address", OPEN)
 def test_other_machines_are_let_in_with_keys_or_on_purpose_only(address):
-    check_address("me", address)
-    check_open("me", address, curve=True, insecure=False)
-    check_open("me", address, curve=False, insecure=True)
+    check(address, curve="keys")
+    check(address, insecure=True)
     with pytest.raises(ValueError, match=r"python -m dataflow keys DIR .*insecure=True"):
-        check_open("me", address, curve=False, insecure=False)
+        check(address)
 
 
 @pytest.mark.parametrize("address", OPEN)

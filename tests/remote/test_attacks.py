@@ -75,7 +75,7 @@ def serve(df, n=100):
 def look(df):
     """Make the receiver take what has come, without a datapoint."""
     inbox = df._df_state.resource
-    assert list(inbox.chunk()) == []
+    assert list(inbox.receive()) == []
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -87,7 +87,7 @@ def test_letters_of_a_stranger_are_refused_and_logged_once(attack, df, caplog):
         serve(df)
         ATTACKS[attack](stranger)
         serve(df)
-    refused = [record for record in caplog.records if record.name == "dataflow.remote.receiving_socket"]
+    refused = [record for record in caplog.records if record.name == "dataflow.remote.receiving"]
     assert len(refused) == 1
     assert refused[0].levelno == logging.WARNING
 
@@ -105,7 +105,7 @@ def test_letters_of_a_stranger_are_refused_and_logged_once(attack, df, caplog):
 )
 def test_a_stranger_that_says_hello_and_then_nonsense_gives_up_its_seat(frames, df, caplog):
     iter(df)
-    df._df_state.resource.begin()
+    df._df_state.resource.begin_pass()
     with Stranger(df.addresses[0]) as stranger:
         stranger.join(lambda: look(df))
         stranger.say(PeerMessageKind.DATA, 0, 1, frames)
@@ -119,7 +119,7 @@ def test_a_stranger_that_says_hello_and_then_nonsense_gives_up_its_seat(frames, 
 def test_frames_of_an_earlier_run_are_refused(df, caplog):
     with Stranger(df.addresses[0]) as stranger:
         iter(df)
-        df._df_state.resource.begin()
+        df._df_state.resource.begin_pass()
         stranger.join(lambda: look(df))
         address = df.addresses[0]
         df.close()
@@ -129,18 +129,18 @@ def test_frames_of_an_earlier_run_are_refused(df, caplog):
             def answered():
                 # Said again and again: what is written to a connection before its end is noticed goes with it.
                 stranger.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-                list(again._df_state.resource.chunk())
+                list(again._df_state.resource.receive())
                 return stranger.socket.poll(10) and stranger.answer().text
 
             texts = []
-            wait_until(lambda: texts.append(answered()) or "started anew" in str(texts), LIMIT, f"{texts}")
+            wait_until(lambda: texts.append(answered()) or "was restarted" in str(texts), LIMIT, f"{texts}")
             serve(again)
     assert is_refused(caplog)
 
 
 def test_a_stranger_that_knows_a_sender_cannot_speak_for_it(df):
     iter(df)
-    df._df_state.resource.begin()
+    df._df_state.resource.begin_pass()
     with Stranger(df.addresses[0]) as honest, Stranger(df.addresses[0]) as thief:
         honest.join(lambda: look(df))
         thief.run = honest.run
@@ -166,7 +166,7 @@ def test_a_sender_that_comes_and_goes_without_a_word_changes_nothing(df):
 
 def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing(df):
     iter(df)
-    df._df_state.resource.begin()
+    df._df_state.resource.begin_pass()
     with Stranger(df.addresses[0]) as sender:
         sender.join(lambda: look(df))
         sender.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
@@ -178,7 +178,7 @@ def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing(df
 
 def test_a_gap_between_datapoints_is_an_error(df):
     iter(df)
-    df._df_state.resource.begin()
+    df._df_state.resource.begin_pass()
     with Stranger(df.addresses[0]) as sender:
         sender.join(lambda: look(df))
         sender.say(PeerMessageKind.DATA, 3, 1, [b"\x91\x91\x01", b""])
@@ -221,6 +221,6 @@ def test_no_bytes_at_all_harm_the_receiver(messages, bombarded):
         stranger.write(frames)
     inbox = df._df_state.resource
     for _ in messages:
-        assert list(inbox.chunk()) == []
+        assert list(inbox.receive()) == []
     assert inbox.usable
     assert not RAN

@@ -8,8 +8,7 @@ import textwrap
 import pytest
 
 from dataflow import DataFlow, RemoteDataZMQ
-from dataflow.__main__ import main
-from dataflow.remote.flow_argument import flow_named
+from dataflow.__main__ import flow_named, main
 from tests.support.senders import LOOPBACK, ROOT
 from tests.support.waits import LIMIT
 
@@ -49,7 +48,7 @@ def test_a_flow_is_found_by_its_name_or_made_by_a_function(module, name):
         ("no_such_module:flow", "there is no module 'no_such_module'"),
         ("no_such.module:flow", r"there is no module 'no_such\.module'"),
         ("feeding_of_a_test:water", "there is no 'water' in feeding_of_a_test"),
-        ("feeding_of_a_test:number", "is a int, and no dataflow"),
+        ("feeding_of_a_test:number", "is a int, not a dataflow"),
     ],
 )
 def test_what_is_no_flow_is_named(module, name, text, capsys):
@@ -70,7 +69,7 @@ def test_keys_are_made_and_listed(tmp_path, capsys):
         str(tmp_path / name) for name in ("sender.key", "sender.key_secret", "receiver.key", "receiver.key_secret")
     ]
     assert main(["keys", str(tmp_path)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_an_open_address_is_refused_on_the_command_line(module, capsys):

@@ -38,8 +38,8 @@ def send_for_ever(address, receiver):
 
 
 @pytest.mark.slow
-def test_the_receiver_keeps_the_contract(patience):
-    patience(welcome=1, word=LIMIT)
+def test_the_receiver_keeps_the_contract(waiting):
+    waiting(welcome=1, answer=LIMIT)
     check_node(
         lambda: Fed(LOOPBACK, num_senders=1, timeout=LIMIT, heartbeat=0.5),
         source=True,

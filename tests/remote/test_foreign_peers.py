@@ -8,8 +8,7 @@ import pytest
 import zmq
 
 from dataflow import DataFlowTerminated, RemoteDataZMQ, TimeoutError, send_dataflow_zmq
-from dataflow.remote import connection
-from dataflow.remote import receiving_socket as inbox
+from dataflow.remote import receiving, sending
 from tests.support.senders import LOOPBACK, Sending, numbers
 from tests.support.waits import LIMIT, wait_until
 
@@ -28,8 +27,8 @@ def warnings_of(caplog, module):
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(inbox, "_ALONE", SOON)
-    monkeypatch.setattr(connection, "_ALONE", SOON)
+    monkeypatch.setattr(receiving, "_WARN_AFTER", SOON)
+    monkeypatch.setattr(sending, "_WARN_AFTER", SOON)
 
 
 class Consuming:
@@ -64,7 +63,7 @@ def test_a_receiver_logs_once_that_no_sender_of_ours_has_come(kind, soon, caplog
             peer.connect(df.addresses[0])
             peer.send(pickle.dumps([1, 2]))  # as tensorpack's sender does
         consuming = Consuming(df)
-        wait_until(lambda: warnings_of(caplog, inbox), LIMIT, "nothing was logged")
+        wait_until(lambda: warnings_of(caplog, receiving), LIMIT, "nothing was logged")
         sending = Sending(numbers(5), df.addresses[0])
         wait_until(lambda: len(consuming.found) == 5, LIMIT, "an honest sender is not served")
         assert sending.wait_result() == 5
@@ -73,7 +72,7 @@ def test_a_receiver_logs_once_that_no_sender_of_ours_has_come(kind, soon, caplog
         address = df.addresses[0]
         df.close()
         consuming.join()
-    (message,) = warnings_of(caplog, inbox)
+    (message,) = warnings_of(caplog, receiving)
     for part in (address, "0.2 seconds", "send_dataflow_zmq", "tensorpack", "curve=", "timeout="):
         assert part in message
 
@@ -86,13 +85,13 @@ def test_a_receiver_of_ours_that_has_met_a_sender_logs_nothing(soon, caplog):
         with pytest.raises(TimeoutError):
             found.extend(df)
         assert sending.wait_result() == 3
-    assert not warnings_of(caplog, inbox)
+    assert not warnings_of(caplog, receiving)
 
 
 def test_a_receiver_that_is_given_time_logs_nothing(caplog):
     with RemoteDataZMQ(LOOPBACK, timeout=SOON) as df, pytest.raises(TimeoutError):
         next(iter(df))
-    assert not warnings_of(caplog, inbox)
+    assert not warnings_of(caplog, receiving)
 
 
 @pytest.mark.parametrize("bind", [False, True])
@@ -106,6 +105,6 @@ def test_a_sender_logs_once_that_no_receiver_of_ours_has_come(bind, soon, caplog
             address = peer.getsockopt_string(zmq.LAST_ENDPOINT)
         with pytest.raises(TimeoutError):
             send_dataflow_zmq(numbers(3), address, bind=bind, timeout=4 * SOON)
-    (message,) = warnings_of(caplog, connection)
+    (message,) = warnings_of(caplog, sending)
     for part in ("tcp://127.0.0.1:", "RemoteDataZMQ", "tensorpack", "timeout="):
         assert part in message

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dataflow.errors import NotStorable
-from dataflow.remote import frame_encoder as writing
-from dataflow.remote.frame_decoder import FrameReader, Unreadable
-from dataflow.remote.frame_encoder import LARGE, FrameEncoder
+from dataflow.remote import frames as writing
+from dataflow.remote.frames import LARGE, FrameEncoder, FrameReader, Unreadable
 from dataflow.serial.dtypes import dtype_name
 from dataflow.serial.packing import Code
 from tests.formats.hostile import SKELETONS, extension, verdicts_of

@@ -55,7 +55,7 @@ def test_keys_that_are_there_are_never_overwritten(keys):
     before = (keys / "sender.key_secret").read_text()
     (keys / "sender.key").unlink()
     (keys / "receiver.key").unlink()
-    with pytest.raises(FileExistsError, match=r"sender\.key_secret is there already"):
+    with pytest.raises(FileExistsError, match=r"sender\.key_secret exists already"):
         make_keys(keys)
     assert (keys / "sender.key_secret").read_text() == before
     assert not (keys / "receiver.key").exists()
@@ -86,7 +86,7 @@ def test_a_missing_key_is_reported_with_the_command_that_makes_it(tmp_path):
 @pytest.mark.parametrize("name", ["sender.key_secret", "receiver.key"])
 def test_what_is_no_certificate_is_refused(text, name, keys):
     (keys / name).write_text(text, "utf-8")
-    with pytest.raises(ValueError, match=r"key.* is no certificate"):
+    with pytest.raises(ValueError, match=r"key.* is not a certificate"):
         load_keys(keys, SENDER)
 
 

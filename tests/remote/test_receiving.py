@@ -29,7 +29,7 @@ from dataflow import (
     TimeoutError,
     send_dataflow_zmq,
 )
-from dataflow.remote.receiving_socket import ReceivingSocket
+from dataflow.remote.receiving import ReceivingSocket
 from tests.support.faults import deadline
 from tests.support.forks import in_child
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers, sending_process
@@ -94,10 +94,10 @@ def test_a_fast_sender_does_not_send_two_passes_in_one():
         inbox = df._df_state.resource
 
         def second_call_has_come():
-            assert list(inbox.chunk()) == []
-            return inbox._registry._waiting and inbox.state() == "1 of 2 senders have come, 1 have ended"
+            assert list(inbox.receive()) == []
+            return inbox._registry._waiting and inbox.describe() == "1 of 2 senders have come, 1 have ended"
 
-        wait_until(second_call_has_come, LIMIT, inbox.state)
+        wait_until(second_call_has_come, LIMIT, inbox.describe)
         senders.append(Twice(numbers(5, 100), df.addresses[0]))
         expected = [0, 1, 2, 3, 4, 100, 101, 102, 103, 104]
         assert sorted(k for (k,) in [*first, *stream]) == expected
@@ -194,8 +194,8 @@ def test_the_old_order_of_parameters_holds():
     ("options", "text"),
     [
         ({"num_senders": 0}, "num_senders is an integer from 1"),
-        ({"hwm": 0}, "hwm is a number of datapoints from 1"),
-        ({"hwm_bytes": 10}, "hwm_bytes is at least 65536"),
+        ({"hwm": 0}, "hwm is an integer from 1"),
+        ({"hwm_bytes": 10}, "hwm_bytes is an integer from 65536"),
         ({"heartbeat": 0}, "heartbeat is from 0.05 to 600 seconds"),
         ({"timeout": -1}, "timeout is a number of seconds above 0"),
     ],
@@ -216,7 +216,7 @@ def test_what_is_no_flow_or_another_format_is_refused():
 
 
 def test_an_address_in_use_is_named_with_the_cure():
-    with receiver() as df, pytest.raises(OSError, match=r"cannot be reached at .* in use.*tcp://127\.0\.0\.1:\*"):
+    with receiver() as df, pytest.raises(OSError, match=r"cannot bind to .* in use.*tcp://127\.0\.0\.1:\*"):
         RemoteDataZMQ(df.addresses[0]).reset_state()
 
 
@@ -336,9 +336,7 @@ def test_a_lost_sender_raises_within_its_heartbeats_and_says_what_it_had_announc
         process.send_signal(end)
         with (
             deadline(LIMIT),
-            pytest.raises(
-                SenderLost, match=rf"\(pid {process.pid}\) is lost: nothing was heard.*of the 100000"
-            ) as lost,
+            pytest.raises(SenderLost, match=rf"\(pid {process.pid}\) is lost: no message came.*of the 100000") as lost,
         ):
             for _ in stream:
                 pass
@@ -400,15 +398,15 @@ def test_a_consumer_that_stays_away_longer_than_all_heartbeats_blames_nobody():
 
 @pytest.mark.slow
 def test_a_receiver_that_is_not_there_is_named_when_the_time_is_over(free_address):
-    with pytest.raises(TimeoutError, match=r"no receiver at tcp://.* within 0\.3 seconds: nobody has answered"):
+    with pytest.raises(TimeoutError, match=r"no receiver at tcp://.* within 0\.3 seconds: no answer has come"):
         send_dataflow_zmq(numbers(1), free_address, timeout=0.3)
-    with pytest.raises(TimeoutError, match=r"no receiver at tcp://.* within 0\.3 seconds: nobody has answered"):
+    with pytest.raises(TimeoutError, match=r"no receiver at tcp://.* within 0\.3 seconds: no answer has come"):
         send_dataflow_zmq(numbers(1), LOOPBACK, bind=True, timeout=0.3)
 
 
 @pytest.mark.slow
-def test_a_receiver_that_takes_nothing_is_named_when_the_time_is_over(patience):
-    patience(welcome=LIMIT, word=0.5)
+def test_a_receiver_that_takes_nothing_is_named_when_the_time_is_over(waiting):
+    waiting(welcome=LIMIT, answer=0.5)
     with receiver() as df:
         sending = Sending(RepeatedData(numbers(10), -1), df.addresses[0])
         next(iter(df))
@@ -448,7 +446,7 @@ def test_closing_from_another_thread_ends_a_wait():
     df = receiver(timeout=None)
 
     def close():
-        wait_until(lambda: is_inside(threading.main_thread(), ReceivingSocket.chunk), LIMIT, "nobody waits")
+        wait_until(lambda: is_inside(threading.main_thread(), ReceivingSocket.receive), LIMIT, "nobody waits")
         df.close()
 
     closing = threading.Thread(target=close)
