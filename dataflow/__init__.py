@@ -94,9 +94,9 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
 
     # On a Ray cluster
     from dataflow.distributed.datasets import from_ray_dataset, to_ray_dataset
-    from dataflow.distributed.mapping import RayMapData
+    from dataflow.distributed.runners import RayMapData
     from dataflow.distributed.object_store import PlasmaGetData, PlasmaPutData
-    from dataflow.distributed.runner import RayRunner
+    from dataflow.distributed.runners import RayRunner
 
     # Old names
     from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
@@ -296,10 +296,10 @@ _MODULE_OF = {
     # On a Ray cluster
     "from_ray_dataset": "dataflow.distributed.datasets",
     "to_ray_dataset": "dataflow.distributed.datasets",
-    "RayMapData": "dataflow.distributed.mapping",
+    "RayMapData": "dataflow.distributed.runners",
     "PlasmaGetData": "dataflow.distributed.object_store",
     "PlasmaPutData": "dataflow.distributed.object_store",
-    "RayRunner": "dataflow.distributed.runner",
+    "RayRunner": "dataflow.distributed.runners",
     # Old names
     "MultiProcessPrefetchData": "dataflow.aliases",
     "MultiThreadPrefetchData": "dataflow.aliases",

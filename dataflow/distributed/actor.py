@@ -4,8 +4,8 @@ The worker is the same as in a thread or a process: a `WorkerSpec`, which writes
 from a task reader. Here the sender writes to a reply buffer, from which the consumer requests replies. Guarantees:
 
 - A reply is everything made since the last one, in that order; nothing is left out and nothing comes twice.
-- A reply waits no longer than it needs: it leaves when it is full, when `seconds` have passed since its first
-  datapoint was added, and at once when the worker itself has to wait, has finished a task, or has ended.
+- A reply leaves when it is full, when `seconds` have passed since its first datapoint was added, and at once when the
+  worker has finished a task or has ended.
 - The worker runs ahead of the replies by its window.
 
 Calls come on three threads: `work` for as long as the worker runs, `reply` one after the other, and the rest, which
@@ -30,10 +30,11 @@ from dataflow.distributed.object_store_codec import ObjectStoreDecoder
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.pickling import loads
 from dataflow.workers.place import entering
+from dataflow.workers.process import keep_freed_memory, seed_globals
 
 __all__ = ["Chunking", "ActorTaskReader", "ReplyBuffer", "WorkerActor"]
 
-_PATIENCE: Final = 10.0  # seconds after which an empty reply is sent
+_MAX_WAIT: Final = 10.0  # seconds after which an empty reply is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class ReplyBuffer:
         self._chunking = chunking
         self._messages: deque[Message] = deque()
         self._items = self._bytes = 0  # of the messages in the buffer
-        self._is_whole = False  # the reply should leave at once
+        self._is_complete = False  # the reply should leave at once
         self._is_closed = False
         self._changed = threading.Condition()
 
@@ -76,40 +77,40 @@ class ReplyBuffer:
             self._messages.append(message)
             self._items += message.count if message.kind is Kind.DATA else 0
             self._bytes += message.queued
-            self._is_whole = self._is_whole or message.kind not in {Kind.DATA, Kind.REPORT}
+            self._is_complete = self._is_complete or message.kind not in {Kind.DATA, Kind.REPORT}
             self._changed.notify()
 
-    def make_whole(self) -> None:
+    def make_complete(self) -> None:
         """Mark the reply as complete: it should leave at once."""
         with self._changed:
-            self._is_whole = bool(self._messages)
+            self._is_complete = bool(self._messages)
             self._changed.notify()
 
     def close(self, flush: float = 0) -> None:
         with self._changed:
-            self._is_whole = self._is_closed = True
+            self._is_complete = self._is_closed = True
             self._changed.notify()
 
-    def take(self, patience: float) -> list[Message]:
-        """Return the next reply; empty after `patience` seconds without output."""
+    def receive(self, timeout: float) -> list[Message]:
+        """Return the next reply; empty after `timeout` seconds without output."""
         chunking = self._chunking
         with self._changed:
-            if self._changed.wait_for(lambda: self._messages or self._is_closed, patience):
+            if self._changed.wait_for(lambda: self._messages or self._is_closed, timeout):
                 self._changed.wait_for(self._is_full, chunking.seconds)
-            taken: list[Message] = []
+            reply: list[Message] = []
             items = nbytes = 0
             while self._messages and items < chunking.items and nbytes < chunking.nbytes:
                 message = self._messages.popleft()
                 items += message.count if message.kind is Kind.DATA else 0
                 nbytes += message.queued
-                taken.append(message)
+                reply.append(message)
             self._items -= items
             self._bytes -= nbytes
-            self._is_whole = self._is_closed or (self._is_whole and bool(self._messages))
-            return taken
+            self._is_complete = self._is_closed or (self._is_complete and bool(self._messages))
+            return reply
 
     def _is_full(self) -> bool:
-        return self._is_whole or self._items >= self._chunking.items or self._bytes >= self._chunking.nbytes
+        return self._is_complete or self._items >= self._chunking.items or self._bytes >= self._chunking.nbytes
 
 
 class ActorTaskReader:
@@ -130,16 +131,15 @@ class ActorTaskReader:
     def open(self) -> ActorTaskReader:
         return self
 
-    def give(self, number: int, first: int, body: Sequence[Any]) -> None:
+    def add(self, number: int, first: int, body: Sequence[Any]) -> None:
         """Add a task."""
         with self._changed:
             self._tasks.append((number, first, body))
             self._changed.notify()
 
-    def forget(self, before: int) -> None:
+    def discard(self, before: int) -> None:
         """Drop the tasks with lower numbers."""
-        with self._changed:
-            self._wanted_from = before
+        self._wanted_from = before
 
     def stop(self) -> None:
         """Drop all tasks; no more will come."""
@@ -149,7 +149,7 @@ class ActorTaskReader:
 
     def take(self) -> Task | None:
         if self.replies is not None:
-            self.replies.make_whole()
+            self.replies.make_complete()
         with self._changed:
             while True:
                 # Without a time limit: the process ends with its actor in any case.
@@ -173,7 +173,7 @@ class WorkerActor:
     """The actor's class: its methods are the calls of the consumer."""
 
     def __init__(self) -> None:
-        self._arrived = threading.Event()
+        self._ready = threading.Event()
         self._spec: Any = None
         self._credit = Credit(1, shared=False)  # granted by replies
 
@@ -183,23 +183,24 @@ class WorkerActor:
 
     def work(self, packed: bytes) -> None:
         """Run the worker; return when it has ended."""
-        spec = replace(self.prepare(loads(packed)), credit=self._credit.line(0))
-        self._spec = spec
-        if spec.task_queue is not None:
+        self._spec = spec = replace(self.prepare(loads(packed)), credit=self._credit.line(0))
+        if self._spec.task_queue is not None:
             self._spec.task_queue.replies = spec.port
-        self._arrived.set()
+        self._ready.set()
         with entering(spec.place):
             spec()
 
     def prepare(self, spec: WorkerSpec) -> WorkerSpec:
-        """Adapt the spec to this kind of worker, once."""
+        """Prepare the process for a worker; return the spec."""
+        keep_freed_memory()
+        seed_globals(spec.seed)
         return spec
 
     def reply(self) -> list[Message]:
         """Return the output since the last reply; empty if there was none for some time."""
-        if not self._arrived.wait(_PATIENCE):
+        if not self._ready.wait(_MAX_WAIT):
             return []
-        messages: list[Message] = self._spec.port.take(_PATIENCE)
+        messages: list[Message] = self._spec.port.receive(_MAX_WAIT)
         for message in messages:
             if message.kind is Kind.DATA:
                 self._credit.grant(0, message.count, message.nbytes, message.queued)
@@ -208,17 +209,17 @@ class WorkerActor:
                 self._credit.heard(0)
         return messages
 
-    def give(self, number: int, first: int, body: Sequence[Any]) -> None:
+    def add_task(self, number: int, first: int, body: Sequence[Any]) -> None:
         """Add a task for this worker. The consumer sends none before the worker's first message."""
-        self._spec.task_queue.give(number, first, body)
+        self._spec.task_queue.add(number, first, body)
 
-    def forget(self, before: int) -> None:
+    def discard_tasks(self, before: int) -> None:
         """Drop the tasks with lower numbers."""
-        self._spec.task_queue.forget(before)
+        self._spec.task_queue.discard(before)
 
     def stop(self) -> None:
-        """The consumer stops: end the worker."""
-        if self._arrived.wait(_PATIENCE):
+        """End the worker."""
+        if self._ready.wait(_MAX_WAIT):
             self._credit.stop()
             if self._spec.task_queue is not None:
                 self._spec.task_queue.stop()

@@ -1,4 +1,4 @@
-"""Adapter for Ray: imports it on demand, connects once, and wraps the few calls that we use."""
+"""Actors on a Ray cluster: the adapter for Ray, imported on demand, and the consumer's handle of one actor."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, cast
 
 from dataflow.distributed.actor import WorkerActor
-from dataflow.engine.worker_main import WorkerSpec
+from dataflow.engine.worker_main import FlowPayload, WorkerSpec
 from dataflow.errors import DataFlowError
 from dataflow.extras import optional
-from dataflow.workers.process import keep_freed_memory, seed_globals
+from dataflow.pickling import dumps
+from dataflow.workers.place import WorkerInfo
 
-__all__ = ["ActorLost", "Cluster", "RayCluster", "connect", "ray_package"]
+__all__ = [
+    "ActorLost",
+    "ActorWorker",
+    "Cluster",
+    "ClusterPayload",
+    "RayCluster",
+    "Start",
+    "connect",
+    "ray_package",
+]
 
 _LOCAL: Final = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for it: all sockets of the cluster on 127.0.0.1
@@ -117,10 +128,10 @@ class RayCluster:
         self._ray = connect(address)
         self._node = self._ray.get_runtime_context().get_node_id()
         groups = dict.fromkeys(_GROUPS.values(), 1)
-        self._station = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(_Actor)
+        self._actor_class = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(WorkerActor)
 
     def start(self, options: Mapping[str, Any]) -> Any:
-        return self._station.options(**options).remote()
+        return self._actor_class.options(**options).remote()
 
     def call(self, actor: Any, method: str, *args: Any) -> Any:
         self._check()
@@ -152,20 +163,11 @@ class RayCluster:
     def _check(self) -> None:
         # Ray would silently start a new cluster.
         if not self._is_connected():
-            raise ActorLost("this process is not connected to the cluster any more: somebody called ray.shutdown()")
+            raise ActorLost("this process is no longer connected to the cluster: ray.shutdown() was called")
 
     def _is_connected(self) -> bool:
         connected = not _forked.connected and self._ray.is_initialized()
         return bool(connected and self._ray.get_runtime_context().get_node_id() == self._node)
-
-
-class _Actor(WorkerActor):
-    """A `WorkerActor` in a process of its own."""
-
-    def prepare(self, spec: WorkerSpec) -> WorkerSpec:
-        keep_freed_memory()
-        seed_globals(spec.seed)
-        return spec
 
 
 @contextmanager
@@ -195,3 +197,113 @@ _forked: Final = _Forked()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked.notice)
+
+
+class ActorWorker:
+    """One actor, from its start to its end. Calls do not block, except for `join`.
+
+    Attributes:
+        lost: Why it is lost; None if it is not known to be lost.
+        has_reported: Whether any message has come from it.
+        is_over: Whether no more messages will come.
+    """
+
+    sentinel: int | None = None
+
+    def __init__(self, cluster: Cluster, options: Mapping[str, Any], place: WorkerInfo, packed: bytes) -> None:
+        self.place = place
+        self.cluster = cluster
+        self.options = options
+        self.pid: int | None = None  # on its machine, once it has started
+        self.lost: ActorLost | None = None
+        self.has_reported = self.is_over = False
+        self._where = "an actor that has not started"
+        self._actor = cluster.start(options)
+        self._started = self.call("where")
+        self._work = self.call("work", packed)
+
+    def start(self) -> None:
+        """No-op: the constructor has started it."""
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of its `WorkerActor` and return a reference; None if the actor is lost."""
+        if self.lost is None:
+            try:
+                return self.cluster.call(self._actor, method, *args)
+            except ActorLost as error:
+                self.mark_lost(error)
+        return None
+
+    def mark_lost(self, error: ActorLost) -> None:
+        """Mark it as lost."""
+        # A copy of `error`, because its traceback would keep everything in these frames alive.
+        self.lost = self.lost or ActorLost(str(error))
+
+    def has_started(self) -> bool:
+        """Whether the process has started; also true if the actor is lost."""
+        if self._started is not None and self.cluster.wait([self._started], 0):
+            self.pid, host = self.cluster.get(self._started)
+            self._where = f"an actor, pid {self.pid} on {host}"
+            self._started = None
+        return self._started is None
+
+    def has_ended(self) -> bool:
+        """Whether its work has ended, or it is lost."""
+        return self.lost is not None
+
+    def ended_silently(self) -> ActorLost | None:
+        """Return why its work has ended without a final message; None while it works. Called when no message comes."""
+        if not self.join(0):
+            return None
+        try:
+            self.cluster.get(self._work)
+        except ActorLost as error:
+            return error
+        return ActorLost("its work has ended without a message")
+
+    def exitcode(self) -> None:
+        """None: exit codes of actors are unknown."""
+
+    def state(self) -> str:
+        """Describe its state, for a message."""
+        return self._where
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end of its work, `timeout` seconds at most; return whether it has ended."""
+        try:
+            return self.lost is not None or bool(self.cluster.wait([self._work], timeout))
+        except ActorLost as error:
+            self.mark_lost(error)
+            return True
+
+    def kill(self) -> bool:
+        """Kill it, whatever it is doing, also if it is unreachable."""
+        self.cluster.kill(self._actor)
+        return True
+
+    def release(self) -> None:
+        """End the idle process."""
+        self.kill()
+
+
+class ClusterPayload(FlowPayload):
+    """A flow on its way to a process of the cluster."""
+
+    otherwise = ""  # there is no fork
+
+
+@dataclass
+class Start:
+    """Starter of actor workers: a function of the `WorkerSpec`."""
+
+    cluster: Cluster
+    options: Mapping[str, Any]
+
+    def __call__(self, spec: WorkerSpec) -> ActorWorker:
+        """Start a worker, and register it with its channel and task queue."""
+        packed = dumps(replace(spec, payload=ClusterPayload(spec.payload.load())))
+        worker = ActorWorker(self.cluster, self.options, spec.place, packed)
+        cast(Any, spec.port).register(worker)
+        if spec.task_queue is not None:
+            cast(Any, spec.task_queue).register(worker)
+        return worker

@@ -2,33 +2,44 @@
 
 Guarantees:
 
-- A dataset made from a flow is one pass of it, however often and by however many tasks it is read.
+- A dataset made from a flow is one pass of it, however often and by however many tasks it is read: its shards,
+  concatenated, are the same datapoints in the same order, for any number of shards.
+- A column has one dtype and one shape in all shards; otherwise an error is raised.
 - When a loop over a dataset ends, is left, or its flow is closed, Ray stops reading.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dataflow.base import DataFlow, require_flow
-from dataflow.datapoint import component
-from dataflow.distributed.cluster import connect, ray_package
-from dataflow.distributed.shards import Columns, FlowPass, Shard
-from dataflow.engine.worker_main import FlowPayload
-from dataflow.errors import DataFlowError, LengthUnknown, NotAddressable
+from dataflow.base import Blocks, DataFlow, close_flow, require_flow
+from dataflow.datapoint import component, components, present, selected, stack
+from dataflow.distributed.cluster import ClusterPayload, connect, ray_package
+from dataflow.errors import DataFlowError, LengthUnknown, NotAddressable, ShapeMismatch, WorkerError
 from dataflow.extras import optional
-from dataflow.passes import root_stream
+from dataflow.parameters import whole_number
+from dataflow.passes import open_flow, root_stream
+from dataflow.pickling import dumps, loads
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
 from dataflow.state import state_of, terminated
+from dataflow.transforms.indexing import consecutive
+from dataflow.workers.process import seed_globals
 
-__all__ = ["DataFromRayDataset", "from_ray_dataset", "to_ray_dataset"]
+__all__ = ["DataFromRayDataset", "FlowPass", "Shard", "from_ray_dataset", "to_ray_dataset"]
+
+Columns = dict[str, NDArray[Any]]
+Form = dict[str, tuple[str, tuple[int, ...]]]
+"""The dtype of each column, and the shape of one row of it."""
 
 
 def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = None, rows_per_block: int = 256) -> Any:
@@ -61,9 +72,11 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
     """
     require_flow(df, "to_ray_dataset")
     names = _column_names(names, "to_ray_dataset")
-    rows_per_block = _at_least_one("rows_per_block", rows_per_block)
+    rows_per_block = whole_number("to_ray_dataset", "rows_per_block", rows_per_block, 1)
     breaks = df._df_unaddressable()
-    if num_shards is not None and _at_least_one("num_shards", num_shards) > 1 and breaks is not None:
+    if num_shards is not None:
+        num_shards = whole_number("to_ray_dataset", "num_shards", num_shards, 1)
+    if num_shards is not None and num_shards > 1 and breaks is not None:
         raise NotAddressable(
             f"to_ray_dataset divides a pass among {num_shards} shards by index, but {type(breaks).__name__} is only a "
             "sequence of passes. Leave out num_shards, and do the costly work with map_batches of the dataset; or put "
@@ -72,16 +85,141 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
     data = _ray_data()
     if num_shards is None:
         divisible = breaks is None and not df._df_endless
-        most = 2 * int(ray_package().cluster_resources().get("CPU", 1))
-        num_shards = max(1, min(math.ceil(len(df) / rows_per_block), most)) if divisible else 1
-    life = state_of(df)
-    of = FlowPass(df, life.passes, root_stream(df))
-    packed = _PassPayload(of).packed()
-    life.passes += 1
+        num_tasks = 2 * int(ray_package().cluster_resources().get("CPU", 1))
+        num_shards = max(1, min(math.ceil(len(df) / rows_per_block), num_tasks)) if divisible else 1
+    state = state_of(df)
+    packed = dumps(ClusterPayload(FlowPass(df, state.passes, root_stream(df))))
+    state.passes += 1
     shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]
     # One row for each shard, and a task for each row, which yields: Ray takes each block as soon as it is full, and
     # limits how far tasks run ahead.
     return data.range(num_shards, override_num_blocks=num_shards).map_batches(_reading(shards, packed), batch_size=1)
+
+
+@dataclass(frozen=True)
+class FlowPass:
+    """One pass of a flow, of which shards are parts."""
+
+    df: DataFlow
+    p: int
+    stream: Stream
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard of a pass, and the columns that it is read as.
+
+    Attributes:
+        index: Which shard of `count`. Consecutive datapoints, in the order of the shards; of a flow that never ends,
+            every `count`-th block.
+        names: Names of the columns.
+        rows_per_block: Number of datapoints that are stacked at a time.
+    """
+
+    index: int
+    count: int
+    names: tuple[str, ...]
+    rows_per_block: int
+
+    def read(self, packed: bytes) -> Iterator[Columns]:
+        """Yield the blocks, in the process that reads them; `packed` is the pickled payload of a `FlowPass`."""
+        of: FlowPass = loads(packed).load()
+        seed_globals((of.stream.root, of.p, self.index))
+        try:
+            open_flow(of.df, of.stream)
+            first = self._first_of_all(of)
+            form = _form(self._columns(first)) if first else None
+            datapoints = self._datapoints(of)
+            while rows := list(islice(datapoints, self.rows_per_block)):
+                columns = self._columns(rows)
+                form = form or _form(self._columns(rows[:1]))
+                _require_form(columns, form)
+                yield columns
+        except Exception as error:
+            if not _travels(error):
+                raise WorkerError("".join(traceback.format_exception_only(error)).strip()) from error
+            raise
+        finally:
+            close_flow(of.df)
+
+    def _datapoints(self, of: FlowPass) -> Iterator[Any]:
+        if not of.df._df_addressable:
+            return of.df._df_run_pass(of.p, of.stream)
+        return present(of.df._df_at(self._indexes(of), of.stream))
+
+    def _indexes(self, of: FlowPass) -> Blocks:
+        if of.df._df_endless:
+            size = self.rows_per_block
+            return (np.arange(first, first + size) for first in count(self.index * size, self.count * size))
+        begin, end = (self._cut(of.df, k) for k in (self.index, self.index + 1))
+        first = of.p * len(of.df)
+        return consecutive(first + begin, first + end)
+
+    def _cut(self, df: DataFlow, k: int) -> int:
+        """Return the position at which shard `k` begins."""
+        n = len(df)
+        return n if k == self.count else n * k // self.count // df._df_grain * df._df_grain
+
+    def _first_of_all(self, of: FlowPass) -> list[Any]:
+        """Return the first datapoint of the pass, for comparison with other shards; empty if it was dropped."""
+        if self.index == 0:
+            return []
+        first = 0 if of.df._df_endless else of.p * len(of.df)
+        return list(present(of.df._df_at([np.array([first])], of.stream)))
+
+    def _columns(self, rows: list[Any]) -> Columns:
+        """Return some datapoints as columns.
+
+        Raises:
+            ValueError: There are more or fewer components than names.
+            ShapeMismatch: Values of one column differ in shape.
+        """
+        names = self.names
+        if isinstance(rows[0], dict):
+            rows = [list(selected(row, names).values()) for row in rows]
+        elif (found := len(list(components(rows[0])))) != len(names):
+            raise ValueError(
+                f"to_ray_dataset was given {len(names)} names of columns, {list(names)}, and datapoints have {found} "
+                "components. Give one for each, or choose components with SelectComponent"
+            )
+        try:
+            return dict(zip(names, stack(rows), strict=True))
+        except ShapeMismatch as error:
+            for k, name in enumerate(names):
+                shapes = dict.fromkeys(
+                    np.shape(row[k]) for row in rows if isinstance(row, list | tuple) and k < len(row)
+                )
+                if len(shapes) > 1:
+                    raise _not_one_form(name, " and ".join(map(str, shapes))) from error
+            raise
+
+
+def _form(columns: Columns) -> Form:
+    return {
+        name: ("text" if column.dtype.kind == "U" else str(column.dtype), column.shape[1:])
+        for name, column in columns.items()
+    }
+
+
+def _require_form(columns: Columns, form: Form) -> None:
+    for name, (dtype, shape) in _form(columns).items():
+        if (dtype, shape) != form[name]:
+            raise _not_one_form(name, f"{form[name][0]} {form[name][1]} and {dtype} {shape}")
+
+
+def _not_one_form(name: str, found: str) -> ShapeMismatch:
+    return ShapeMismatch(
+        f"column {name!r} of a Ray dataset has one dtype and one shape, and there are {found}. Resize, pad or convert "
+        "with MapDataComponent before to_ray_dataset"
+    )
+
+
+def _travels(error: Exception) -> bool:
+    """Whether an exception survives pickling. If not, one of Ray's own would arrive, without its type and text."""
+    try:
+        return type(loads(dumps(error))) is type(error)
+    except Exception:  # any error of pickling
+        return False
 
 
 def from_ray_dataset(ds: Any, names: Sequence[str], batch_size: int | None = None) -> DataFlow:
@@ -117,7 +255,7 @@ class DataFromRayDataset(Source):
             )
         self.ds = ds
         self.names = _column_names(names, "from_ray_dataset")
-        self.batch_size = None if batch_size is None else _at_least_one("batch_size", batch_size)
+        self.batch_size = None if batch_size is None else whole_number("from_ray_dataset", "batch_size", batch_size, 1)
         # Only for a materialized dataset is the number known without reading.
         self._num_rows = int(ds.count()) if type(ds).__name__ == "MaterializedDataset" else None
 
@@ -166,10 +304,8 @@ class DataFromRayDataset(Source):
 class _Reading:
     """One reading of a dataset, which may be closed while another thread takes a step.
 
-    Guarantees:
-
-    - It is closed once no thread is inside it: by the caller of `close`, or by the step during which `close` was
-      called. The step checks again after it has released the lock, so one of the two sees the other.
+    It is closed once no thread is inside it: by the caller of `close`, or by the step during which `close` was called.
+    The step checks again after it has released the lock, so one of the two sees the other.
     """
 
     def __init__(self, batches: Any, owner: str) -> None:
@@ -213,16 +349,6 @@ class _Readings:
             reading.close()
 
 
-class _PassPayload(FlowPayload):
-    """A pass of a flow, pickled for tasks."""
-
-    otherwise = ""
-
-    def packed(self) -> bytes:
-        _, (data,) = self.__reduce__()
-        return bytes(data)
-
-
 def _ray_data() -> Any:
     """Return the package ray.data, in a process that is connected to a cluster."""
     for package in ("pandas", "pyarrow"):  # which Ray does not install
@@ -251,12 +377,5 @@ def _column_names(names: Sequence[str], owner: str) -> tuple[str, ...]:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{owner}: names is a list of the names of columns, got {names!r}")
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"{owner}: names has one name for each column, each another, got {list(names)}")
+        raise ValueError(f"{owner}: names has one name for each column, all different, got {list(names)}")
     return tuple(names)
-
-
-def _at_least_one(name: str, value: Any) -> int:
-    number = operator.index(value)
-    if number < 1:
-        raise ValueError(f"{name} is an integer from 1, got {number}")
-    return number

@@ -19,6 +19,7 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE, component
 from dataflow.distributed.cluster import connect, ray_package
 from dataflow.errors import DataFlowError, TimeoutError, WorkerDied
+from dataflow.parameters import seconds
 from dataflow.seeding import Stream
 
 __all__ = ["ObjectId", "PlasmaGetData", "PlasmaPutData"]
@@ -106,9 +107,7 @@ class PlasmaGetData(_StoreData):
 
     def __init__(self, ds: DataFlow, socket: str | None = None, *, timeout: float | None = None) -> None:
         super().__init__(ds, socket)
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"PlasmaGetData: timeout is a number of seconds above 0, or None, got {timeout!r}")
-        self.timeout = timeout
+        self.timeout = None if timeout is None else seconds(self, "timeout", timeout)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return map(self._get, self.ds._df_run_pass(p, stream))
@@ -135,8 +134,8 @@ class PlasmaGetData(_StoreData):
             ) from error
         except ray.exceptions.ObjectLostError as error:
             raise WorkerDied(
-                "a datapoint is no more in the object store: the process that had put it has ended, or the machine on "
-                "which it lay. Keep the process with PlasmaPutData alive until its datapoints are read"
+                "a datapoint is no longer in the object store: the process that had put it there has ended, or the "
+                "machine that held it. Keep the process with PlasmaPutData alive until its datapoints are read"
             ) from error
 
 

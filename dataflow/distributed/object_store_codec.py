@@ -12,8 +12,6 @@ store takes the buffer as it is: written once where it was made, mapped where it
 from __future__ import annotations
 
 import math
-import mmap
-import weakref
 from array import array as words
 from collections.abc import Sequence
 from typing import Any, Final
@@ -32,56 +30,18 @@ __all__ = ["ObjectStoreCodec", "ObjectStoreDecoder", "ObjectStoreEncoder"]
 _NUM_FRAMES: Final = 4  # of a message with arrays; behind them come the numbers of its buffers, and these
 _BUFFER: Final = -1  # in place of the status byte of a block: it is a buffer
 _BYTE: Final = np.dtype(np.uint8)
-_KEPT_BYTES: Final = 32 << 20  # maximum of free memory of one size
 
 
-class _Loan(weakref.ref[Base]):
-    """Weak reference that reports when some memory is no longer in use."""
-
-    __slots__ = ("memory",)
-    memory: mmap.mmap
-
-
-class _Memory:
-    """Pool of memory for arrays. It is reused when the last view of an array is gone: warm pages cost nothing."""
-
-    def __init__(self) -> None:
-        self._free: dict[int, list[mmap.mmap]] = {}  # by the logarithm of its size
-        self._loans: dict[int, _Loan] = {}  # by id(): the arrays are not hashable
-
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Base:
-        """Return an uninitialised array of at least one byte."""
-        size = (math.prod(shape) * dtype.itemsize - 1).bit_length()
-        free = self._free.setdefault(size, [])
-        try:
-            memory = free.pop()
-        except IndexError:
-            # Private: a forked child writes to its own copy.
-            memory = mmap.mmap(-1, 1 << size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        base = Base(shape, dtype, memory)
-        loan = _Loan(base, self._returned)
-        loan.memory = memory
-        self._loans[id(loan)] = loan
-        return base
-
-    def _returned(self, loan: _Loan) -> None:  # called in any thread
-        self._loans.pop(id(loan), None)
-        free = self._free[(len(loan.memory) - 1).bit_length()]
-        if (len(free) + 1) * len(loan.memory) <= _KEPT_BYTES:
-            free.append(loan.memory)
-
-
-class _StoredMessage:
+class _BufferWriter:
     """Substitute for the writer of an arena: a block is a buffer, and `start` its number."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, NDArray[np.uint8]] = {}  # not sent yet, in the order of their numbers
         self._next = 0
-        self._memory = _Memory()
         self._written: list[int] = []  # by `write`, since the last `unload`
 
     def copy(self, array: NDArray[Any], order: Any) -> Block:
-        buffer = self._memory.array((array.nbytes,), _BYTE).view(np.ndarray)
+        buffer = np.empty(array.nbytes, _BYTE)
         np.ndarray(array.shape, array.dtype, buffer, order=order)[...] = array
         return self._add(buffer)
 
@@ -94,7 +54,7 @@ class _StoredMessage:
         """Return an output buffer: an array for the flow to fill."""
         if dtype.hasobject or math.prod(shape) * dtype.itemsize < LARGE_BYTES:
             return np.empty(shape, dtype)
-        base = self._memory.array(shape, dtype)
+        base = Base(shape, dtype)
         base.block = Block(_BUFFER, 0, base.nbytes)
         return base.view(np.ndarray)
 
@@ -112,7 +72,7 @@ class _StoredMessage:
         self._buffers.clear()
 
     def tidy(self) -> None:
-        """No-op: free memory is kept for the next arrays, up to a bound."""
+        """No-op."""
 
     def unload(self, encoded: Sequence[Any]) -> tuple[bytes, list[NDArray[np.uint8]]]:
         """Return the buffers of a message, preceded by their numbers.
@@ -120,8 +80,8 @@ class _StoredMessage:
         Messages leave in the order in which their datapoints were encoded: a buffer with a lower number that is not in
         this message belongs to a datapoint whose encoding failed half-way.
         """
-        parcels = [item[3] for item in encoded if type(item) is tuple]
-        blocks = [piece for data in parcels for piece in data if type(piece) is Block]
+        pieces = [piece for item in encoded if type(item) is tuple for piece in item[3]]
+        blocks = [piece for piece in pieces if type(piece) is Block]
         numbers = [block.start for block in blocks] + self._written
         self._written = []
         buffers = [self._buffers[number] for number in numbers]
@@ -143,25 +103,25 @@ class ObjectStoreEncoder(ArrayEncoder):
     keeps_memory = False
 
     def __init__(self) -> None:
-        self._stored = _StoredMessage()
-        super().__init__(self._stored)
+        self._writer = _BufferWriter()
+        super().__init__(self._writer)
 
     def join(self, encoded: Sequence[Any]) -> tuple[list[Any], int]:
         body, nbytes = super().join(encoded)
         if len(body) == _NUM_FRAMES:
-            numbers, buffers = self._stored.unload(encoded)
+            numbers, buffers = self._writer.unload(encoded)
             body += [numbers, *buffers]
         return body, nbytes
 
 
-class _Places:
+class _BufferReader:
     """Substitute for the readers of all arenas: the buffers of the current message."""
 
     def __init__(self, copy: bool) -> None:
         self.by_number: dict[int, Any] = {}
         self._copy = copy
 
-    def __getitem__(self, worker: int) -> _Places:
+    def __getitem__(self, worker: int) -> _BufferReader:
         return self
 
     def leases(
@@ -193,16 +153,16 @@ class ObjectStoreDecoder(ArrayDecoder):
     """
 
     def __init__(self, copy: bool) -> None:
-        self._places = _Places(copy)
-        super().__init__(self._places)
+        self._reader = _BufferReader(copy)
+        super().__init__(self._reader)
 
     def decode(self, worker: int, body: Sequence[Any]) -> list[Any]:
         if len(body) > _NUM_FRAMES:
-            self._places.by_number = dict(zip(words("Q", body[_NUM_FRAMES]), body[_NUM_FRAMES + 1 :], strict=False))
+            self._reader.by_number = dict(zip(words("Q", body[_NUM_FRAMES]), body[_NUM_FRAMES + 1 :], strict=False))
         try:
             return super().decode(worker, body[:_NUM_FRAMES])
         finally:
-            self._places.by_number = {}
+            self._reader.by_number = {}
 
     def decode_failure(self, body: Sequence[Any]) -> BaseException:
         """Decode a failure; an error that the consumer itself has made is passed on as it is."""

@@ -1,8 +1,8 @@
-"""`PullChannel`: datapoints from actors, each of which the consumer asks for its next few replies.
+"""`PullChannel`: the channel from actors; the consumer requests a few replies of each in advance.
 
 Guarantees:
 
-- At most `in_flight` replies of a worker are requested, or have come and are not used up. What a worker makes ahead of
+- At most `in_flight` replies of a worker are requested, or have come and are not consumed. What a worker makes ahead of
   them is limited by its window. So the object store does not fill up while the consumer is slow, or has stopped.
 - Replies of a worker are read in the order in which they were requested, up to the first that is lost: so the
   replies that were read are the beginning of the worker's output, and a successor can continue from there.
@@ -21,27 +21,26 @@ from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import Kind, Message
 from dataflow.descriptors import Descriptor
 from dataflow.distributed.actor import Chunking, ReplyBuffer
-from dataflow.distributed.actor_worker import ActorWorker
-from dataflow.distributed.cluster import ActorLost
+from dataflow.distributed.cluster import ActorLost, ActorWorker
 from dataflow.engine.worker_errors import died
 from dataflow.errors import TimeoutError, WorkerDied
 
-__all__ = ["PullChannel", "Demand"]
+__all__ = ["PullChannel", "PullCredit"]
 
 _COUNTED: Final = {Kind.DATA, Kind.REPORT}
-_LAST_WORDS: Final = {Kind.ENDED, Kind.ERROR, Kind.LEFT}
+_FINAL_KINDS: Final = {Kind.ENDED, Kind.ERROR, Kind.LEFT}
 _MAX_REASON: Final = 400  # characters
 _MAX_IDLE: Final = 0.01  # seconds between two checks while there is no reply to wait for
 
 
-class _Line:
+class _Actor:
     """State of one worker."""
 
     def __init__(self, worker: ActorWorker, started: float) -> None:
         self.worker = worker
         self.started: float | None = started  # when it was requested; None as soon as it has started
-        self.asked: deque[Any] = deque()  # references of replies, the oldest first
-        self.unused: deque[int] = deque()  # for each reply that has come: number of its counted messages not read yet
+        self.replies: deque[Any] = deque()  # references of replies, the oldest first
+        self.unread: deque[int] = deque()  # for each reply that has come: number of its counted messages not read yet
 
 
 class PullChannel:
@@ -73,7 +72,7 @@ class PullChannel:
         self._in_flight = in_flight
         self._start_timeout = start_timeout
         self._clock = clock
-        self._lines: dict[int, _Line] = {}
+        self._actors: dict[int, _Actor] = {}
         self._inbox: deque[Message] = deque()
 
     # -- the channel ---------------------------------------------------------------------------------------------------
@@ -85,27 +84,27 @@ class PullChannel:
         return self
 
     def close(self) -> None:
-        self._lines.clear()
+        self._actors.clear()
         self._inbox.clear()
 
-    def introduce(self, worker: int, actor: ActorWorker) -> None:
+    def register(self, worker: int, handle: ActorWorker) -> None:
         """Register the actor of a worker."""
-        self._cluster = actor.cluster
-        line = self._lines[worker] = _Line(actor, self._clock())
+        self._cluster = handle.cluster
+        actor = self._actors[worker] = _Actor(handle, self._clock())
         for _ in range(self._in_flight):
-            self._ask(line)
+            self._request(actor)
 
     def died(
         self, owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
     ) -> WorkerDied:
         """Return the error for a worker that has ended, with Ray's explanation if the actor was lost."""
-        actor = self._lines[worker].worker
-        if actor.lost is None:
+        handle = self._actors[worker].worker
+        if handle.lost is None:
             return died(owner, worker, num_workers, pid, exitcode, received)
         when = "before anything came from it" if received is None else f"after {received} datapoints"
-        reason = str(actor.lost).strip().rpartition("\n")[2].strip()
+        reason = str(handle.lost).strip().rpartition("\n")[2].strip()
         return WorkerDied(
-            f"worker {worker} of {num_workers} of {owner} ({actor.state()}) is lost {when}, before it finished its "
+            f"worker {worker} of {num_workers} of {owner} ({handle.state()}) is lost {when}, before it finished its "
             f'work; Ray says "{reason[:_MAX_REASON]}". If it was killed, memory may have run out: lower max_bytes, '
             "or give it more by actor_options={'memory': ...}. max_restarts= is how many such workers are replaced",
             worker=worker,
@@ -121,12 +120,12 @@ class PullChannel:
         return self._inbox.popleft() if self._inbox else None
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
-        if self._inbox or any(line.worker.lost and not line.worker.is_over for line in self._lines.values()):
+        if self._inbox or any(actor.worker.lost and not actor.worker.is_over for actor in self._actors.values()):
             return True
-        asked = self._asked()
-        if asked:
+        requested = self._requested()
+        if requested:
             try:
-                return bool(self._cluster.wait(asked, timeout))
+                return bool(self._cluster.wait(requested, timeout))
             except ActorLost:
                 return True  # `take` finds the error
         time.sleep(min(timeout, _MAX_IDLE))
@@ -141,117 +140,119 @@ class PullChannel:
     def stop(self) -> None:
         """No-op: no unread messages can block a worker."""
 
-    def _asked(self) -> list[Any]:
+    def _requested(self) -> list[Any]:
         """Return all requested replies: those behind the first of a worker are fetched meanwhile."""
-        return [reference for line in self._lines.values() if not line.worker.is_over for reference in line.asked]
+        return [reference for actor in self._actors.values() if not actor.worker.is_over for reference in actor.replies]
 
     def _collect(self) -> None:
         """Move the replies that have come into the inbox."""
-        asked = self._asked()
+        requested = self._requested()
         try:
-            ready = set(self._cluster.wait(asked, 0, all_ready=True)) if asked else set()
+            ready = set(self._cluster.wait(requested, 0, all_ready=True)) if requested else set()
         except ActorLost as error:  # then all are lost
             ready = set()
-            for line in self._lines.values():
-                line.worker.lose(error)
-        for number, line in self._lines.items():
-            if line.started is not None:
-                self._look_for(number, line)
-            while line.asked and line.asked[0] in ready and line.worker.lost is None and not line.worker.is_over:
+            for actor in self._actors.values():
+                actor.worker.mark_lost(error)
+        for number, actor in self._actors.items():
+            if actor.started is not None:
+                self._check_started(number, actor)
+            while (
+                actor.replies and actor.replies[0] in ready and actor.worker.lost is None and not actor.worker.is_over
+            ):
                 try:
-                    messages = self._cluster.get(line.asked.popleft())
+                    messages = self._cluster.get(actor.replies.popleft())
                 except ActorLost as error:
-                    line.worker.lose(error)
+                    actor.worker.mark_lost(error)
                 else:
-                    self._heard(line, messages)
-            if line.worker.lost is not None and not line.worker.is_over:
-                self._lose(number, line)
+                    self._receive(actor, messages)
+            if actor.worker.lost is not None and not actor.worker.is_over:
+                self._lose(number, actor)
 
-    def _heard(self, line: _Line, messages: list[Message]) -> None:
+    def _receive(self, actor: _Actor, messages: list[Message]) -> None:
         self._inbox.extend(messages)
-        line.worker.is_heard = line.worker.is_heard or bool(messages)
-        line.worker.is_over = any(message.kind in _LAST_WORDS for message in messages)
+        actor.worker.has_reported = actor.worker.has_reported or bool(messages)
+        actor.worker.is_over = any(message.kind in _FINAL_KINDS for message in messages)
         num_counted = sum(message.kind in _COUNTED for message in messages)
         if num_counted:
-            line.unused.append(num_counted)
-        elif not messages and (reason := line.worker.ended_in_silence()):
-            line.worker.lose(reason)  # otherwise it would give empty replies without end
+            actor.unread.append(num_counted)
+        elif not messages and (reason := actor.worker.ended_silently()):
+            actor.worker.mark_lost(reason)  # otherwise it would give empty replies without end
         else:
-            self._ask(line)
+            self._request(actor)
 
-    def _lose(self, number: int, line: _Line) -> None:
+    def _lose(self, number: int, actor: _Actor) -> None:
         """Mark the actor as lost, and add the final message that it could not send itself."""
-        line.worker.is_over = True
-        line.asked.clear()
-        line.worker.kill()
-        self._inbox.append(Message(Kind.LEFT, number, body=[line.worker.lost]))
+        actor.worker.is_over = True
+        actor.replies.clear()
+        actor.worker.kill()
+        self._inbox.append(Message(Kind.LEFT, number, body=[actor.worker.lost]))
 
-    def _look_for(self, number: int, line: _Line) -> None:
-        assert line.started is not None
+    def _check_started(self, number: int, actor: _Actor) -> None:
+        assert actor.started is not None
         try:
-            if line.worker.has_started():
-                line.started = None
+            if actor.worker.has_started():
+                actor.started = None
                 return
         except ActorLost as error:
-            line.worker.lose(error)
+            actor.worker.mark_lost(error)
             return
-        if self._clock() - line.started > self._start_timeout:
-            wanted, free = _resources(line.worker.options), self._cluster.free()
+        if self._clock() - actor.started > self._start_timeout:
+            wanted, free = _resources(actor.worker.options), self._cluster.free()
             raise TimeoutError(
                 f"worker {number} of {self._num_workers} of {self._owner} has not started within "
-                f"{self._start_timeout:g} seconds. It asks for {_listed(wanted)}; free in the cluster: {_listed(free)}."
-                " Start fewer workers, let each ask for less by actor_options={'num_cpus': ...}, wait longer with "
+                f"{self._start_timeout:g} seconds. It requests {_listed(wanted)}; free in the cluster: {_listed(free)}."
+                " Start fewer workers, let each request less by actor_options={'num_cpus': ...}, wait longer with "
                 "start_timeout=, or add nodes; a runner inside an actor needs resources of its own"
             )
 
-    # -- what is used up -----------------------------------------------------------------------------------------------
+    # -- what is consumed ----------------------------------------------------------------------------------------------
 
-    def used(self, worker: int) -> None:
-        """Count a message of `worker` that was read: after the last one of a reply, another reply is requested."""
-        line = self._lines[worker]
-        if line.unused:
-            line.unused[0] -= 1
-            if not line.unused[0]:
-                line.unused.popleft()
-                self._ask(line)
+    def consumed(self, worker: int) -> None:
+        """Count a message of `worker` that was read: after the last one of a reply, another is requested."""
+        actor = self._actors[worker]
+        if actor.unread:
+            actor.unread[0] -= 1
+            if not actor.unread[0]:
+                actor.unread.popleft()
+                self._request(actor)
 
     def stop_workers(self) -> None:
         """Stop all workers."""
-        for line in self._lines.values():
-            line.worker.call("stop")
+        for actor in self._actors.values():
+            actor.worker.call("stop")
 
-    def _ask(self, line: _Line) -> None:
-        if not line.worker.is_over:
-            reference = line.worker.call("reply")
+    def _request(self, actor: _Actor) -> None:
+        if not actor.worker.is_over:
+            reference = actor.worker.call("reply")
             if reference is not None:
-                line.asked.append(reference)
+                actor.replies.append(reference)
 
 
-class Demand(Credit):
-    """What the consumer has used up. In a worker it counts the grants of its `WorkerActor`."""
+class PullCredit(Credit):
+    """What the consumer has consumed. A worker's own counters are granted by its `WorkerActor`."""
 
-    def __init__(self, asking: PullChannel, num_workers: int) -> None:
+    def __init__(self, channel: PullChannel, num_workers: int) -> None:
         super().__init__(num_workers, shared=False)
-        self._asking = asking
+        self._channel = channel
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
-        self._asking.used(worker)
+        self._channel.consumed(worker)
 
     def heard(self, worker: int) -> None:
-        self._asking.used(worker)
+        self._channel.consumed(worker)
 
     def done(self, worker: int, count: int) -> None:
         """No-op: no worker waits for it."""
 
     def stop(self) -> None:
-        self._asking.stop_workers()
+        self._channel.stop_workers()
 
 
 class _PullPort:
     """A worker's end, as a description: it arrives as the worker's `ReplyBuffer`."""
 
-    def __init__(self, asking: PullChannel, worker: int, chunking: Chunking) -> None:
-        self._asking = asking
+    def __init__(self, channel: PullChannel, worker: int, chunking: Chunking) -> None:
+        self._channel = channel
         self._worker = worker
         self._chunking = chunking
 
@@ -264,9 +265,9 @@ class _PullPort:
     def hand_over(self) -> None:
         """No-op."""
 
-    def introduce(self, actor: ActorWorker) -> None:
+    def register(self, actor: ActorWorker) -> None:
         """Register `actor` as the worker."""
-        self._asking.introduce(self._worker, actor)
+        self._channel.register(self._worker, actor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ReplyBuffer, (self._chunking,)

@@ -1,6 +1,6 @@
 """`PushedTaskQueue`: the task queue of actors; the consumer pushes tasks, a few ahead, to the least loaded worker.
 
-There is no shared task queue between machines from which an idle worker could take. Guarantees:
+There is no task queue that machines could share. Guarantees:
 
 - Tasks are pushed in the order of their numbers; a task that is put back comes before all others.
 - A worker has at most `ahead` unfinished tasks: so a slow one delays few others.
@@ -17,7 +17,7 @@ from dataflow.channel.task_queue import PlainEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.descriptors import Descriptor
 from dataflow.distributed.actor import ActorTaskReader
-from dataflow.distributed.actor_worker import ActorWorker
+from dataflow.distributed.cluster import ActorWorker
 from dataflow.distributed.object_store_codec import ObjectStoreEncoder
 
 __all__ = ["PushedTaskQueue"]
@@ -38,18 +38,18 @@ class PushedTaskQueue:
         self._nbytes = 0  # of unfinished tasks, and of datapoints encoded for the next one
         self._encoded = 0  # of the datapoints encoded for the next task
         self._workers: dict[int, ActorWorker] = {}
-        self._dealt: dict[int, list[_Slot]] = {}  # by worker: its unfinished tasks, in the order of pushing
+        self._pushed: dict[int, list[_Slot]] = {}  # by worker: its unfinished tasks, in the order of pushing
         self._waiting: list[_Slot] = []  # a heap: by number
         self._next = 0  # larger than the numbers of all tasks so far
-        self._forgotten = 0  # workers know that tasks below this number are not needed
+        self._discarded = 0  # workers know that tasks below this number are not needed
 
     def port(self, worker: int) -> _PushPort:
         return _PushPort(self, worker)
 
-    def introduce(self, worker: int, actor: ActorWorker) -> None:
+    def register(self, worker: int, actor: ActorWorker) -> None:
         """Register the actor of a worker, without tasks."""
         self._workers[worker] = actor
-        self._dealt[worker] = []
+        self._pushed[worker] = []
 
     def open(self) -> None:
         """No-op."""
@@ -70,63 +70,63 @@ class PushedTaskQueue:
         slot = _Slot(self, number, first, body, self._encoded)
         self._encoded = 0
         self._next = number + 1
-        self.wait_for_worker(slot)
+        self.queue(slot)
         return slot
 
     def drop(self) -> None:
         self._nbytes -= self._encoded
         self._encoded = 0
         # No task is needed any more: workers need not finish those that they have.
-        if self._forgotten < self._next:
-            self._forgotten = self._next
+        if self._discarded < self._next:
+            self._discarded = self._next
             for actor in self._workers.values():
-                if actor.is_heard and not actor.is_over:
-                    actor.call("forget", self._next)
+                if actor.has_reported and not actor.is_over:
+                    actor.call("discard_tasks", self._next)
 
     def pump(self) -> None:
         while self._waiting:
             slot = self._waiting[0]
             if slot.body is not None:
-                able = [k for k, actor in self._workers.items() if actor.is_heard and not actor.is_over]
-                worker = min(able, key=lambda k: len(self._dealt[k]), default=None)
-                if worker is None or len(self._dealt[worker]) >= self._ahead:
+                ready = [k for k, actor in self._workers.items() if actor.has_reported and not actor.is_over]
+                worker = min(ready, key=lambda k: len(self._pushed[k]), default=None)
+                if worker is None or len(self._pushed[worker]) >= self._ahead:
                     return
-                self._dealt[worker].append(slot)
+                self._pushed[worker].append(slot)
                 slot.worker, slot.actor = worker, self._workers[worker]
-                slot.actor.call("give", slot.number, slot.first, slot.body)
+                slot.actor.call("add_task", slot.number, slot.first, slot.body)
             heapq.heappop(self._waiting)
 
-    def wait_for_worker(self, slot: _Slot) -> None:
+    def queue(self, slot: _Slot) -> None:
         """Queue `slot` to be pushed, for the first time or again."""
         heapq.heappush(self._waiting, slot)
         self.pump()
 
-    def is_in_hand(self, slot: _Slot) -> bool:
+    def is_running(self, slot: _Slot) -> bool:
         """Whether a worker is running `slot`, as far as is known here: it is the first of that worker's tasks."""
-        return next(iter(self._dealt.get(slot.worker, ())), None) is slot
+        return next(iter(self._pushed.get(slot.worker, ())), None) is slot
 
     def done(self, slot: _Slot) -> None:
         """Remove `slot` from its worker."""
         self._nbytes -= slot.nbytes
-        self._take_back(slot)
+        self._withdraw(slot)
 
     def lost(self, slot: _Slot) -> None:
         """Push `slot` to another worker, because its worker has ended."""
-        self._take_back(slot)
-        self.wait_for_worker(slot)
+        self._withdraw(slot)
+        self.queue(slot)
 
-    def _take_back(self, slot: _Slot) -> None:
-        dealt = self._dealt.get(slot.worker, [])
-        if slot in dealt:
-            dealt.remove(slot)
+    def _withdraw(self, slot: _Slot) -> None:
+        pushed = self._pushed.get(slot.worker, [])
+        if slot in pushed:
+            pushed.remove(slot)
 
     def stop(self) -> None:
-        """No-op: `Demand` stops the workers."""
+        """No-op: `PullCredit` stops the workers."""
 
     def close(self) -> None:
         self._waiting.clear()
         self._workers.clear()
-        self._dealt.clear()
+        self._pushed.clear()
 
 
 class _Slot:
@@ -143,7 +143,7 @@ class _Slot:
 
     @property
     def taken_by(self) -> int | None:
-        return self.worker if self._task_queue.is_in_hand(self) else None
+        return self.worker if self._task_queue.is_running(self) else None
 
     def put_back(self) -> None:
         if self.actor is not None and self.actor.is_over:  # otherwise it stays queued, here or there
@@ -172,9 +172,9 @@ class _PushPort:
     def open(self) -> ActorTaskReader:
         return ActorTaskReader()
 
-    def introduce(self, actor: ActorWorker) -> None:
+    def register(self, actor: ActorWorker) -> None:
         """Register `actor` as the worker."""
-        self._task_queue.introduce(self._worker, actor)
+        self._task_queue.register(self._worker, actor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorTaskReader, ()

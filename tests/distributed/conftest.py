@@ -18,7 +18,7 @@ from collections import defaultdict
 import pytest
 
 import dataflow
-from dataflow.distributed.actor_setup import Actors
+from dataflow.distributed.runners import Actors
 from tests.distributed.fake_cluster import FakeCluster
 from tests.support import leaks
 from tests.support.waits import LIMIT, wait_until

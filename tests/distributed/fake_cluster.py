@@ -27,7 +27,7 @@ class Fate:
     starts: bool = True
 
 
-class FakeStation(WorkerActor):
+class FakeWorkerActor(WorkerActor):
     def prepare(self, spec):
         return replace(spec, reseed=False, threads=None)  # the process is the test's
 
@@ -36,7 +36,7 @@ class FakeActor:
     def __init__(self, number, fate):
         self.number = number
         self.fate = fate
-        self.station = FakeStation()
+        self.worker = FakeWorkerActor()
         self.replies = 0  # made
         self.pending = 0  # replies that are asked for and not fetched
         self.killed = self.dead = False
@@ -48,7 +48,7 @@ class FakeActor:
     def run(self, reference, method, packed):
         args = pickle.loads(packed)
         try:
-            result = getattr(self.station, method)(*args)
+            result = getattr(self.worker, method)(*args)
         except BaseException as error:
             self.answer(reference, error=ActorLost(f"it raised {error!r}"))
             return
@@ -83,8 +83,8 @@ class FakeActor:
             threading.Thread(target=self.put_to_rest, name="dataflow-fake-end", daemon=True).start()
 
     def put_to_rest(self):
-        self.station.stop()  # as soon as the work has begun
-        self.station._spec.port.close()
+        self.worker.stop()  # as soon as the work has begun
+        self.worker._spec.port.close()
 
 
 class FakeCluster:

@@ -26,11 +26,11 @@ def test_a_reply_holds_what_was_sent_since_the_last_one_in_order():
     sent = [data(k) for k in range(5)]
     for message in sent[:3]:
         replies.send(message)
-    first = replies.take(0)
+    first = replies.receive(0)
     for message in sent[3:]:
         replies.send(message)
-    assert [*first, *replies.take(0)] == sent
-    assert replies.take(0) == []
+    assert [*first, *replies.receive(0)] == sent
+    assert replies.receive(0) == []
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_reply_holds_what_was_sent_since_the_last_one_in_order():
 def test_a_reply_waits_until_it_is_full_and_takes_no_more(chunking, message):
     replies = ReplyBuffer(chunking)
     found = []
-    taking = threading.Thread(target=lambda: found.append(replies.take(LIMIT)))
+    taking = threading.Thread(target=lambda: found.append(replies.receive(LIMIT)))
     taking.start()
     replies.send(message)
     assert taking.is_alive()
@@ -48,7 +48,7 @@ def test_a_reply_waits_until_it_is_full_and_takes_no_more(chunking, message):
     taking.join(LIMIT)
     assert [len(reply) for reply in found] in ([2], [3])  # the third may have come while the second woke us
     replies.close()
-    assert len(found[0]) + len(replies.take(0)) == 3
+    assert len(found[0]) + len(replies.receive(0)) == 3
 
 
 @pytest.mark.parametrize("nothing_more", ["a task is finished", "an exception", "the end"])
@@ -56,16 +56,16 @@ def test_a_reply_does_not_wait_for_what_will_not_come(nothing_more):
     replies = ReplyBuffer(Chunking(10**9, 10**9, None))
     replies.send(data(1))
     if nothing_more == "a task is finished":
-        replies.make_whole()
+        replies.make_complete()
     elif nothing_more == "an exception":
         replies.send(Message(Kind.ERROR, 0))
     else:
         replies.close()
-    assert replies.take(LIMIT)[0] == data(1)
+    assert replies.receive(LIMIT)[0] == data(1)
 
 
 def test_a_reply_is_empty_after_some_time_with_nothing():
-    assert ReplyBuffer(Chunking(1, 1, None)).take(0.01) == []
+    assert ReplyBuffer(Chunking(1, 1, None)).receive(0.01) == []
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_a_reply_is_empty_after_some_time_with_nothing():
 
 def task(inbox, number, values):
     encoder = ObjectStoreEncoder()
-    inbox.give(number, 10 * number, encoder.join([encoder.encode(value) for value in values])[0])
+    inbox.add(number, 10 * number, encoder.join([encoder.encode(value) for value in values])[0])
 
 
 def test_tasks_are_taken_in_order_and_those_forgotten_are_not():
@@ -82,7 +82,7 @@ def test_tasks_are_taken_in_order_and_those_forgotten_are_not():
         task(inbox, number, [number])
     assert inbox.take().datapoints == [0]
     assert inbox.is_wanted()
-    inbox.forget(3)
+    inbox.discard(3)
     assert not inbox.is_wanted()
     taken = inbox.take()
     assert (taken.number, taken.first, taken.datapoints) == (3, 30, [3])
@@ -100,10 +100,10 @@ def test_who_waits_for_a_task_is_told_to_stop():
     assert found == [None]
 
 
-class Seat:
+class FakeActor:
     """An actor that only notes its calls."""
 
-    is_heard = True
+    has_reported = True
     is_over = False
 
     def __init__(self):
@@ -113,10 +113,10 @@ class Seat:
         self.calls.append((method, args[0]))
 
 
-def dealt(*seats, ahead=2, max_bytes=10**6):
+def queue_for(*actors, ahead=2, max_bytes=10**6):
     task_queue = PushedTaskQueue(ahead, max_bytes)
-    for number, seat in enumerate(seats):
-        task_queue.introduce(number, seat)
+    for number, actor in enumerate(actors):
+        task_queue.register(number, actor)
     return task_queue
 
 
@@ -125,43 +125,43 @@ def put(task_queue, *numbers):
 
 
 def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
-    one, other = Seat(), Seat()
-    task_queue = dealt(one, other)
+    one, other = FakeActor(), FakeActor()
+    task_queue = queue_for(one, other)
     slots = put(task_queue, *range(6))
-    assert one.calls == [("give", 0), ("give", 2)] and other.calls == [("give", 1), ("give", 3)]
+    assert one.calls == [("add_task", 0), ("add_task", 2)] and other.calls == [("add_task", 1), ("add_task", 3)]
     assert [slot.taken_by for slot in slots] == [0, 1, None, None, None, None]  # at work on the first of theirs
     slots[1].discard()
     task_queue.pump()
-    assert other.calls[-1] == ("give", 4) and slots[3].taken_by == 1
+    assert other.calls[-1] == ("add_task", 4) and slots[3].taken_by == 1
 
 
 def test_nobody_is_given_a_task_before_it_was_heard_of():
-    seat = Seat()
-    seat.is_heard = False
-    task_queue = dealt(seat)
+    actor = FakeActor()
+    actor.has_reported = False
+    task_queue = queue_for(actor)
     put(task_queue, 0)
-    assert seat.calls == []
-    seat.is_heard = True
+    assert actor.calls == []
+    actor.has_reported = True
     task_queue.pump()
-    assert seat.calls == [("give", 0)]
+    assert actor.calls == [("add_task", 0)]
 
 
 def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_else_is():
-    one, other = Seat(), Seat()
-    task_queue = dealt(one, other)
+    one, other = FakeActor(), FakeActor()
+    task_queue = queue_for(one, other)
     slots = put(task_queue, *range(6))
     one.is_over = True
     for slot in slots:
         slot.put_back()
-    assert other.calls == [("give", 1), ("give", 3)]
+    assert other.calls == [("add_task", 1), ("add_task", 3)]
     slots[1].discard(), slots[3].discard()
     task_queue.pump()
-    assert other.calls[2:] == [("give", 0), ("give", 2)]
+    assert other.calls[2:] == [("add_task", 0), ("add_task", 2)]
 
 
 def test_tasks_are_bounded_in_bytes_unless_one_is_alone():
-    seat = Seat()
-    task_queue = dealt(seat, max_bytes=1000)
+    actor = FakeActor()
+    task_queue = queue_for(actor, max_bytes=1000)
     (slot,) = [task_queue.put(0, 0, [task_queue.encode(bytes(2000), alone=True)], alone=True)]
     assert task_queue.encode(1, alone=False) is NO_ROOM
     assert task_queue.encode(1, alone=True) is not NO_ROOM
@@ -170,15 +170,15 @@ def test_tasks_are_bounded_in_bytes_unless_one_is_alone():
 
 
 def test_workers_are_told_once_what_is_wanted_no_more():
-    seat = Seat()
-    task_queue = dealt(seat)
+    actor = FakeActor()
+    task_queue = queue_for(actor)
     for slot in put(task_queue, 0, 1, 2):
         slot.discard()
     task_queue.drop()
     task_queue.drop()
-    assert seat.calls == [("give", 0), ("give", 1), ("forget", 3)]
+    assert actor.calls == [("add_task", 0), ("add_task", 1), ("discard_tasks", 3)]
     put(task_queue, 3)
-    assert seat.calls[-1] == ("give", 3)
+    assert actor.calls[-1] == ("add_task", 3)
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
@@ -224,25 +224,14 @@ def test_a_datapoint_that_fails_half_way_leaves_nothing():
         encoder.encode([np.zeros(10_000), [np.zeros(10_000), threading.Lock()]])
     encoder.encode([np.zeros(10_000)])  # and is never sent
     sent(encoder, [np.zeros(10_000)])
-    assert encoder._stored._buffers == {}
+    assert encoder._writer._buffers == {}
 
 
-def test_memory_is_used_again_when_nobody_reads_it_any_more_and_not_before():
+def test_a_buffer_that_somebody_reads_stays_as_it_is():
     encoder = ObjectStoreEncoder()
     large = np.zeros(10_000)
-    first = sent(encoder, [large])[5]
-    address, view = first.ctypes.data, first[100:200]
-    del first
+    view = sent(encoder, [large])[5][100:200]
     large[...] = 1
-    second = sent(encoder, [large])[5]
-    assert second.ctypes.data != address
+    for _ in range(10):
+        sent(encoder, [large])
     assert not view.any()
-    del view
-    assert sent(encoder, [large])[5].ctypes.data == address
-
-
-def test_memory_that_nobody_uses_is_not_kept_without_end():
-    encoder = ObjectStoreEncoder()
-    bodies = [sent(encoder, [np.zeros(1 << 20)]) for _ in range(20)]
-    del bodies
-    assert sum(len(memory) for free in encoder._stored._memory._free.values() for memory in free) <= 32 << 20

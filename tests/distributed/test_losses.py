@@ -181,7 +181,7 @@ def test_an_actor_for_which_there_is_no_room_is_reported_with_what_it_asks_for(f
     options = {"num_cpus": 3, "resources": {"disk": 1}}
     reported = (
         r"worker 1 of 2 of RayRunner has not started within 0\.1 seconds\. "
-        r"It asks for CPU 3, disk 1; free in the cluster: CPU 0\.5\. Start fewer"
+        r"It requests CPU 3, disk 1; free in the cluster: CPU 0\.5\. Start fewer"
     )
     with pytest.raises(dataflow.TimeoutError, match=reported), deadline(LIMIT):
         list(remote(Endless(), 2, actor_options=options, start_timeout=0.1))

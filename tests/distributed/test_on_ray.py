@@ -154,7 +154,7 @@ def test_killed_actors_change_nothing():
 def pid_of_an_actor():
     def find():
         children = psutil.Process().children(recursive=True)
-        return [child.pid for child in children if "_Actor" in " ".join(child.cmdline())]
+        return [child.pid for child in children if "WorkerActor" in " ".join(child.cmdline())]
 
     return wait_until(find, LIMIT, "there is no actor")[0]
 
@@ -166,7 +166,7 @@ def test_sys_exit_is_told_from_a_loss():
 
 def test_there_is_no_room_for_so_many():
     df = remote(Forever(), 2, actor_options={"num_cpus": 3}, start_timeout=10)
-    with pytest.raises(dataflow.TimeoutError, match=r"worker \d of 2 .*It asks for CPU 3; free in .*: CPU 1"):
+    with pytest.raises(dataflow.TimeoutError, match=r"worker \d of 2 .*It requests CPU 3; free in .*: CPU 1"):
         list(map(str, df))
 
 

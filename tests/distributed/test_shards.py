@@ -24,7 +24,8 @@ from dataflow import (
     WorkerError,
 )
 from dataflow.distributed import datasets
-from dataflow.distributed.shards import FlowPass, Shard
+from dataflow.distributed.cluster import ClusterPayload
+from dataflow.distributed.datasets import FlowPass, Shard
 from dataflow.passes import root_stream
 from dataflow.pickling import dumps
 from tests.support.contract import plain, seeded
@@ -55,7 +56,7 @@ CHAINS = {
 
 
 def read(df, num_shards=1, *, p=0, names=("x", "y"), rows_per_block=4, stop=None):
-    packed = dumps(FlowPass(df, p, root_stream(df)))
+    packed = dumps(ClusterPayload(FlowPass(df, p, root_stream(df))))
     shards = [Shard(k, num_shards, tuple(names), rows_per_block) for k in range(num_shards)]
     return [list(itertools.islice(shard.read(packed), stop)) for shard in shards]
 
@@ -86,7 +87,7 @@ def test_the_shards_of_a_pass_are_the_pass(chain, num_shards):
 def test_a_shard_that_is_read_again_is_the_same():
     df = RandomMapData(numbers(), noise)  # and nobody has fixed a seed
     root_stream(df)
-    packed = pickle.dumps(FlowPass(df, 1, root_stream(df)))
+    packed = pickle.dumps(ClusterPayload(FlowPass(df, 1, root_stream(df))))
     shard = Shard(1, 2, ("x", "y"), 4)
     assert rows(shard.read(packed)) == rows(shard.read(packed))
 
@@ -190,7 +191,7 @@ class Watched(DataFlow):
 
 def test_the_flow_is_reset_once_and_closed_at_the_end_or_when_nobody_reads_on():
     Watched.resets = Watched.closes = 0
-    packed = pickle.dumps(FlowPass(Watched(), 0, root_stream(Watched())))
+    packed = pickle.dumps(ClusterPayload(FlowPass(Watched(), 0, root_stream(Watched()))))
     assert len(list(Shard(0, 1, ("x",), 4).read(packed))) == 3
     assert (Watched.resets, Watched.closes) == (1, 1)
     blocks = Shard(0, 1, ("x",), 4).read(packed)
