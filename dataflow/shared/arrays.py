@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import threading
+import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,9 +20,8 @@ from numpy.typing import DTypeLike, NDArray
 from dataflow.descriptors import shared_memory_file
 from dataflow.errors import NotPicklable, ShapeMismatch
 from dataflow.shared.layout import fixed_dtype, fixed_shape, store_one
-from dataflow.shared.locks import SharedLock, own_descriptor
 
-__all__ = ["Handle", "SharedMem", "refusing_handles"]
+__all__ = ["Handle", "SharedLock", "SharedMem", "refusing_handles"]
 
 _refused: ContextVar[bool] = ContextVar("handles_refused", default=False)
 
@@ -43,8 +45,8 @@ class Handle:
         self._start = start  # offset of the first element in the file
         self._lock = lock
         self._memory: mmap.mmap | None = None  # None until `view` is called
-        # A plain descriptor: a forked child keeps it, and may hand the memory on.
-        self._fd = own_descriptor(self, fd)
+        # A plain descriptor: a forked child keeps it, and may pass the memory on.
+        self._fd = _own_descriptor(self, fd)
 
     def get_lock(self) -> SharedLock:
         """Return the lock that was made with ``lock=True``, for ``with handle.get_lock():``."""
@@ -70,11 +72,11 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if _refused.get():
-            raise NotPicklable("a handle of shared memory can be sent while a process is being started only")
-        return _received, (reduction.DupFd(self._fd), self._start, self.dtype, self.size, self._lock)
+            raise NotPicklable("a handle of shared memory can be sent only while a process is being started")
+        return _received_handle, (reduction.DupFd(self._fd), self._start, self.dtype, self.size, self._lock)
 
 
-def _received(duplicate: Any, start: int, dtype: np.dtype[Any], size: int, lock: SharedLock | None) -> Handle:
+def _received_handle(duplicate: Any, start: int, dtype: np.dtype[Any], size: int, lock: SharedLock | None) -> Handle:
     return Handle(duplicate.detach(), start, dtype, size, lock)
 
 
@@ -168,3 +170,94 @@ class SharedMem:
             view = handle.view() if array.ndim == 1 else handle.view().reshape(shape)
             store_one(view, data, "data", array)
         return handle
+
+
+_FIRST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.05
+
+
+def _own_descriptor(owner: Any, fd: int) -> int:
+    """Return `fd`, which is closed when `owner` is collected."""
+    weakref.finalize(owner, os.close, fd).atexit = False
+    return fd
+
+
+class SharedLock:
+    """A reentrant lock between threads and between processes.
+
+    Guarantees:
+
+    - The kernel releases it when its holder dies: it is a record lock on a file without a name.
+    - A forked child of the holder does not hold it.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        if fd is None:
+            file = shared_memory_file("dataflow-lock", 1)
+            fd = os.dup(file.fd)
+            file.close()
+        # This file must not be opened and closed elsewhere here: closing any descriptor of it would release the lock.
+        self._fd = _own_descriptor(self, fd)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._threads = threading.RLock()
+        self._depth = 0  # how often the holding thread has acquired it
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Acquire the lock; return whether that succeeded, within `timeout` seconds if given."""
+        if self._pid != os.getpid():
+            self._begin()
+        deadline = None if timeout is None else time.monotonic() + max(0.0, timeout)
+        if not self._threads.acquire(block, -1 if timeout is None or not block else max(0.0, timeout)):
+            return False
+        try:
+            if not self._depth and not self._lock_file(block, deadline):
+                return False
+            self._depth += 1
+            return True
+        finally:
+            if not self._depth:
+                self._threads.release()
+
+    def release(self) -> None:
+        """Release the lock once."""
+        if self._pid != os.getpid() or not self._depth:
+            raise RuntimeError("this lock is not held here: release() needs an acquire() before it")
+        if self._depth == 1:
+            import fcntl
+
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        self._depth -= 1
+        self._threads.release()
+
+    def _lock_file(self, block: bool, deadline: float | None) -> bool:
+        import fcntl  # does not exist on Windows, where the package can still be imported
+
+        if block and deadline is None:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)  # released if the holder dies
+            return True
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except OSError:
+                if not block or deadline is None or time.monotonic() >= deadline:
+                    return False
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received_lock, (reduction.DupFd(self._fd),)
+
+
+def _received_lock(duplicate: Any) -> SharedLock:
+    return SharedLock(duplicate.detach())

@@ -1,17 +1,31 @@
-"""`BackgroundProc`: background processes that call one function repeatedly and store its arrays in shared memory."""
+"""`BackgroundProc`: background processes that call one function repeatedly and store its arrays in shared memory.
+
+Guarantees:
+
+- A slot is read only after its worker has acknowledged it, and is filled again only after it was given back.
+- The results of one worker come in the order in which it made them.
+- Results that a worker completed before it died or failed are returned before its end is reported.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+import traceback
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import Any, ClassVar, Self, SupportsIndex
+from typing import Any, ClassVar, Final, NamedTuple, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dataflow.descriptors import Descriptor, closed_on_error, shared_mapping, shared_memory_file
 from dataflow.errors import DataFlowTerminated
 from dataflow.interrupts import signals_deferred
 from dataflow.keywords import hinting
@@ -25,12 +39,15 @@ from dataflow.parameters import (
 )
 from dataflow.seeding import current_root, fresh_root, root_seed
 from dataflow.shared.arrays import SharedMem
+from dataflow.shared.command_pool import Command, CommandPool, context_of
 from dataflow.shared.layout import Layout, as_array, components_of, store
-from dataflow.shared.result_slots import Call, ResultSlots
 from dataflow.shared.timing import Profile, Statistics
-from dataflow.shared.worker_pool import context_of
+from dataflow.workers.payload import Payload
 
-__all__ = ["BackgroundProc", "checked_arguments", "time_limit"]
+__all__ = ["BackgroundProc", "checked_options", "close_dropped", "time_limit"]
+
+_POLL: Final = 0.1  # seconds that one wait may last, with the lock held
+_NUM_SLOTS: Final = 2  # of each worker: one that the consumer reads, one that is being filled
 
 
 class BackgroundProc(SharedMem):
@@ -103,19 +120,20 @@ class BackgroundProc(SharedMem):
     ) -> None:
         if callable(shapes) and not callable(target):
             target, dtypes, shapes = shapes, target, dtypes  # as in ELEKTRONN 1
-        _check_target(self.owner, target)
-        self.n_proc = _checked_n_proc(self.owner, n_proc)
+        self._call, self.n_proc, self._context, self._ordered = checked_options(
+            self.owner, target, n_proc, target_args, target_kwargs, context, ordered
+        )
         self._fixed_root = root_seed(self, seed)
         self._root = fresh_root()  # used if no seed is fixed
-        args = positional_arguments(self.owner, "target_args", target_args)
-        self._call = Call(target, args, keyword_arguments(self.owner, "target_kwargs", target_kwargs))
-        self._context = start_method(self.owner, context)
-        self._ordered = flag(self.owner, "ordered", ordered)
         self._copy = flag(self.owner, "copy", copy)
         self._profile = Profile(self.owner, flag(self.owner, "profile", profile))
-        self._layout = _agreed(self.owner, self._call, dtypes, shapes)
+        if dtypes is None or shapes is None:  # a trial call
+            parts = [as_array(part, position) for position, part in enumerate(components_of(self._call()))]
+            dtypes = [part.dtype for part in parts] if dtypes is None else dtypes
+            shapes = [part.shape for part in parts] if shapes is None else shapes
+        self._layout = Layout.of(self.owner, dtypes, shapes)
         self._sets = 0  # sets of workers started so far: each set draws different numbers
-        self._result_slots: ResultSlots | None = None  # None after shutdown, and with n_proc=0
+        self._result_slots: _ResultSlots | None = None  # None after shutdown, and with n_proc=0
         self._finaliser: weakref.finalize[Any, Any] | None = None  # closes the result slots on collection
         self._is_shut_down = False  # read only where there are no result slots
         self._start()
@@ -150,17 +168,17 @@ class BackgroundProc(SharedMem):
             return self._in_place()
         result_slots = self._result_slots
         if result_slots is None:
-            raise DataFlowTerminated(f"{self.owner} was shut down. Call {self.restart} to start afresh")
+            raise DataFlowTerminated(f"{self.owner} was shut down. Call {self.restart} to restart it")
         try:
-            return result_slots.take(limit)
+            return result_slots.receive(limit)
         except BaseException:
-            if result_slots.failed and self._finaliser is not None:
+            if result_slots.failure is not None and self._finaliser is not None:
                 # The failure holds the frames it passed through, this object among them; the result slots are closed.
                 self._finaliser.detach()
             raise
 
     def reset(self) -> None:
-        """Stop the processes and start new ones. Results that were not taken are lost; the random numbers continue."""
+        """Stop the processes and start new ones. Unread results are lost; the random numbers continue."""
         self.shutdown()
         self._start()
 
@@ -197,7 +215,7 @@ class BackgroundProc(SharedMem):
             root = current_root() if self._fixed_root is None else self._fixed_root
             self._sets += 1
             with signals_deferred():
-                self._result_slots = ResultSlots(
+                self._result_slots = _ResultSlots(
                     self._profile,
                     context_of(self.owner, self._context),
                     self._call,
@@ -209,7 +227,7 @@ class BackgroundProc(SharedMem):
                     copy=self._copy,
                     restart=self.restart,
                 )
-                self._finaliser = weakref.finalize(self, _close_dropped, self._result_slots)
+                self._finaliser = weakref.finalize(self, close_dropped, self._result_slots)
         self._is_shut_down = False
 
     def _in_place(self) -> tuple[NDArray[Any], ...]:
@@ -221,54 +239,219 @@ class BackgroundProc(SharedMem):
         return result
 
 
-def _close_dropped(result_slots: ResultSlots) -> None:
+def close_dropped(resource: Any) -> None:
+    """Close what a collected object has owned."""
     with signals_deferred(later=True):
-        result_slots.close()
+        resource.close()
 
 
-def _agreed(owner: str, call: Callable[[], Any], dtypes: Any, shapes: Any) -> Layout:
-    """Return the user's layout, completed by a trial call."""
-    if dtypes is None or shapes is None:
-        parts = [as_array(part, position) for position, part in enumerate(components_of(call()))]
-        dtypes = [part.dtype for part in parts] if dtypes is None else dtypes
-        shapes = [part.shape for part in parts] if shapes is None else shapes
-    return Layout.of(owner, dtypes, shapes)
+class Options(NamedTuple):
+    """The checked options of a `BackgroundProc`."""
+
+    call: Callable[[], Any]
+    n_proc: int
+    context: BaseContext | str | None
+    ordered: bool
 
 
-def checked_arguments(
+def checked_options(
     owner: str, target: Any, n_proc: Any, target_args: Any, target_kwargs: Any, context: Any, ordered: Any
-) -> None:
-    """Check what `BackgroundProc` would be given later, when workers start.
+) -> Options:
+    """Check the options of a `BackgroundProc`.
 
     Raises:
-        TypeError: Something is of a wrong type.
+        TypeError: An argument is of a wrong type.
         ValueError: A number is too small, or there is no such start method.
     """
-    _check_target(owner, target)
-    _checked_n_proc(owner, n_proc)
-    positional_arguments(owner, "target_args", target_args)
-    keyword_arguments(owner, "target_kwargs", target_kwargs)
-    start_method(owner, context)
-    flag(owner, "ordered", ordered)
-
-
-def _check_target(owner: str, target: Any) -> None:
     if not callable(target):
         raise TypeError(f"{owner}: target is a function that returns arrays, got {type(target).__name__}")
-
-
-def _checked_n_proc(owner: str, n_proc: Any) -> int:
     cure = ". Give the number of processes, for example n_proc=4"
-    return whole_number(owner, "n_proc", n_proc, 0, cure, alternatives=" (call the target in the consumer)")
+    alternatives = " (call the target in the consumer)"
+    args = positional_arguments(owner, "target_args", target_args)
+    return Options(
+        partial(target, *args, **keyword_arguments(owner, "target_kwargs", target_kwargs)),
+        whole_number(owner, "n_proc", n_proc, 0, cure, alternatives=alternatives),
+        start_method(owner, context),
+        flag(owner, "ordered", ordered),
+    )
 
 
 def time_limit(owner: str, timeout: float | None) -> float | None:
-    """A time limit; None where there is none.
+    """Return the time limit in seconds; None if there is none.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is negative.
+        TypeError: `timeout` is not a number.
+        ValueError: `timeout` is negative.
     """
     if timeout is None or timeout is False:
         return None
     return seconds(owner, "timeout", timeout, or_zero=True, cure="; None waits as long as the processes are alive")
+
+
+@dataclass
+class _SlotFiller:
+    """Skill of one worker: fill a slot with the result of a call. A command is the number of the slot, as a byte."""
+
+    payload: Payload
+    files: tuple[Descriptor, ...]
+    layout: Layout
+
+    def open(self) -> Callable[[Command], None]:
+        call = self.payload.load()
+        slots = self.slots()
+        return lambda command: store(slots[command.data[0]], call())
+
+    def slots(self) -> list[list[NDArray[Any]]]:
+        """Return the arrays of each slot."""
+        size = self.layout.nbytes
+        memory = shared_mapping(self.files[0], _NUM_SLOTS * size)
+        return [self.layout.views(memory, slot * size) for slot in range(_NUM_SLOTS)]
+
+
+class _ResultSlots:
+    """Double-buffered result slots in shared memory, one pair per worker, and the consumer's position in them.
+
+    Args:
+        profile: Sums up the times; knows the owner's name.
+        context: How processes are started.
+        call: What the workers call.
+        layout: Dtypes and shapes of every result.
+        num_workers: Number of workers, all with the same work.
+        words: Seed of this set of workers.
+        reseed: Whether flows that are made in a worker are seeded too.
+        ordered: Return the results of the workers in turn; False returns the first that is ready.
+        copy: Return copies; False returns views, which are valid until the next result is requested.
+        restart: The call that restarts the owner, for messages.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        context: BaseContext,
+        call: Callable[[], Any],
+        layout: Layout,
+        num_workers: int,
+        words: tuple[int, ...],
+        *,
+        reseed: bool,
+        ordered: bool,
+        copy: bool,
+        restart: str,
+    ) -> None:
+        self._pid = os.getpid()
+        self._profile = profile
+        self._ordered = ordered
+        self._copy = copy
+        self._restart = restart
+        self._lock = threading.RLock()
+        self._closing = False  # set before the lock is acquired, so that a waiting thread releases it
+        self.failure: BaseException | None = None  # what was raised in the consumer; everything is closed then
+        self._turn = 0  # worker of the next result
+        self._viewed: tuple[int, int] | None = None  # worker and slot of the views that the consumer holds
+        self._under_way: list[deque[int]] = [deque() for _ in range(num_workers)]  # slots that each fills, in order
+        self._spare: list[int | None] = [1] * num_workers  # the free slot of each; None if both are in use
+        with signals_deferred(), closed_on_error():
+            files = [shared_memory_file("dataflow-slots", _NUM_SLOTS * layout.nbytes) for _ in range(num_workers)]
+            # Under fork the payload is inherited; otherwise each worker's start pickles it.
+            skills = [_SlotFiller(Payload(call), (file,), layout) for file in files]
+            self._slots = [skill.slots() for skill in skills]
+            self._pool = CommandPool(profile.owner, context, skills, words, reseed=reseed)
+            try:
+                for file in files:
+                    file.close()
+                for worker in range(num_workers):
+                    self._fill(worker, 0)
+            except BaseException:
+                self._pool.close()
+                raise
+
+    def receive(self, timeout: float | None) -> tuple[NDArray[Any], ...]:
+        """Wait for the next result.
+
+        Raises:
+            TimeoutError: There was no result after `timeout` seconds.
+            WorkerDied: A worker ended without an exception.
+            DataFlowTerminated: The owner was shut down, or has failed before.
+            Exception: The target's own exception.
+        """
+        if os.getpid() != self._pid:  # checked before the lock, which a thread of the parent may have held at the fork
+            raise DataFlowTerminated(
+                f"this {self._profile.owner} belongs to process {self._pid}, of which this process was forked; "
+                f"{self._restart} starts workers of its own"
+            )
+        began = time.monotonic()
+        while True:
+            with self._lock:
+                self._check()
+                try:
+                    if self._viewed is not None:
+                        viewed, self._viewed = self._viewed, None
+                        self._fill(*viewed)
+                    self._pool.receive_all()
+                    worker = self._next_ready()
+                    if worker is not None:
+                        return self._result_of(worker, time.monotonic() - began)
+                except BaseException as error:  # Ctrl-C included: a slot may be left without an owner
+                    self.failure = error
+                    self.close()
+                    raise
+                waited = time.monotonic() - began
+                if timeout is not None and waited >= timeout:
+                    raise self._pool.late(timeout)
+                self._pool.wait(_POLL if timeout is None else min(_POLL, timeout - waited))
+
+    def close(self) -> None:
+        """Stop the workers. Idempotent; no-op in a forked child."""
+        if os.getpid() == self._pid:
+            self._closing = True
+            with signals_deferred(), self._lock:
+                self._pool.close()
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        owner = self._profile.owner
+        if self.failure is not None:
+            before = traceback.format_exception_only(self.failure)[0].strip()
+            raise DataFlowTerminated(
+                f"{owner} has failed before, with {before}. Call {self._restart} to restart it"
+            ) from self.failure
+        if self._closing:
+            raise DataFlowTerminated(f"{owner} was shut down. Call {self._restart} to restart it")
+
+    def _fill(self, worker: int, slot: int) -> None:
+        self._under_way[worker].append(slot)
+        self._pool.send(worker, bytes([slot]))
+
+    def _next_ready(self) -> int | None:
+        """Return the worker of the next result, if that has arrived; raise the failure of a worker without results."""
+        n = len(self._slots)
+        results, failures = self._pool.acknowledged, self._pool.failures
+        turns = [self._turn] if self._ordered else [(self._turn + k) % n for k in range(n)]
+        # Also without an order, a worker that has ended gets its turn: the others do not hide it.
+        for worker in turns:
+            if results[worker]:
+                return worker
+            if worker in failures:
+                raise failures[worker]
+        for worker, failure in failures.items():
+            if not results[worker]:
+                raise failure
+        return None
+
+    def _result_of(self, worker: int, waited: float) -> tuple[NDArray[Any], ...]:
+        began = time.perf_counter()
+        slot = self._under_way[worker].popleft()
+        made = self._pool.acknowledged[worker].popleft()
+        result = tuple(self._slots[worker][slot])
+        spare, self._spare[worker] = self._spare[worker], None
+        if spare is not None:
+            self._fill(worker, spare)  # it continues while the result is copied or read
+        if self._copy:
+            result = tuple(array.copy() for array in result)
+            self._spare[worker] = slot
+        else:
+            self._viewed = worker, slot
+        self._turn = (worker + 1) % len(self._slots)
+        self._profile.add(f"worker {worker}", waited, time.perf_counter() - began, made)
+        return result

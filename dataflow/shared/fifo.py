@@ -1,32 +1,57 @@
-"""`SharedQ`: a FIFO queue of arrays that background processes fill."""
+"""`SharedQ`: a FIFO queue of arrays that background processes fill.
+
+Guarantees:
+
+- Results come in the order in which the jobs were started; the failure of one job affects that job only.
+- Each job has memory of its own, which is freed when the last array on it, here or in a worker, is gone.
+- A process is reused only if everything that the next job needs can be sent to it.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
+import mmap
+import os
+import pickle
+import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import Any, Self, SupportsIndex
+from typing import Any, Final, Self, SupportsIndex
 
 from numpy.typing import NDArray
 
+from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
+from dataflow.errors import DataFlowTerminated
 from dataflow.interrupts import signals_deferred
 from dataflow.keywords import hinting
 from dataflow.parameters import flag, function, keyword_arguments, positional_arguments, start_method, whole_number
-from dataflow.seeding import current_root, fresh_root, root_seed
-from dataflow.shared.arrays import SharedMem
-from dataflow.shared.background import time_limit
-from dataflow.shared.job_scheduler import CallSchedule, FunctionCall
+from dataflow.pickling import ForkedMain, dumps, imported_main, loads
+from dataflow.seeding import current_root, derived, fresh_root, root_seed, seed
+from dataflow.shared.arrays import Handle, SharedMem, refusing_handles
+from dataflow.shared.background import close_dropped, time_limit
+from dataflow.shared.command_pool import MAX_COMMAND_BYTES, Command, CommandPool, context_of
 from dataflow.shared.layout import Layout
-from dataflow.shared.result_slots import Call
 from dataflow.shared.timing import Profile, Statistics
-from dataflow.shared.worker_pool import context_of
+from dataflow.workers.payload import Payload
+from dataflow.workers.process import seed_globals
 
 __all__ = ["SharedQ"]
 
+_LOG = logging.getLogger(__name__)
+_POLL: Final = 0.1  # seconds that one wait may last, with the lock held
+_RESERVED_BYTES: Final = 1 << 10  # of a command: for the seed
+_SMALL_BYTES: Final = 64 << 10  # smaller results are copied out of their shared memory
+_MAX_MAPPED: Final = 64  # with more mapped results than this, further ones are copied out too
+
 
 class SharedQ(SharedMem):
-    """Start jobs that fill arrays in the background, and take the arrays in the order in which the jobs were started.
+    """Start jobs that fill arrays in the background, and get the arrays in the order in which the jobs were started.
 
     The target is called as ``target(mp_arrays, shapes, *target_args, **target_kwargs)`` in another process. There
     `SharedMem.shm2ndarray` makes an array of each handle in `mp_arrays`; `get` returns what was written into it. What
@@ -121,8 +146,8 @@ class SharedQ(SharedMem):
             raise TypeError("SharedQ.startproc: give a target, here or as default_target of the queue")
         name = "SharedQ.startproc"
         kwargs = keyword_arguments(name, "target_kwargs", target_kwargs) or dict(self.default_kwargs)
-        call = Call(target, positional_arguments(name, "target_args", target_args) or self.default_args, kwargs)
-        task = FunctionCall(call, Layout.of("SharedQ.startproc", dtypes, shapes), shapes)
+        args = positional_arguments(name, "target_args", target_args) or self.default_args
+        task = _FunctionCall(target, args, kwargs, Layout.of(name, dtypes, shapes), shapes)
         root = current_root() if self._fixed_root is None else self._fixed_root
         self._num_jobs += 1
         self._scheduler.start(
@@ -148,7 +173,7 @@ class SharedQ(SharedMem):
             TimeoutError: The job was not done after `timeout` seconds. It continues, and stays the oldest.
             DataFlowTerminated: The queue was shut down meanwhile.
         """
-        return self._scheduler.take(time_limit(type(self).__name__, timeout))
+        return self._scheduler.receive(time_limit(type(self).__name__, timeout))
 
     def reset(self) -> None:
         """Stop all processes and drop all jobs; the queue is empty then, and can be used again."""
@@ -178,11 +203,256 @@ class SharedQ(SharedMem):
     ) -> None:
         self.shutdown()
 
-    def _open(self) -> tuple[CallSchedule, weakref.finalize[Any, Any]]:
-        scheduler = CallSchedule(self._profile, self.n_proc, self._reuse)
-        return scheduler, weakref.finalize(self, _close_dropped, scheduler)
+    def _open(self) -> tuple[_JobScheduler, weakref.finalize[Any, Any]]:
+        scheduler = _JobScheduler(self._profile, self.n_proc, self._reuse)
+        return scheduler, weakref.finalize(self, close_dropped, scheduler)
 
 
-def _close_dropped(scheduler: CallSchedule) -> None:
-    with signals_deferred(later=True):
-        scheduler.close()
+@dataclass(frozen=True)
+class _FunctionCall:
+    """Description of one job: call a function with the handles of the arrays that it fills.
+
+    Attributes:
+        target: The function; its first arguments are the handles and the shapes.
+        args: Its other arguments.
+        kwargs: Its keyword arguments.
+        layout: Dtypes and shapes of the arrays.
+        shapes: The shapes, as the user gave them.
+    """
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    layout: Layout
+    shapes: Any
+
+    def run(self, file: int) -> None:
+        """Run the job, in the worker; the arrays are in `file`."""
+        parts = zip(self.layout.starts(), self.layout.dtypes, self.layout.shapes, strict=False)
+        handles = [Handle(os.dup(file), start, dtype, math.prod(shape)) for start, dtype, shape in parts]
+        self.target(handles, self.shapes, *self.args, **self.kwargs)
+
+
+@dataclass
+class _JobRunner:
+    """Skill of a worker: run the job that it was started with, and any job that it is sent."""
+
+    payload: Payload
+    files: tuple[Descriptor, ...] = ()
+
+    def open(self) -> Callable[[Command], None]:
+        return self._run
+
+    def _run(self, command: Command) -> None:
+        words, reseed, sent = pickle.loads(command.data)
+        # Derived from the number of the job, not of the process: which process runs it depends on timing.
+        seed_globals(words)
+        seed(derived(words) if reseed else None)
+        task: _FunctionCall = self.payload.load() if sent is None else loads(sent)
+        self.payload = Payload(None)  # not needed again, and possibly large
+        assert command.memory is not None, "every job has memory"
+        try:
+            task.run(command.memory.fd)
+        finally:
+            command.memory.close()
+
+
+@dataclass
+class _Worker:
+    """One process.
+
+    Attributes:
+        pool: The pool of this worker only.
+        main: The main module that a forked worker has inherited; None under other start methods.
+    """
+
+    pool: CommandPool
+    main: ForkedMain | None
+
+    def dumps(self, task: _FunctionCall) -> bytes | None:
+        """Return the job, pickled for the running worker; None if it needs a new one."""
+        try:
+            with refusing_handles():
+                return dumps(task, main=self.main or imported_main(), max_bytes=MAX_COMMAND_BYTES - _RESERVED_BYTES)
+        except Exception:
+            # Too large; or it holds queues, locks or open files, which only a process being started can receive.
+            return None
+
+
+@dataclass
+class _Job:
+    """A job that was given to a worker.
+
+    Attributes:
+        arrays: The arrays that it fills.
+        worker: The worker that runs it.
+        made: Seconds that it took; None until it is done.
+        error: Why it has failed; None otherwise.
+    """
+
+    arrays: list[NDArray[Any]]
+    worker: _Worker
+    made: float | None = None
+    error: BaseException | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job is done or has failed."""
+        return self.made is not None or self.error is not None
+
+
+class _JobScheduler:
+    """All jobs of one `SharedQ`, and the processes that run them.
+
+    Args:
+        profile: Sums up the times; knows the owner's name.
+        num_expected: Number of jobs that the user means to have under way.
+        reuse: Whether processes may be reused.
+    """
+
+    def __init__(self, profile: Profile, num_expected: int, reuse: bool) -> None:
+        self._pid = os.getpid()
+        self._profile = profile
+        self._num_expected = num_expected
+        self._reuse = reuse
+        self._lock = threading.RLock()
+        self._closing = False  # set before the lock is acquired, so that a waiting thread releases it
+        self._jobs: deque[_Job] = deque()
+        self._idle: list[_Worker] = []  # workers without a job, longest idle first
+        # Memory of jobs, done or not, as long as any array on it exists: each costs a descriptor.
+        self._mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def start(self, task: _FunctionCall, context: BaseContext, words: tuple[int, ...], *, reseed: bool) -> None:
+        """Start a job at once.
+
+        Args:
+            task: The job.
+            context: How a process is started.
+            words: Seed of the job.
+            reseed: Whether flows that are made in it are seeded too.
+        """
+        self._check_process()
+        with signals_deferred(), self._lock:
+            self._check()
+            self._update()
+            file = shared_memory_file("dataflow-job", task.layout.nbytes)
+            try:
+                memory = shared_mapping(file, task.layout.nbytes)
+                arrays = task.layout.views(memory)
+                sent = self._idle[-1].dumps(task) if self._idle and self._reuse else None
+                if sent is not None:
+                    worker = self._idle.pop()
+                else:
+                    skill = _JobRunner(Payload(task))
+                    worker = _Worker(
+                        CommandPool(self._profile.owner, context, [skill], words, reseed=reseed),
+                        ForkedMain() if context.get_start_method() == "fork" else None,
+                    )
+                try:
+                    worker.pool.send(0, pickle.dumps((words, reseed, sent)), file)
+                except BaseException:
+                    worker.pool.close()
+                    raise
+                self._jobs.append(_Job(arrays, worker))
+                self._mapped.add(memory)
+            finally:
+                file.close()
+
+    def receive(self, timeout: float | None) -> list[NDArray[Any]]:
+        """Wait for the arrays of the oldest job; see `SharedQ.get`."""
+        self._check_process()
+        missing = self._num_expected - len(self._jobs) + 1
+        if self._jobs and missing > 0:
+            _LOG.warning(
+                "%s: %d more jobs should have been started before get, so that %d are always under way; call startproc "
+                "first",
+                self._profile.owner,
+                missing,
+                self._num_expected,
+            )
+        began = time.monotonic()
+        while True:
+            with self._lock:
+                self._check()
+                if not self._jobs:
+                    raise IndexError(f"{self._profile.owner} is empty: call startproc before get")
+                self._update()
+                job = self._jobs[0]
+                waited = time.monotonic() - began
+                if job.is_over:
+                    return self._result_of(self._jobs.popleft(), waited)
+                if timeout is not None and waited >= timeout:
+                    raise job.worker.pool.late(timeout)
+                job.worker.pool.wait(_POLL if timeout is None else min(_POLL, timeout - waited))
+
+    def close(self) -> None:
+        """Stop all workers and drop all jobs. Idempotent; no-op in a forked child."""
+        if os.getpid() != self._pid:
+            return
+        self._closing = True
+        with signals_deferred(), self._lock:
+            workers = [*self._idle, *(job.worker for job in self._jobs if not job.is_over)]
+            self._idle.clear()
+            self._jobs.clear()
+            try:
+                while workers:
+                    workers.pop().pool.close()
+            finally:
+                for worker in workers:  # the user interrupts: closing their lifelines ends them
+                    worker.pool.close()
+
+    def _check_process(self) -> None:
+        """Check the process before acquiring the lock, which a thread of the parent may have held at the fork."""
+        if os.getpid() != self._pid:
+            raise DataFlowTerminated(
+                f"this {self._profile.owner} belongs to process {self._pid}, of which this process was forked; make "
+                "one here"
+            )
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._closing:
+            raise DataFlowTerminated(f"{self._profile.owner} was shut down, and its jobs with it")
+
+    def _update(self) -> None:
+        """Find the jobs that are over; their workers are idle, or have ended."""
+        for job in self._jobs:
+            if not job.is_over:
+                self._update_job(job)
+        for worker in list(self._idle):
+            worker.pool.receive_all()
+            if worker.pool.failures:  # killed while it was idle: no job is lost
+                self._idle.remove(worker)
+                worker.pool.close()
+        while len(self._idle) > max(1, self._num_expected):
+            self._idle.pop(0).pool.close()
+
+    def _update_job(self, job: _Job) -> None:
+        pool = job.worker.pool
+        try:
+            pool.receive_all()
+            if pool.acknowledged[0]:
+                self._idle.append(job.worker)
+                job.made = pool.acknowledged[0].popleft()
+            elif pool.failures:
+                pool.close()
+                job.error = pool.failures[0]
+        except BaseException:  # an interrupt: the acknowledgement may be lost
+            job.error = DataFlowTerminated("the wait for this job was interrupted, and its result is lost")
+            pool.close()
+            raise
+
+    def _result_of(self, job: _Job, waited: float) -> list[NDArray[Any]]:
+        if job.error is not None:
+            raise job.error
+        assert job.made is not None, "a job that is over is done or has failed"
+        began = time.perf_counter()
+        arrays = job.arrays
+        if sum(array.nbytes for array in arrays) < _SMALL_BYTES or len(self._mapped) - len(self._jobs) > _MAX_MAPPED:
+            arrays = [array.copy() for array in arrays]
+        self._profile.add("a worker", waited, time.perf_counter() - began, job.made)
+        return arrays

@@ -17,7 +17,7 @@ import pytest
 import dataflow
 from dataflow import BackgroundProc, DataFlowTerminated, NotPicklable, ShapeMismatch, SharedMem
 from dataflow import TimeoutError as DataFlowTimeout
-from dataflow.shared.worker_pool import CommandPool
+from dataflow.shared.command_pool import CommandPool
 from tests.shared.targets import SIZE, Counting, drawn, everything, same, wait_at
 from tests.support.contract import seeded
 from tests.support.fakes import METHODS

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 import dataflow
 from dataflow import DataFlowTerminated, NotPicklable, SharedMem, SharedQ
 from dataflow import TimeoutError as DataFlowTimeout
-from dataflow.shared.worker_pool import CommandPool
+from dataflow.shared.command_pool import CommandPool
 from tests.shared.targets import (
     DTYPES,
     copy_into,

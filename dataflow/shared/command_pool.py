@@ -1,0 +1,325 @@
+"""Pool of worker processes that run commands: started together, monitored, and stopped.
+
+Guarantees:
+
+- A worker that waits for a command uses no CPU, and stops waiting when the consumer closes its end or dies.
+- A command is received whole or not at all; it is acknowledged once everything that it asks for is written.
+- Every wait has a limit, and notices the end of a worker at once, through a descriptor.
+- Drain before you judge: results that a worker acknowledged before it died or failed count.
+- Only the process that started a pool uses or stops it.
+- After `close` no process and no descriptor of the pool is left. A signal that arrives within start or close is
+  raised when that is complete, or undone.
+
+One thread at a time, except for `close` of a pool that is no longer in use.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import Final, Protocol
+
+from dataflow.channel.local import PipeChannel
+from dataflow.channel.messages import Kind, Message
+from dataflow.channel.protocols import ConsumerGone, Port, Sender
+from dataflow.codec.exceptions import pack_failure, unpack_failure
+from dataflow.descriptors import Descriptor, closed_on_error, counted
+from dataflow.errors import TimeoutError, WorkerDied
+from dataflow.interrupts import signals_deferred
+from dataflow.seeding import derived, seed
+from dataflow.workers.cleanup import close_at_exit
+from dataflow.workers.exit_reasons import end_if_forked, exit_code, explanation
+from dataflow.workers.payload import Payload
+from dataflow.workers.place import place_of
+from dataflow.workers.pool import WorkerPool, grace
+from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
+
+__all__ = ["MAX_COMMAND_BYTES", "Command", "CommandPool", "Skill", "context_of"]
+
+MAX_COMMAND_BYTES: Final = 64 << 10
+"""Maximum size of one command: the socket buffer takes that many bytes from a sender, so sending never blocks."""
+
+_PREFIX: Final = struct.Struct("<I")  # length of a command
+_SECONDS: Final = struct.Struct("<d")  # the body of an acknowledgement: how long the command took
+_SETTLE: Final = 0.5  # seconds within which an exit code is known
+_DESCRIPTORS: Final = 8  # descriptors that this process needs for a pool
+_PER_WORKER: Final = 8  # and for each of its workers, while they start
+_GRACE: Final = 0.25  # fraction of the usual grace period: results still in progress are not needed
+
+
+def context_of(owner: str, context: BaseContext | str | None) -> BaseContext:
+    """Return the multiprocessing context that a user means.
+
+    Raises:
+        NotImplementedError: This system has no such processes.
+    """
+    if sys.platform == "win32":
+        raise NotImplementedError(f"{owner} needs the pipes and signals of POSIX. Use WSL, or threads")
+    return context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command, as the worker receives it.
+
+    Attributes:
+        data: What to do.
+        memory: Shared memory that came with it, or None; the receiver must close it.
+    """
+
+    data: bytes
+    memory: Descriptor | None
+
+
+class Skill(Protocol):
+    """Description of what a worker can do; picklable while a process is started."""
+
+    payload: Payload
+    files: tuple[Descriptor, ...]
+    """Descriptors that a forked worker must inherit."""
+
+    def open(self) -> Callable[[Command], None]:
+        """Prepare, in the worker, and return the function that runs each command."""
+
+
+class CommandPool:
+    """Worker processes, one for each skill.
+
+    Args:
+        owner: Name of the class that users see, for messages.
+        context: How processes are started.
+        skills: What each worker can do.
+        words: Seed of the pool; every worker gets one of its own.
+        reseed: Whether flows that are made in a worker are seeded too, because the user has fixed a root.
+
+    Attributes:
+        acknowledged: For each worker: the seconds that each command took, of those not yet removed by the consumer.
+        failures: Errors of the workers that have failed or died.
+    """
+
+    def __init__(
+        self, owner: str, context: BaseContext, skills: Sequence[Skill], words: tuple[int, ...], *, reseed: bool
+    ) -> None:
+        end_if_main_is_imported()
+        n = len(skills)
+        self.acknowledged: list[deque[float]] = [deque() for _ in range(n)]
+        self.failures: dict[int, BaseException] = {}
+        self._owner = owner
+        self._pid = os.getpid()
+        self._connected: set[int] = set()  # workers that have sent at least one message
+        self._num_done = [0] * n  # number of acknowledgements from each
+        with signals_deferred(), closed_on_error(), counted(owner, _DESCRIPTORS + _PER_WORKER * n):
+            channel = PipeChannel(n)
+            self._sockets = [_CommandSocket() for _ in skills]
+            makes = []
+            for k, (skill, commands) in enumerate(zip(skills, self._sockets, strict=True)):
+                place = place_of(k, n)
+                own = (*words, *(word for pair in place.path for word in pair))
+                note = f"raised in worker {k} of {n} of {owner}"
+                loop = _CommandLoop(k, skill, commands, channel.port(k), derived(own) if reseed else None, note)
+                makes.append(partial(ProcessWorker, context, place, own, loop, loop.descriptors(), loop.hand_over))
+            self._pool = WorkerPool(makes)
+            try:
+                self._receiver = channel.open_receiver()
+                close_at_exit(self)
+            except BaseException:
+                self._pool.stop(0)
+                raise
+
+    def send(self, worker: int, data: bytes, memory: Descriptor | None = None) -> None:
+        """Send a command to a worker."""
+        self._sockets[worker].send(data, memory)
+
+    def wait(self, timeout: float) -> None:
+        """Wait for a message or the end of a worker, `timeout` seconds at most. An interrupt in here is harmless."""
+        self._receiver.wait(timeout, self._pool.sentinels(but=self.failures))
+
+    def receive_all(self) -> None:
+        """Read all messages into `acknowledged` and `failures`. An interrupt in here requires `close`."""
+        ended = [k for k in self._pool.ended() if k not in self.failures]
+        # A worker that has ended has written all it will ever write: now it is read to the end.
+        while (message := self._receiver.take()) is not None or self._receiver.wait(0):
+            if message is not None:
+                self._handle(message)
+        for k in ended:
+            if k not in self.failures:
+                worker = self._pool.workers[k]
+                if worker.exitcode() is None:  # the fork server has collected it, and is about to report that
+                    worker.join(_SETTLE)
+                self.failures[k] = self._died(k, worker.exitcode())
+
+    def late(self, timeout: float) -> TimeoutError:
+        """Return the error for `timeout` seconds without a result."""
+        states = "; ".join(f"worker {k}: {worker.state()}" for k, worker in enumerate(self._pool.workers))
+        return TimeoutError(
+            f"no result from {self._owner} for {timeout:g} seconds ({states}). It stays usable: call get again, with a "
+            "longer timeout, or look at a worker with py-spy dump --pid PID"
+        )
+
+    def close(self) -> None:
+        """Stop the workers and close everything. Idempotent; no-op in a forked child."""
+        if os.getpid() != self._pid:
+            return
+        with signals_deferred(), ExitStack() as last:  # every step, whatever one of them raises
+            last.callback(self._pool.stop, _GRACE * grace())
+            last.callback(self._receiver.close)
+            for commands in self._sockets:
+                last.callback(commands.close)
+
+    def _handle(self, message: Message) -> None:
+        worker = message.worker
+        self._connected.add(worker)
+        if message.kind is Kind.DATA:
+            self._num_done[worker] += 1
+            self.acknowledged[worker].append(_SECONDS.unpack(message.body[0])[0])
+        elif message.kind is Kind.ERROR:
+            self.failures[worker] = unpack_failure(message.body[0])
+        elif message.kind is Kind.LEFT:
+            self.failures[worker] = self._died(worker, message.count)
+            self.failures[worker].__cause__ = unpack_failure(message.body[0])  # its traceback shows where
+
+    def _died(self, worker: int, exitcode: int | None) -> WorkerDied:
+        n, pid = len(self._sockets), self._pool.workers[worker].pid
+        connected = worker in self._connected
+        happened, cure = explanation(exitcode, heard=connected, work="the target", inline="n_proc=0", less="n_proc")
+        num_done = self._num_done[worker]
+        when = f"after {num_done} results" if num_done else "before its first result"
+        return WorkerDied(
+            f"worker {worker} of {n} of {self._owner} (pid {pid}) {happened} {when}; {cure}",
+            worker=worker,
+            num_workers=n,
+            pid=pid,
+            exitcode=exitcode,
+        )
+
+
+class _CommandSocket:
+    """Socket for commands from the consumer to one worker. Picklable while a process is started: the worker's end."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._ours: Descriptor | None = Descriptor(ours.detach())
+        self.theirs = Descriptor(theirs.detach())
+
+    def send(self, data: bytes, memory: Descriptor | None) -> None:
+        """Send a command. No-op if the worker has ended: the wait for its acknowledgement detects that."""
+        assert self._ours is not None and len(data) <= MAX_COMMAND_BYTES, "a command is short, and from the consumer"
+        message = _PREFIX.pack(len(data)) + data
+        with socket.socket(fileno=os.dup(self._ours.fd)) as end, suppress(BrokenPipeError, ConnectionResetError):
+            sent = socket.send_fds(end, [message], [] if memory is None else [memory.fd])
+            end.sendall(message[sent:])
+
+    def close(self) -> None:
+        """Close the consumer's end: no more commands. Idempotent."""
+        if self._ours is not None:
+            self._ours.close()
+        self.theirs.close()
+
+    def receive(self) -> Command | None:
+        """Wait, in the worker, for the next command; None when the consumer has closed its end."""
+        # Duplicate the descriptor for each wait: the socket object must not close the original.
+        with socket.socket(fileno=os.dup(self.theirs.fd)) as end, suppress(ConnectionResetError):
+            data, fds, _, _ = socket.recv_fds(end, _PREFIX.size, 1)
+            memory = Descriptor(fds[0]) if fds else None
+            prefix = _rest(end, data, _PREFIX.size)
+            body = None if prefix is None else _rest(end, b"", _PREFIX.unpack(prefix)[0])
+            if body is not None:
+                return Command(body, memory)
+        return None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_ours": None, "theirs": self.theirs}
+
+
+def _rest(end: socket.socket, data: bytes, wanted: int) -> bytes | None:
+    """Return `data` and the bytes after it, `wanted` in all; None if the other end was closed before."""
+    parts = bytearray(data)
+    while len(parts) < wanted:
+        more = end.recv(wanted - len(parts))
+        if not more:
+            return None
+        parts += more
+    return bytes(parts)
+
+
+@dataclass
+class _CommandLoop:
+    """Description of one worker, and its main function: receive a command, run it, acknowledge it.
+
+    Attributes:
+        worker: Index of the worker.
+        skill: What the worker can do.
+        commands: Source of its commands.
+        port: Its end of the channel.
+        root: Root seed for flows that are made in the worker; None if the user has fixed none.
+        note: Text added to an exception: the owner of the worker.
+    """
+
+    worker: int
+    skill: Skill
+    commands: _CommandSocket
+    port: Port
+    root: int | None
+    note: str
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        """Return the descriptors that a forked worker must inherit."""
+        return (*self.port.descriptors(), self.commands.theirs, *self.skill.files)
+
+    def hand_over(self) -> None:
+        """Called once the worker was started, or could not be: close what only the worker may hold."""
+        self.skill.payload.hand_over()
+        self.port.hand_over()
+        self.commands.theirs.close()
+
+    def __call__(self) -> None:
+        sender = self.port.open()
+        try:
+            sender.send(Message(Kind.HELLO, self.worker))
+            self._serve(sender)
+        except ConsumerGone:
+            pass
+        finally:
+            sender.close(0)
+
+    def _serve(self, sender: Sender) -> None:
+        pid = os.getpid()
+        try:
+            if self.root is not None:
+                seed(self.root)
+            with _ending_if_forked(pid):
+                run = self.skill.open()
+            while (command := self.commands.receive()) is not None:
+                began = time.perf_counter()
+                with _ending_if_forked(pid):
+                    run(command)
+                took = _SECONDS.pack(time.perf_counter() - began)
+                sender.send(Message(Kind.DATA, self.worker, count=1, body=[took]))
+        except ConsumerGone:
+            raise
+        except SystemExit as exit:
+            body = [pack_failure(exit, note=self.note)]
+            sender.send(Message(Kind.LEFT, self.worker, count=exit_code(exit), body=body))
+        except BaseException as error:
+            sender.send(Message(Kind.ERROR, self.worker, body=[pack_failure(error, note=self.note)]))
+
+
+@contextmanager
+def _ending_if_forked(pid: int) -> Iterator[None]:
+    """Context manager: a child that user code forks inside the block ends with the block; see `end_if_forked`."""
+    try:
+        yield
+    except BaseException as error:
+        end_if_forked(pid, error)
+        raise
+    end_if_forked(pid, None)
