@@ -56,7 +56,7 @@ class ReplyBuffer:
     """Buffer of the worker's output until the consumer requests it; the worker's output port and `Sender` in one."""
 
     def __init__(self, chunking: Chunking) -> None:
-        self._chunking = chunking
+        self.chunking = chunking
         self._messages: deque[Message] = deque()
         self._items = self._bytes = 0  # of the messages in the buffer
         self._is_complete = False  # the reply should leave at once
@@ -93,7 +93,7 @@ class ReplyBuffer:
 
     def receive(self, timeout: float) -> list[Message]:
         """Return the next reply; empty after `timeout` seconds without output."""
-        chunking = self._chunking
+        chunking = self.chunking
         with self._changed:
             if self._changed.wait_for(lambda: self._messages or self._is_closed, timeout):
                 self._changed.wait_for(self._is_full, chunking.seconds)
@@ -110,7 +110,7 @@ class ReplyBuffer:
             return reply
 
     def _is_full(self) -> bool:
-        return self._is_complete or self._items >= self._chunking.items or self._bytes >= self._chunking.nbytes
+        return self._is_complete or self._items >= self.chunking.items or self._bytes >= self.chunking.nbytes
 
 
 class ActorTaskReader:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from dataflow.distributed.actor import WorkerActor
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec
@@ -19,7 +21,6 @@ from dataflow.workers.place import WorkerInfo
 __all__ = [
     "ActorLost",
     "ActorWorker",
-    "Cluster",
     "ClusterPayload",
     "RayCluster",
     "Start",
@@ -82,44 +83,8 @@ class ActorLost(Exception):
     """An actor is gone or unreachable, or its output was lost; the text is Ray's explanation."""
 
 
-class Cluster(Protocol):
-    """Interface to actors. A reference stands for the future result of a call."""
-
-    def start(self, options: Mapping[str, Any]) -> Any:
-        """Start a `WorkerActor` as soon as the resources in `options` are free, and return it."""
-
-    def call(self, actor: Any, method: str, *args: Any) -> Any:
-        """Call a method of `WorkerActor` and return a reference. Does not wait.
-
-        Raises:
-            ActorLost: The connection to the cluster is gone.
-        """
-
-    def wait(self, references: Sequence[Any], timeout: float, *, all_ready: bool = False) -> list[Any]:
-        """Wait for the first of `references`, and return those that are ready: failed, or on this machine.
-
-        With `all_ready` there may be several, otherwise one at most. References on their way are fetched meanwhile.
-
-        Raises:
-            ActorLost: The connection to the cluster is gone.
-        """
-
-    def get(self, reference: Any) -> Any:
-        """Return the result.
-
-        Raises:
-            ActorLost: The actor will not return it, or it was lost.
-        """
-
-    def kill(self, actor: Any) -> None:
-        """Kill an actor, whatever it is doing, and whether or not it can be reached."""
-
-    def free(self) -> Mapping[str, float]:
-        """Return the resources that are free at present."""
-
-
 class RayCluster:
-    """The cluster to which this process is connected.
+    """The cluster to which this process is connected; a reference stands for the future result of a call.
 
     Ray's own restarts are off: a restarted actor would begin from its first datapoint, unnoticed.
     """
@@ -131,20 +96,38 @@ class RayCluster:
         self._actor_class = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(WorkerActor)
 
     def start(self, options: Mapping[str, Any]) -> Any:
+        """Start a `WorkerActor` as soon as the resources in `options` are free, and return it."""
         return self._actor_class.options(**options).remote()
 
     def call(self, actor: Any, method: str, *args: Any) -> Any:
+        """Call a method of `WorkerActor` and return a reference. Does not wait.
+
+        Raises:
+            ActorLost: The connection to the cluster is gone.
+        """
         self._check()
         bound = getattr(actor, method)
         return (bound.options(concurrency_group=_GROUPS[method]) if method in _GROUPS else bound).remote(*args)
 
     def wait(self, references: Sequence[Any], timeout: float, *, all_ready: bool = False) -> list[Any]:
+        """Wait for the first of `references`, and return those that are ready: failed, or on this machine.
+
+        With `all_ready` there may be several, otherwise one at most. References on their way are fetched meanwhile.
+
+        Raises:
+            ActorLost: The connection to the cluster is gone.
+        """
         self._check()
         num = len(references) if all_ready else 1
         ready: list[Any] = self._ray.wait(list(references), num_returns=num, timeout=timeout, fetch_local=True)[0]
         return ready
 
     def get(self, reference: Any) -> Any:
+        """Return the result.
+
+        Raises:
+            ActorLost: The actor will not return it, or it was lost.
+        """
         self._check()
         try:
             return self._ray.get(reference, timeout=_FETCH_SECONDS)
@@ -152,10 +135,12 @@ class RayCluster:
             raise ActorLost(str(error).strip()) from error
 
     def kill(self, actor: Any) -> None:
+        """Kill an actor, whatever it is doing, and whether or not it can be reached."""
         if self._is_connected():
             self._ray.kill(actor)
 
     def free(self) -> Mapping[str, float]:
+        """Return the resources that are free at present."""
         self._check()
         free: Mapping[str, float] = self._ray.available_resources()
         return free
@@ -206,17 +191,22 @@ class ActorWorker:
         lost: Why it is lost; None if it is not known to be lost.
         has_reported: Whether any message has come from it.
         is_over: Whether no more messages will come.
+        replies: References of the requested replies, the oldest first.
+        unread: For each reply that has come: the number of its counted messages that were not read yet.
     """
 
     sentinel: int | None = None
 
-    def __init__(self, cluster: Cluster, options: Mapping[str, Any], place: WorkerInfo, packed: bytes) -> None:
+    def __init__(self, cluster: RayCluster, options: Mapping[str, Any], place: WorkerInfo, packed: bytes) -> None:
         self.place = place
         self.cluster = cluster
         self.options = options
         self.pid: int | None = None  # on its machine, once it has started
         self.lost: ActorLost | None = None
         self.has_reported = self.is_over = False
+        self.replies: deque[Any] = deque()
+        self.unread: deque[int] = deque()
+        self.started_at = time.monotonic()  # when it was requested
         self._where = "an actor that has not started"
         self._actor = cluster.start(options)
         self._started = self.call("where")
@@ -234,6 +224,11 @@ class ActorWorker:
                 self.mark_lost(error)
         return None
 
+    def request_reply(self) -> None:
+        """Request another reply. No-op if no more messages will come."""
+        if not self.is_over and (reference := self.call("reply")) is not None:
+            self.replies.append(reference)
+
     def mark_lost(self, error: ActorLost) -> None:
         """Mark it as lost."""
         # A copy of `error`, because its traceback would keep everything in these frames alive.
@@ -241,11 +236,14 @@ class ActorWorker:
 
     def has_started(self) -> bool:
         """Whether the process has started; also true if the actor is lost."""
-        if self._started is not None and self.cluster.wait([self._started], 0):
-            self.pid, host = self.cluster.get(self._started)
-            self._where = f"an actor, pid {self.pid} on {host}"
-            self._started = None
-        return self._started is None
+        try:
+            if self._started is not None and self.cluster.wait([self._started], 0):
+                self.pid, host = self.cluster.get(self._started)
+                self._where = f"an actor, pid {self.pid} on {host}"
+                self._started = None
+        except ActorLost as error:
+            self.mark_lost(error)
+        return self._started is None or self.lost is not None
 
     def has_ended(self) -> bool:
         """Whether its work has ended, or it is lost."""
@@ -296,7 +294,7 @@ class ClusterPayload(FlowPayload):
 class Start:
     """Starter of actor workers: a function of the `WorkerSpec`."""
 
-    cluster: Cluster
+    cluster: RayCluster
     options: Mapping[str, Any]
 
     def __call__(self, spec: WorkerSpec) -> ActorWorker:

@@ -169,18 +169,8 @@ class ObjectStoreDecoder(ArrayDecoder):
         return body[0] if isinstance(body[0], BaseException) else super().decode_failure(body)
 
 
-class _ObjectStoreEncoderPort:
-    """A worker's end, as a description."""
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
-
-    def open_encoder(self) -> ObjectStoreEncoder:
-        return ObjectStoreEncoder()
-
-
 class ObjectStoreCodec:
-    """Codec between machines that trust each other.
+    """Codec between machines that trust each other; also the description of a worker's end.
 
     Args:
         copy: What the consumer does with large arrays, as for `ObjectStoreDecoder`.
@@ -189,8 +179,14 @@ class ObjectStoreCodec:
     def __init__(self, *, copy: bool) -> None:
         self._copy = copy
 
-    def port(self, worker: int) -> _ObjectStoreEncoderPort:
-        return _ObjectStoreEncoderPort()
+    def port(self, worker: int) -> ObjectStoreCodec:
+        return self
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return ()
+
+    def open_encoder(self) -> ObjectStoreEncoder:
+        return ObjectStoreEncoder()
 
     def open_decoder(self) -> ObjectStoreDecoder:
         return ObjectStoreDecoder(self._copy)

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import Kind, Message
-from dataflow.descriptors import Descriptor
 from dataflow.distributed.actor import Chunking, ReplyBuffer
 from dataflow.distributed.cluster import ActorLost, ActorWorker
 from dataflow.engine.worker_errors import died
@@ -33,16 +32,6 @@ _MAX_REASON: Final = 400  # characters
 _MAX_IDLE: Final = 0.01  # seconds between two checks while there is no reply to wait for
 
 
-class _Actor:
-    """State of one worker."""
-
-    def __init__(self, worker: ActorWorker, started: float) -> None:
-        self.worker = worker
-        self.started: float | None = started  # when it was requested; None as soon as it has started
-        self.replies: deque[Any] = deque()  # references of replies, the oldest first
-        self.unread: deque[int] = deque()  # for each reply that has come: number of its counted messages not read yet
-
-
 class PullChannel:
     """The channel to actors, and its receiver.
 
@@ -52,7 +41,6 @@ class PullChannel:
         chunking: When a reply is full.
         in_flight: Replies that are requested in advance.
         start_timeout: Seconds that an actor may take to start.
-        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -63,7 +51,6 @@ class PullChannel:
         *,
         in_flight: int,
         start_timeout: float,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._owner = owner
         self._cluster: Any = None  # the cluster of the actors, once there is one
@@ -71,9 +58,8 @@ class PullChannel:
         self._chunking = chunking
         self._in_flight = in_flight
         self._start_timeout = start_timeout
-        self._clock = clock
-        self._actors: dict[int, _Actor] = {}
-        self._inbox: deque[Message] = deque()
+        self._actors: dict[int, ActorWorker] = {}
+        self._messages: deque[Message] = deque()
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
@@ -85,26 +71,26 @@ class PullChannel:
 
     def close(self) -> None:
         self._actors.clear()
-        self._inbox.clear()
+        self._messages.clear()
 
-    def register(self, worker: int, handle: ActorWorker) -> None:
+    def register(self, worker: int, actor: ActorWorker) -> None:
         """Register the actor of a worker."""
-        self._cluster = handle.cluster
-        actor = self._actors[worker] = _Actor(handle, self._clock())
+        self._cluster = actor.cluster
+        self._actors[worker] = actor
         for _ in range(self._in_flight):
-            self._request(actor)
+            actor.request_reply()
 
     def died(
         self, owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
     ) -> WorkerDied:
         """Return the error for a worker that has ended, with Ray's explanation if the actor was lost."""
-        handle = self._actors[worker].worker
-        if handle.lost is None:
+        actor = self._actors[worker]
+        if actor.lost is None:
             return died(owner, worker, num_workers, pid, exitcode, received)
         when = "before anything came from it" if received is None else f"after {received} datapoints"
-        reason = str(handle.lost).strip().rpartition("\n")[2].strip()
+        reason = str(actor.lost).strip().rpartition("\n")[2].strip()
         return WorkerDied(
-            f"worker {worker} of {num_workers} of {owner} ({handle.state()}) is lost {when}, before it finished its "
+            f"worker {worker} of {num_workers} of {owner} ({actor.state()}) is lost {when}, before it finished its "
             f'work; Ray says "{reason[:_MAX_REASON]}". If it was killed, memory may have run out: lower max_bytes, '
             "or give it more by actor_options={'memory': ...}. max_restarts= is how many such workers are replaced",
             worker=worker,
@@ -115,12 +101,12 @@ class PullChannel:
     # -- the receiver --------------------------------------------------------------------------------------------------
 
     def take(self) -> Message | None:
-        if not self._inbox:
+        if not self._messages:
             self._collect()
-        return self._inbox.popleft() if self._inbox else None
+        return self._messages.popleft() if self._messages else None
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
-        if self._inbox or any(actor.worker.lost and not actor.worker.is_over for actor in self._actors.values()):
+        if self._messages or any(actor.lost and not actor.is_over for actor in self._actors.values()):
             return True
         requested = self._requested()
         if requested:
@@ -142,62 +128,51 @@ class PullChannel:
 
     def _requested(self) -> list[Any]:
         """Return all requested replies: those behind the first of a worker are fetched meanwhile."""
-        return [reference for actor in self._actors.values() if not actor.worker.is_over for reference in actor.replies]
+        return [reference for actor in self._actors.values() if not actor.is_over for reference in actor.replies]
 
     def _collect(self) -> None:
-        """Move the replies that have come into the inbox."""
+        """Move the replies that have come into `_messages`."""
         requested = self._requested()
         try:
             ready = set(self._cluster.wait(requested, 0, all_ready=True)) if requested else set()
         except ActorLost as error:  # then all are lost
             ready = set()
             for actor in self._actors.values():
-                actor.worker.mark_lost(error)
+                actor.mark_lost(error)
         for number, actor in self._actors.items():
-            if actor.started is not None:
-                self._check_started(number, actor)
-            while (
-                actor.replies and actor.replies[0] in ready and actor.worker.lost is None and not actor.worker.is_over
-            ):
+            self._check_started(number, actor)
+            while actor.replies and actor.replies[0] in ready and actor.lost is None and not actor.is_over:
                 try:
                     messages = self._cluster.get(actor.replies.popleft())
                 except ActorLost as error:
-                    actor.worker.mark_lost(error)
+                    actor.mark_lost(error)
                 else:
                     self._receive(actor, messages)
-            if actor.worker.lost is not None and not actor.worker.is_over:
+            if actor.lost is not None and not actor.is_over:
                 self._lose(number, actor)
 
-    def _receive(self, actor: _Actor, messages: list[Message]) -> None:
-        self._inbox.extend(messages)
-        actor.worker.has_reported = actor.worker.has_reported or bool(messages)
-        actor.worker.is_over = any(message.kind in _FINAL_KINDS for message in messages)
+    def _receive(self, actor: ActorWorker, messages: list[Message]) -> None:
+        self._messages.extend(messages)
+        actor.has_reported = actor.has_reported or bool(messages)
+        actor.is_over = any(message.kind in _FINAL_KINDS for message in messages)
         num_counted = sum(message.kind in _COUNTED for message in messages)
         if num_counted:
             actor.unread.append(num_counted)
-        elif not messages and (reason := actor.worker.ended_silently()):
-            actor.worker.mark_lost(reason)  # otherwise it would give empty replies without end
+        elif not messages and (reason := actor.ended_silently()):
+            actor.mark_lost(reason)  # otherwise it would give empty replies without end
         else:
-            self._request(actor)
+            actor.request_reply()
 
-    def _lose(self, number: int, actor: _Actor) -> None:
+    def _lose(self, number: int, actor: ActorWorker) -> None:
         """Mark the actor as lost, and add the final message that it could not send itself."""
-        actor.worker.is_over = True
+        actor.is_over = True
         actor.replies.clear()
-        actor.worker.kill()
-        self._inbox.append(Message(Kind.LEFT, number, body=[actor.worker.lost]))
+        actor.kill()
+        self._messages.append(Message(Kind.LEFT, number, body=[actor.lost]))
 
-    def _check_started(self, number: int, actor: _Actor) -> None:
-        assert actor.started is not None
-        try:
-            if actor.worker.has_started():
-                actor.started = None
-                return
-        except ActorLost as error:
-            actor.worker.mark_lost(error)
-            return
-        if self._clock() - actor.started > self._start_timeout:
-            wanted, free = _resources(actor.worker.options), self._cluster.free()
+    def _check_started(self, number: int, actor: ActorWorker) -> None:
+        if not actor.has_started() and time.monotonic() - actor.started_at > self._start_timeout:
+            wanted, free = _resources(actor.options), self._cluster.free()
             raise TimeoutError(
                 f"worker {number} of {self._num_workers} of {self._owner} has not started within "
                 f"{self._start_timeout:g} seconds. It requests {_listed(wanted)}; free in the cluster: {_listed(free)}."
@@ -214,18 +189,12 @@ class PullChannel:
             actor.unread[0] -= 1
             if not actor.unread[0]:
                 actor.unread.popleft()
-                self._request(actor)
+                actor.request_reply()
 
     def stop_workers(self) -> None:
         """Stop all workers."""
         for actor in self._actors.values():
-            actor.worker.call("stop")
-
-    def _request(self, actor: _Actor) -> None:
-        if not actor.worker.is_over:
-            reference = actor.worker.call("reply")
-            if reference is not None:
-                actor.replies.append(reference)
+            actor.call("stop")
 
 
 class PullCredit(Credit):
@@ -248,29 +217,20 @@ class PullCredit(Credit):
         self._channel.stop_workers()
 
 
-class _PullPort:
+class _PullPort(ReplyBuffer):
     """A worker's end, as a description: it arrives as the worker's `ReplyBuffer`."""
 
     def __init__(self, channel: PullChannel, worker: int, chunking: Chunking) -> None:
+        super().__init__(chunking)
         self._channel = channel
         self._worker = worker
-        self._chunking = chunking
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
-
-    def open(self) -> ReplyBuffer:
-        return ReplyBuffer(self._chunking)
-
-    def hand_over(self) -> None:
-        """No-op."""
 
     def register(self, actor: ActorWorker) -> None:
         """Register `actor` as the worker."""
         self._channel.register(self._worker, actor)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReplyBuffer, (self._chunking,)
+        return ReplyBuffer, (self.chunking,)
 
 
 def _resources(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any
 
 from dataflow.channel.task_queue import PlainEncoder
 from dataflow.codec.message_layout import NO_ROOM
-from dataflow.descriptors import Descriptor
 from dataflow.distributed.actor import ActorTaskReader
 from dataflow.distributed.cluster import ActorWorker
 from dataflow.distributed.object_store_codec import ObjectStoreEncoder
@@ -101,24 +100,19 @@ class PushedTaskQueue:
         heapq.heappush(self._waiting, slot)
         self.pump()
 
-    def is_running(self, slot: _Slot) -> bool:
-        """Whether a worker is running `slot`, as far as is known here: it is the first of that worker's tasks."""
-        return next(iter(self._pushed.get(slot.worker, ())), None) is slot
+    def tasks_of(self, worker: int) -> list[_Slot]:
+        """Return the unfinished tasks of a worker; it is running the first, as far as is known here."""
+        return self._pushed.get(worker, [])
 
-    def done(self, slot: _Slot) -> None:
+    def withdraw(self, slot: _Slot) -> None:
         """Remove `slot` from its worker."""
+        if slot in self.tasks_of(slot.worker):
+            self._pushed[slot.worker].remove(slot)
+
+    def release(self, slot: _Slot) -> None:
+        """Remove `slot`, which is done or discarded."""
         self._nbytes -= slot.nbytes
-        self._withdraw(slot)
-
-    def lost(self, slot: _Slot) -> None:
-        """Push `slot` to another worker, because its worker has ended."""
-        self._withdraw(slot)
-        self.queue(slot)
-
-    def _withdraw(self, slot: _Slot) -> None:
-        pushed = self._pushed.get(slot.worker, [])
-        if slot in pushed:
-            pushed.remove(slot)
+        self.withdraw(slot)
 
     def stop(self) -> None:
         """No-op: `PullCredit` stops the workers."""
@@ -143,34 +137,30 @@ class _Slot:
 
     @property
     def taken_by(self) -> int | None:
-        return self.worker if self._task_queue.is_running(self) else None
+        return self.worker if self._task_queue.tasks_of(self.worker)[:1] == [self] else None
 
     def put_back(self) -> None:
         if self.actor is not None and self.actor.is_over:  # otherwise it stays queued, here or there
             self.actor = None
-            self._task_queue.lost(self)
+            self._task_queue.withdraw(self)
+            self._task_queue.queue(self)
 
     def discard(self) -> None:
         if self.body is not None:
             self.body = None
-            self._task_queue.done(self)
+            self._task_queue.release(self)
 
     def __lt__(self, other: _Slot) -> bool:
         return self.number < other.number
 
 
-class _PushPort:
+class _PushPort(ActorTaskReader):
     """A worker's end, as a description: it arrives as the worker's `ActorTaskReader`."""
 
     def __init__(self, task_queue: PushedTaskQueue, worker: int) -> None:
+        super().__init__()
         self._task_queue = task_queue
         self._worker = worker
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
-
-    def open(self) -> ActorTaskReader:
-        return ActorTaskReader()
 
     def register(self, actor: ActorWorker) -> None:
         """Register `actor` as the worker."""

@@ -11,7 +11,7 @@ from dataflow.channel.protocols import Channel
 from dataflow.channel.task_queue import TaskQueue
 from dataflow.codec.protocols import Codec
 from dataflow.distributed.actor import Chunking
-from dataflow.distributed.cluster import Cluster, RayCluster, Start
+from dataflow.distributed.cluster import RayCluster, Start
 from dataflow.distributed.object_store_codec import ObjectStoreCodec
 from dataflow.distributed.pull_channel import PullChannel, PullCredit
 from dataflow.distributed.push_queue import PushedTaskQueue
@@ -35,7 +35,7 @@ _REPLY_BYTES: Final = 8 << 20
 _REPLY_SECONDS: Final = 0.05  # that a reply may wait to be filled up
 _MIN_BYTES: Final = 1 << 20
 
-_OURS: Final = {
+_REFUSED_OPTIONS: Final = {
     "concurrency_groups",
     "get_if_exists",
     "lifetime",
@@ -58,7 +58,7 @@ class Actors(Staffed):
         "copy",
         "start_timeout",
     }
-    _df_make_cluster: ClassVar[Callable[[str | None], Cluster]] = RayCluster
+    _df_make_cluster: ClassVar[Callable[[str | None], RayCluster]] = RayCluster
 
     chunking: Chunking
     copy: bool
@@ -85,7 +85,7 @@ class Actors(Staffed):
                 f"{type(self).__name__}: address is that of a cluster, as for ray.init, or None, got {address!r:.100}"
             )
         actor_options = keyword_arguments(self, "actor_options", actor_options)
-        if refused := sorted(_OURS.intersection(actor_options)):
+        if refused := sorted(_REFUSED_OPTIONS.intersection(actor_options)):
             raise ValueError(
                 f"actor_options cannot hold {', '.join(refused)}: {type(self).__name__} restarts its actors itself, "
                 "with max_restarts=, and ends them. Pass resources and where to place them"
@@ -153,7 +153,7 @@ class _WeightedIndexRanges(IndexRanges):
         max_ahead: Number of datapoints that may be under way for each; None for as many as keep it busy.
         bytes_per_worker: Bytes that may be under way for each; one datapoint is always allowed.
         grain: Number of indexes that the length of a range should be a multiple of.
-        ordered: Whether datapoints are handed out in the order of their indexes.
+        ordered: Whether datapoints are returned in the order of their indexes.
     """
 
     max_per_task = 8192
@@ -192,7 +192,7 @@ class RayRunner(Actors, Runner):
         ds: The flow. It is reset once inside every actor, and not in this process.
         num_proc: Number of actors, each a process in the cluster. 0 runs the flow in the consumer, without Ray.
         hwm: How far each actor runs ahead, as for `MultiProcessRunnerZMQ`: at most ``2 * hwm + 2`` of its datapoints
-            are made and not yet handed out. None for whatever `max_bytes` allows, up to some 12,000.
+            are made and not yet returned. None for whatever `max_bytes` allows, up to some 12,000.
         strict: Whether a pass is exactly one of `ds`, as for `MultiProcessRunnerZMQ`.
         ordered: With `strict`, whether the order is kept, too.
         max_restarts: Total number of lost actors (with their process or node) that are replaced. With `strict`,
@@ -220,7 +220,7 @@ class RayRunner(Actors, Runner):
         WorkerError: An actor raised an exception that cannot be pickled. Any other arrives as its own type, with the
             actor's traceback as its cause, after all datapoints that it had made before.
         TimeoutError: No datapoint came for `timeout` seconds; or an actor did not start within `start_timeout`: the
-            message lists the resources that it asks for and those that are free.
+            message lists the resources that it requests and those that are free.
         NotPicklable: A node cannot be sent; names the node and the attribute.
         NotReentrant: A later iteration of the same runner took over.
         NotAddressable: With `strict`, several workers must share the passes of a flow that cannot be addressed.
@@ -295,7 +295,7 @@ class RayMapData(Actors, ParallelMap):
         ds: The input. It is reset and read in this process.
         num_proc: Number of actors. 0 calls the function in the consumer, without Ray.
         map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
-        buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, those that wait for
+        buffer_size: Datapoints that may be read and not yet returned, at least 1. With `strict`, those that wait for
             a slower one before them are among these.
         strict: Whether a pass is exactly one of `MapData`.
         ordered: With `strict`, whether the order is kept, too.

@@ -100,7 +100,7 @@ class RemoteDataZMQ(Source):
         `RemoteDataZMQ` of tensorpack.dataflow.
     """
 
-    _df_run_settings = frozenset({"bind", "curve", "heartbeat", "hwm", "hwm_bytes", "insecure", "timeout"})
+    _df_run_settings = frozenset({"_limits", "bind", "curve", "heartbeat", "hwm", "hwm_bytes", "insecure", "timeout"})
     _df_reproducible = False
     _df_continues = True
 
@@ -130,19 +130,15 @@ class RemoteDataZMQ(Source):
         self.timeout = timeout
         self.curve = curve
         self.insecure = flag(_OWNER, "insecure", insecure)
-        self._checked_limits()
-
-    def _checked_limits(self) -> SendLimits:
-        """Check the options; return how far each sender may run ahead."""
-        return check_options(
+        self._limits = check_options(
             _OWNER,
             self._addresses,
             bind=self.bind,
-            hwm=self.hwm,
-            hwm_bytes=self.hwm_bytes,
-            heartbeat=self.heartbeat,
-            timeout=self.timeout,
-            curve=self.curve,
+            hwm=hwm,
+            hwm_bytes=hwm_bytes,
+            heartbeat=heartbeat,
+            timeout=timeout,
+            curve=curve,
             insecure=self.insecure,
         )
 
@@ -178,7 +174,7 @@ class RemoteDataZMQ(Source):
                 self._addresses,
                 bind=self.bind,
                 num_senders=self.num_senders,
-                limits=self._checked_limits(),
+                limits=self._limits,
                 heartbeat=self.heartbeat,
                 keys=keys,
             )

@@ -174,6 +174,7 @@ class Router:
         found = []
         while self._monitor is not None:
             try:
+                # Decoded here: pyzmq's own decoder imports asyncio.
                 event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break

@@ -123,7 +123,7 @@ def send_dataflow_zmq(
     # The pass begins before a socket is open: workers that the flow starts inherit none, and start working at once.
     datapoints = iter(df)
     hello = Hello(process, source, float(heartbeat), None if df._df_endless else known_length(df))
-    connection = Connection(_OWNER, addr, bind=bind, limits=limits, hello=hello, timeout=timeout, keys=keys)
+    connection = Connection(addr, bind=bind, limits=limits, hello=hello, timeout=timeout, keys=keys)
     try:
         return _send(datapoints, connection, encrypted=keys is not None)
     except ReceiverLost as lost:
@@ -168,7 +168,6 @@ class Connection:
     after it has sent, because an event that is signalled while the other thread works is not signalled twice.
 
     Args:
-        owner: Name of the function, for messages.
         address: Address of the receiver, or the one to bind to.
         bind: Whether to bind to the address; otherwise connect to it.
         limits: The limits that this side wants.
@@ -179,7 +178,6 @@ class Connection:
 
     def __init__(
         self,
-        owner: str,
         address: str,
         *,
         bind: bool,
@@ -188,7 +186,6 @@ class Connection:
         timeout: float | None,
         keys: Keys | None,
     ) -> None:
-        self._owner = owner
         self._address = address
         self._bind = bind
         self._limits = limits
@@ -215,7 +212,7 @@ class Connection:
         self._thread: threading.Thread | None = None
         self.credit = Credit(1, shared=False)
         self._router = Router(
-            owner,
+            _OWNER,
             [address],
             bind=bind,
             keys=keys,
@@ -246,7 +243,7 @@ class Connection:
                     "%s has waited for %g seconds for a receiver at %s: %s. The receiver must be a RemoteDataZMQ of "
                     "this library (tensorpack's, which reads pickles, rejects this sender). This is logged once; "
                     "timeout= raises",
-                    self._owner,
+                    _OWNER,
                     _WARN_AFTER,
                     self.address,
                     self._progress,
@@ -354,14 +351,14 @@ class Connection:
         if self._theirs is None:
             self._end(
                 TimeoutError(
-                    f"{self._owner}: no receiver at {self.address} had room for this sender within {self._timeout:g} "
+                    f"{_OWNER}: no receiver at {self.address} had room for this sender within {self._timeout:g} "
                     f"seconds: {self._progress}. See whether it runs and takes datapoints, or raise timeout"
                 )
             )
         elif self._under_way or self._ending:
             self._end(
                 TimeoutError(
-                    f"{self._owner}: the receiver at {self.address} has taken nothing for {self._timeout:g} seconds; "
+                    f"{_OWNER}: the receiver at {self.address} has taken nothing for {self._timeout:g} seconds; "
                     f"{self.taken} of the {self._sent} datapoints that were sent are taken. See what its program does, "
                     "or raise timeout"
                 )
@@ -423,7 +420,7 @@ class Connection:
     def _lose(self, why: str, *, closed: bool = False) -> None:
         self._end(
             ReceiverLost(
-                f"{self._owner}: the receiver at {self.address} is lost: {why}. It has taken {self.taken} of the "
+                f"{_OWNER}: the receiver at {self.address} is lost: {why}. It has taken {self.taken} of the "
                 f"{self._sent} datapoints that were sent; those after them are not sent again",
                 taken=self.taken,
                 closed=closed,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import Any, ClassVar, Final, NamedTuple, Self, SupportsIndex
+from typing import Any, ClassVar, Final, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ from dataflow.parameters import (
 )
 from dataflow.seeding import current_root, fresh_root, root_seed
 from dataflow.shared.arrays import SharedMem
-from dataflow.shared.command_pool import Command, CommandPool, context_of
+from dataflow.shared.command_pool import CommandPool, context_of
 from dataflow.shared.layout import Layout, as_array, components_of, store
 from dataflow.shared.timing import Profile, Statistics
 from dataflow.workers.payload import Payload
@@ -245,19 +245,10 @@ def close_dropped(resource: Any) -> None:
         resource.close()
 
 
-class Options(NamedTuple):
-    """The checked options of a `BackgroundProc`."""
-
-    call: Callable[[], Any]
-    n_proc: int
-    context: BaseContext | str | None
-    ordered: bool
-
-
 def checked_options(
     owner: str, target: Any, n_proc: Any, target_args: Any, target_kwargs: Any, context: Any, ordered: Any
-) -> Options:
-    """Check the options of a `BackgroundProc`.
+) -> tuple[Callable[[], Any], int, BaseContext | str | None, bool]:
+    """Check the options of a `BackgroundProc`; return the call of the target, `n_proc`, `context` and `ordered`.
 
     Raises:
         TypeError: An argument is of a wrong type.
@@ -268,7 +259,7 @@ def checked_options(
     cure = ". Give the number of processes, for example n_proc=4"
     alternatives = " (call the target in the consumer)"
     args = positional_arguments(owner, "target_args", target_args)
-    return Options(
+    return (
         partial(target, *args, **keyword_arguments(owner, "target_kwargs", target_kwargs)),
         whole_number(owner, "n_proc", n_proc, 0, cure, alternatives=alternatives),
         start_method(owner, context),
@@ -296,10 +287,10 @@ class _SlotFiller:
     files: tuple[Descriptor, ...]
     layout: Layout
 
-    def open(self) -> Callable[[Command], None]:
+    def open(self) -> Callable[[bytes, Descriptor | None], None]:
         call = self.payload.load()
         slots = self.slots()
-        return lambda command: store(slots[command.data[0]], call())
+        return lambda command, memory: store(slots[command[0]], call())
 
     def slots(self) -> list[list[NDArray[Any]]]:
         """Return the arrays of each slot."""

@@ -3,7 +3,7 @@
 Guarantees:
 
 - A worker that waits for a command uses no CPU, and stops waiting when the consumer closes its end or dies.
-- A command is received whole or not at all; it is acknowledged once everything that it asks for is written.
+- A command is received whole or not at all; it is acknowledged once everything that it requires is written.
 - Every wait has a limit, and notices the end of a worker at once, through a descriptor.
 - Drain before you judge: results that a worker acknowledged before it died or failed count.
 - Only the process that started a pool uses or stops it.
@@ -44,7 +44,7 @@ from dataflow.workers.place import place_of
 from dataflow.workers.pool import WorkerPool, grace
 from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 
-__all__ = ["MAX_COMMAND_BYTES", "Command", "CommandPool", "Skill", "context_of"]
+__all__ = ["MAX_COMMAND_BYTES", "CommandPool", "Skill", "context_of"]
 
 MAX_COMMAND_BYTES: Final = 64 << 10
 """Maximum size of one command: the socket buffer takes that many bytes from a sender, so sending never blocks."""
@@ -68,19 +68,6 @@ def context_of(owner: str, context: BaseContext | str | None) -> BaseContext:
     return context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
 
 
-@dataclass(frozen=True)
-class Command:
-    """One command, as the worker receives it.
-
-    Attributes:
-        data: What to do.
-        memory: Shared memory that came with it, or None; the receiver must close it.
-    """
-
-    data: bytes
-    memory: Descriptor | None
-
-
 class Skill(Protocol):
     """Description of what a worker can do; picklable while a process is started."""
 
@@ -88,8 +75,8 @@ class Skill(Protocol):
     files: tuple[Descriptor, ...]
     """Descriptors that a forked worker must inherit."""
 
-    def open(self) -> Callable[[Command], None]:
-        """Prepare, in the worker, and return the function that runs each command."""
+    def open(self) -> Callable[[bytes, Descriptor | None], None]:
+        """Prepare, in the worker; return the function that runs a command, and closes the memory that came with it."""
 
 
 class CommandPool:
@@ -225,7 +212,7 @@ class _CommandSocket:
             self._ours.close()
         self.theirs.close()
 
-    def receive(self) -> Command | None:
+    def receive(self) -> tuple[bytes, Descriptor | None] | None:
         """Wait, in the worker, for the next command; None when the consumer has closed its end."""
         # Duplicate the descriptor for each wait: the socket object must not close the original.
         with socket.socket(fileno=os.dup(self.theirs.fd)) as end, suppress(ConnectionResetError):
@@ -234,7 +221,7 @@ class _CommandSocket:
             prefix = _rest(end, data, _PREFIX.size)
             body = None if prefix is None else _rest(end, b"", _PREFIX.unpack(prefix)[0])
             if body is not None:
-                return Command(body, memory)
+                return body, memory
         return None
 
     def __getstate__(self) -> dict[str, object]:
@@ -302,7 +289,7 @@ class _CommandLoop:
             while (command := self.commands.receive()) is not None:
                 began = time.perf_counter()
                 with _ending_if_forked(pid):
-                    run(command)
+                    run(*command)
                 took = _SECONDS.pack(time.perf_counter() - began)
                 sender.send(Message(Kind.DATA, self.worker, count=1, body=[took]))
         except ConsumerGone:

@@ -35,7 +35,7 @@ from dataflow.pickling import ForkedMain, dumps, imported_main, loads
 from dataflow.seeding import current_root, derived, fresh_root, root_seed, seed
 from dataflow.shared.arrays import Handle, SharedMem, refusing_handles
 from dataflow.shared.background import close_dropped, time_limit
-from dataflow.shared.command_pool import MAX_COMMAND_BYTES, Command, CommandPool, context_of
+from dataflow.shared.command_pool import MAX_COMMAND_BYTES, CommandPool, context_of
 from dataflow.shared.layout import Layout
 from dataflow.shared.timing import Profile, Statistics
 from dataflow.workers.payload import Payload
@@ -103,7 +103,7 @@ class SharedQ(SharedMem):
     ) -> None:
         name = type(self).__name__
         self.n_proc = whole_number(
-            name, "n_proc", n_proc, 0, ": it is the number of jobs that should be under way; 0 asks for no warning"
+            name, "n_proc", n_proc, 0, ": it is the number of jobs that should be under way; 0 disables the warning"
         )
         self.default_target = None
         if default_target is not None:
@@ -240,21 +240,21 @@ class _JobRunner:
     payload: Payload
     files: tuple[Descriptor, ...] = ()
 
-    def open(self) -> Callable[[Command], None]:
+    def open(self) -> Callable[[bytes, Descriptor | None], None]:
         return self._run
 
-    def _run(self, command: Command) -> None:
-        words, reseed, sent = pickle.loads(command.data)
+    def _run(self, command: bytes, memory: Descriptor | None) -> None:
+        words, reseed, sent = pickle.loads(command)
         # Derived from the number of the job, not of the process: which process runs it depends on timing.
         seed_globals(words)
         seed(derived(words) if reseed else None)
         task: _FunctionCall = self.payload.load() if sent is None else loads(sent)
         self.payload = Payload(None)  # not needed again, and possibly large
-        assert command.memory is not None, "every job has memory"
+        assert memory is not None, "every job has memory"
         try:
-            task.run(command.memory.fd)
+            task.run(memory.fd)
         finally:
-            command.memory.close()
+            memory.close()
 
 
 @dataclass
