@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from dataflow.distributed.actor import WorkerActor
@@ -23,9 +23,9 @@ __all__ = [
     "ActorWorker",
     "ClusterPayload",
     "RayCluster",
-    "Start",
     "connect",
     "ray_package",
+    "start_worker",
 ]
 
 _LOCAL: Final = {
@@ -290,18 +290,11 @@ class ClusterPayload(FlowPayload):
     otherwise = ""  # there is no fork
 
 
-@dataclass
-class Start:
-    """Starter of actor workers: a function of the `WorkerSpec`."""
-
-    cluster: RayCluster
-    options: Mapping[str, Any]
-
-    def __call__(self, spec: WorkerSpec) -> ActorWorker:
-        """Start a worker, and register it with its channel and task queue."""
-        packed = dumps(replace(spec, payload=ClusterPayload(spec.payload.load())))
-        worker = ActorWorker(self.cluster, self.options, spec.place, packed)
-        cast(Any, spec.port).register(worker)
-        if spec.task_queue is not None:
-            cast(Any, spec.task_queue).register(worker)
-        return worker
+def start_worker(cluster: RayCluster, options: Mapping[str, Any], spec: WorkerSpec) -> ActorWorker:
+    """Start a worker as an actor with these options, and register it with its channel and task queue."""
+    packed = dumps(replace(spec, payload=ClusterPayload(spec.payload.load())))
+    worker = ActorWorker(cluster, options, spec.place, packed)
+    cast(Any, spec.port).register(worker)
+    if spec.task_queue is not None:
+        cast(Any, spec.task_queue).register(worker)
+    return worker

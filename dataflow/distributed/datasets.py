@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
@@ -82,18 +82,26 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
             "sequence of passes. Leave out num_shards, and do the costly work with map_batches of the dataset; or put "
             "the datapoints into a list (DataFromList)"
         )
-    data = _ray_data()
+    for package in ("pandas", "pyarrow"):  # which Ray does not install
+        optional(package, "ray-data", "Ray Data needs")
+    ray = connect()
+    data = optional("ray.data", "ray-data", "Ray datasets need")
     if num_shards is None:
         divisible = breaks is None and not df._df_endless
-        num_tasks = 2 * int(ray_package().cluster_resources().get("CPU", 1))
+        num_tasks = 2 * int(ray.cluster_resources().get("CPU", 1))
         num_shards = max(1, min(math.ceil(len(df) / rows_per_block), num_tasks)) if divisible else 1
     state = state_of(df)
     packed = dumps(ClusterPayload(FlowPass(df, state.passes, root_stream(df))))
     state.passes += 1
     shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]
+    stored = ray.put(packed)  # once for all tasks; a task holds a reference
+
+    def read_shard(batch: Columns) -> Iterator[Columns]:
+        return shards[int(batch["id"][0])].read(ray.get(stored))
+
     # One row for each shard, and a task for each row, which yields: Ray takes each block as soon as it is full, and
     # limits how far tasks run ahead.
-    return data.range(num_shards, override_num_blocks=num_shards).map_batches(_reading(shards, packed), batch_size=1)
+    return data.range(num_shards, override_num_blocks=num_shards).map_batches(read_shard, batch_size=1)
 
 
 @dataclass(frozen=True)
@@ -123,36 +131,36 @@ class Shard:
 
     def read(self, packed: bytes) -> Iterator[Columns]:
         """Yield the blocks, in the process that reads them; `packed` is the pickled payload of a `FlowPass`."""
-        of: FlowPass = loads(packed).load()
-        seed_globals((of.stream.root, of.p, self.index))
+        flow_pass: FlowPass = loads(packed).load()
+        seed_globals((flow_pass.stream.root, flow_pass.p, self.index))
         try:
-            open_flow(of.df, of.stream)
-            first = self._first_of_all(of)
+            open_flow(flow_pass.df, flow_pass.stream)
+            first = self._first_of_all(flow_pass)
             form = _form(self._columns(first)) if first else None
-            datapoints = self._datapoints(of)
+            datapoints = self._datapoints(flow_pass)
             while rows := list(islice(datapoints, self.rows_per_block)):
                 columns = self._columns(rows)
                 form = form or _form(self._columns(rows[:1]))
                 _require_form(columns, form)
                 yield columns
         except Exception as error:
-            if not _travels(error):
+            if not _survives_pickling(error):
                 raise WorkerError("".join(traceback.format_exception_only(error)).strip()) from error
             raise
         finally:
-            close_flow(of.df)
+            close_flow(flow_pass.df)
 
-    def _datapoints(self, of: FlowPass) -> Iterator[Any]:
-        if not of.df._df_addressable:
-            return of.df._df_run_pass(of.p, of.stream)
-        return present(of.df._df_at(self._indexes(of), of.stream))
+    def _datapoints(self, flow_pass: FlowPass) -> Iterator[Any]:
+        if not flow_pass.df._df_addressable:
+            return flow_pass.df._df_run_pass(flow_pass.p, flow_pass.stream)
+        return present(flow_pass.df._df_at(self._indexes(flow_pass), flow_pass.stream))
 
-    def _indexes(self, of: FlowPass) -> Blocks:
-        if of.df._df_endless:
+    def _indexes(self, flow_pass: FlowPass) -> Blocks:
+        if flow_pass.df._df_endless:
             size = self.rows_per_block
             return (np.arange(first, first + size) for first in count(self.index * size, self.count * size))
-        begin, end = (self._cut(of.df, k) for k in (self.index, self.index + 1))
-        first = of.p * len(of.df)
+        begin, end = (self._cut(flow_pass.df, k) for k in (self.index, self.index + 1))
+        first = flow_pass.p * len(flow_pass.df)
         return consecutive(first + begin, first + end)
 
     def _cut(self, df: DataFlow, k: int) -> int:
@@ -160,12 +168,12 @@ class Shard:
         n = len(df)
         return n if k == self.count else n * k // self.count // df._df_grain * df._df_grain
 
-    def _first_of_all(self, of: FlowPass) -> list[Any]:
+    def _first_of_all(self, flow_pass: FlowPass) -> list[Any]:
         """Return the first datapoint of the pass, for comparison with other shards; empty if it was dropped."""
         if self.index == 0:
             return []
-        first = 0 if of.df._df_endless else of.p * len(of.df)
-        return list(present(of.df._df_at([np.array([first])], of.stream)))
+        first = 0 if flow_pass.df._df_endless else flow_pass.p * len(flow_pass.df)
+        return list(present(flow_pass.df._df_at([np.array([first])], flow_pass.stream)))
 
     def _columns(self, rows: list[Any]) -> Columns:
         """Return some datapoints as columns.
@@ -214,7 +222,7 @@ def _not_one_form(name: str, found: str) -> ShapeMismatch:
     )
 
 
-def _travels(error: Exception) -> bool:
+def _survives_pickling(error: Exception) -> bool:
     """Whether an exception survives pickling. If not, one of Ray's own would arrive, without its type and text."""
     try:
         return type(loads(dumps(error))) is type(error)
@@ -347,25 +355,6 @@ class _Readings:
         """Close all. Idempotent."""
         for reading in list(self._open):
             reading.close()
-
-
-def _ray_data() -> Any:
-    """Return the package ray.data, in a process that is connected to a cluster."""
-    for package in ("pandas", "pyarrow"):  # which Ray does not install
-        optional(package, "ray-data", "Ray Data needs")
-    connect()
-    return optional("ray.data", "ray-data", "Ray datasets need")
-
-
-def _reading(shards: Sequence[Shard], packed: bytes) -> Callable[[Columns], Iterator[Columns]]:
-    """Return the function that reads one shard in a task; its argument is a batch of one row with the shard number."""
-    ray = ray_package()
-    flow = ray.put(packed)  # once for all tasks; a task holds a reference
-
-    def read_shard(batch: Columns) -> Iterator[Columns]:
-        return shards[int(batch["id"][0])].read(ray.get(flow))
-
-    return read_shard
 
 
 def _own(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Final, SupportsIndex
 
 from dataflow.base import DataFlow
@@ -11,12 +12,13 @@ from dataflow.channel.protocols import Channel
 from dataflow.channel.task_queue import TaskQueue
 from dataflow.codec.protocols import Codec
 from dataflow.distributed.actor import Chunking
-from dataflow.distributed.cluster import RayCluster, Start
+from dataflow.distributed.cluster import ActorWorker, RayCluster, start_worker
 from dataflow.distributed.object_store_codec import ObjectStoreCodec
 from dataflow.distributed.pull_channel import PullChannel, PullCredit
 from dataflow.distributed.push_queue import PushedTaskQueue
 from dataflow.engine.engine import Placed, Plan
 from dataflow.engine.schedules import IndexRanges, Schedule
+from dataflow.engine.worker_main import WorkerSpec
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
 from dataflow.parallel.maps import ParallelMap
@@ -96,8 +98,8 @@ class Actors(Staffed):
         self.start_timeout = seconds(self, "start_timeout", start_timeout)
         self._df_window = Window(self.chunking.items, max_queued=self.chunking.nbytes)
 
-    def _df_starter(self) -> Start:
-        return Start(type(self)._df_make_cluster(self.address), self.actor_options)
+    def _df_starter(self) -> Callable[[WorkerSpec], ActorWorker]:
+        return partial(start_worker, type(self)._df_make_cluster(self.address), self.actor_options)
 
     def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
         channel = PullChannel(

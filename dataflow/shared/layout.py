@@ -63,9 +63,6 @@ class Layout:
         parts = zip(self.dtypes, self.shapes, self.starts(), strict=False)
         return [np.ndarray(shape, dtype, memory, start + begin) for dtype, shape, begin in parts]
 
-    def __str__(self) -> str:
-        return ", ".join(f"{dtype} {shape}" for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
-
 
 def fixed_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the dtype; raise if its values do not have a fixed size."""
