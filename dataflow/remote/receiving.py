@@ -61,7 +61,7 @@ class RemoteDataZMQ(Source):
     waits for the next pass. Without it, a pass never ends. A pass that is left with `break` continues in the next
     loop.
 
-    Every datapoint is handed out at most once. A lost sender is an error, never a shorter pass.
+    Every datapoint is returned at most once. A lost sender is an error, never a shorter pass.
 
     Args:
         addr1: Address, ``tcp://HOST:PORT`` or ``ipc://PATH``. With port ``*`` the system chooses; see `addresses`.
@@ -208,8 +208,8 @@ def _datapoints(receiver: ReceivingSocket, timeout: float | None) -> Iterator[An
             since = now
         elif timeout is not None and now - since >= timeout:
             raise TimeoutError(
-                f"{_OWNER} received no datapoint for {timeout:g} seconds ({receiver.describe()}). See whether the "
-                "senders run and can reach this address, and whether their keys are those of this side; or raise "
+                f"{_OWNER} received no datapoint for {timeout:g} seconds ({receiver.registry.describe()}). See whether "
+                "the senders run and can reach this address, and whether their keys are those of this side; or raise "
                 "timeout"
             )
 
@@ -245,7 +245,7 @@ class ReceivingSocket:
         self._heartbeat = heartbeat
         self._lock = threading.Lock()
         self._run = secrets.token_bytes(ID_BYTES)
-        self._registry = SenderRegistry(num_senders)
+        self.registry = SenderRegistry(num_senders)
         self._reader = FrameReader()
         self._datapoints: Iterator[Any] = iter(())  # of the last message
         self._closing = False
@@ -284,7 +284,7 @@ class ReceivingSocket:
         self._check_process()
         with self._lock:
             self._check()
-            for entry in self._registry.begin_pass():
+            for entry in self.registry.begin_pass():
                 self._welcome(entry.peer, entry.sender)
 
     def receive(self) -> Iterator[Any] | None:
@@ -301,8 +301,8 @@ class ReceivingSocket:
                 return self._datapoints
             if self._lost is not None:
                 self._fail(self._lost)
-            if self._registry.complete:
-                self._registry.end_pass()
+            if self.registry.complete:
+                self.registry.end_pass()
                 return None
             try:
                 if not self._step():
@@ -310,10 +310,6 @@ class ReceivingSocket:
             except BaseException as error:  # messages read from the socket may not be counted yet
                 self._fail(error)
             return self._datapoints
-
-    def describe(self) -> str:
-        """Describe the senders, in words."""
-        return self._registry.describe()
 
     def close(self) -> None:
         """Send BYE to all senders, and close the socket. Idempotent; no-op in a forked child."""
@@ -345,7 +341,7 @@ class ReceivingSocket:
     def _step(self) -> bool:
         """Handle one message, if one has come, and look for lost senders; return whether there was a message."""
         now = time.monotonic()
-        self._now += min(now - self._looked, self._registry.longest_pause())
+        self._now += min(now - self._looked, self.registry.longest_pause())
         self._looked = now
         if self._router.peers and self._now - self._called >= self._heartbeat:
             self._called = self._now
@@ -365,7 +361,7 @@ class ReceivingSocket:
                 _WARN_AFTER,
                 ", ".join(self._router.addresses or self._given),
             )
-        lost = self._registry.find_lost(self._now)
+        lost = self.registry.find_lost(self._now)
         if lost is not None:
             self._lost = self._sender_lost(lost, f"no message came from it for {lost.max_silence:g} seconds")
         return message is not None
@@ -388,20 +384,20 @@ class ReceivingSocket:
                 self._refuse("it is a HELLO without valid content")
                 return
             self._awaits_first = False
-            if self._registry.register(message.sender, peer, hello, self._now):
+            if self.registry.register(message.sender, peer, hello, self._now):
                 self._welcome(peer, message.sender)
             else:
                 self._send(peer, PeerMessageKind.WAIT, message.sender)
         elif message.run != self._run:
             self._refuse("it belongs to an earlier run, or to another receiver")
             self._bye(peer, message.sender, "this receiver was restarted, and does not know this sender")
-        elif (entry := self._registry.find(message.sender, peer)) is None:
+        elif (entry := self.registry.find(message.sender, peer)) is None:
             self._refuse("its writer is not a sender of this pass")
         else:
             self._handle_sender(entry, message)
 
     def _handle_sender(self, entry: Entry, message: PeerMessage) -> None:
-        self._registry.record_message(entry, self._now)
+        self.registry.record_message(entry, self._now)
         match message.kind:
             case PeerMessageKind.DATA:
                 self._handle_datapoints(entry, message)
@@ -410,7 +406,7 @@ class ReceivingSocket:
             case PeerMessageKind.END:
                 self._compare(entry, message.number)
                 self._send(entry.peer, PeerMessageKind.DONE, entry.sender, entry.received)
-                self._registry.end(entry)
+                self.registry.end(entry)
             case PeerMessageKind.FAILED:
                 self._fail(self._sender_lost(entry, f"its flow raised {message.text}"))
             case _:
@@ -427,7 +423,7 @@ class ReceivingSocket:
             # An announced count is complete without it. A sender of ours, of another version, raises.
             self._refuse(why)
             self._bye(entry.peer, entry.sender, why)
-            self._registry.remove(entry)
+            self.registry.remove(entry)
             return
         entry.received += message.count
         # The sender may continue while the consumer handles these.
@@ -471,7 +467,7 @@ class ReceivingSocket:
             if self._router.socket.closed:
                 return
             try:
-                for entry in self._registry:
+                for entry in self.registry:
                     if not entry.ended:
                         self._bye(entry.peer, entry.sender, why, number)
             finally:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self, SupportsIndex
 
 import numpy as np
@@ -205,9 +204,7 @@ class BackgroundProc(SharedMem):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def _start(self) -> None:

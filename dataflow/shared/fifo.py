@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from types import TracebackType
 from typing import Any, Final, Self, SupportsIndex
 
 from numpy.typing import NDArray
@@ -198,9 +197,7 @@ class SharedQ(SharedMem):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def _open(self) -> tuple[_JobScheduler, weakref.finalize[Any, Any]]:

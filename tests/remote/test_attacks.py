@@ -74,12 +74,12 @@ def serve(df, n=100):
 
 def look(df):
     """Make the receiver take what has come, without a datapoint."""
-    inbox = df._df_state.resource
-    assert list(inbox.receive()) == []
+    receiver = df._df_state.resource
+    assert list(receiver.receive()) == []
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_letters_of_a_stranger_are_refused_and_logged_once(attack, df, caplog):
+def test_messages_of_a_stranger_are_refused_and_logged_once(attack, df, caplog):
     iter(df)
     with Stranger(df.addresses[0]) as stranger:
         ATTACKS[attack](stranger)
@@ -219,8 +219,8 @@ def test_no_bytes_at_all_harm_the_receiver(messages, bombarded):
     df, stranger = bombarded
     for frames in messages:
         stranger.write(frames)
-    inbox = df._df_state.resource
+    receiver = df._df_state.resource
     for _ in messages:
-        assert list(inbox.receive()) == []
-    assert inbox.usable
+        assert list(receiver.receive()) == []
+    assert receiver.usable
     assert not RAN

@@ -1,4 +1,4 @@
-"""Letters: what is written is read, and what is none is none."""
+"""Peer messages: what is written is read, and invalid ones are None."""
 
 import pytest
 from hypothesis import given
@@ -17,20 +17,20 @@ IDS = st.binary(min_size=16, max_size=16)
     st.integers(0, 2**32 - 1),
     st.lists(st.binary()),
 )
-def test_a_letter_is_read_as_it_was_written(kind, run, sender, number, count, body):
+def test_a_message_is_read_as_it_was_written(kind, run, sender, number, count, body):
     peer_message = PeerMessage(kind, run, sender, number, count, body)
     assert parse(pack(peer_message)) == peer_message
 
 
 @given(st.lists(st.binary(max_size=80), max_size=3))
-def test_any_bytes_are_a_letter_or_none(frames):
+def test_any_bytes_are_a_message_or_none(frames):
     peer_message = parse(frames)
     assert peer_message is None or isinstance(peer_message.kind, PeerMessageKind)
     for kind in (Hello, SendLimits):
         kind.parse(frames)
 
 
-def test_a_letter_of_another_version_or_kind_is_none():
+def test_a_message_of_another_version_or_kind_is_none():
     head = pack(PeerMessage(PeerMessageKind.BEAT))[0]
     assert parse([head]) is not None
     assert parse([b"DFR2" + head[4:]]) is None

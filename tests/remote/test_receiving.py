@@ -91,13 +91,14 @@ def test_a_fast_sender_does_not_send_two_passes_in_one():
         senders = [Twice(numbers(5), df.addresses[0])]
         stream = iter(df)
         first = [next(stream) for _ in range(5)]
-        inbox = df._df_state.resource
+        receiving = df._df_state.resource
+        registry = receiving.registry
 
         def second_call_has_come():
-            assert list(inbox.receive()) == []
-            return inbox._registry._waiting and inbox.describe() == "1 of 2 senders have come, 1 have ended"
+            assert list(receiving.receive()) == []
+            return registry._waiting and registry.describe() == "1 of 2 senders have come, 1 have ended"
 
-        wait_until(second_call_has_come, LIMIT, inbox.describe)
+        wait_until(second_call_has_come, LIMIT, registry.describe)
         senders.append(Twice(numbers(5, 100), df.addresses[0]))
         expected = [0, 1, 2, 3, 4, 100, 101, 102, 103, 104]
         assert sorted(k for (k,) in [*first, *stream]) == expected
@@ -375,12 +376,12 @@ def test_a_failed_flow_says_what_was_before_and_starts_afresh():
 def test_a_slow_flow_gives_signs_of_life():
     def slow():
         yield [0]
-        enough = inbox._now + 3.5 * 0.5  # as the receiver counts; who is silent for three heartbeats is lost
-        wait_until(lambda: inbox._now > enough, LIMIT, "the receiver does not wait")
+        enough = receiving._now + 3.5 * 0.5  # as the receiver counts; who is silent for three heartbeats is lost
+        wait_until(lambda: receiving._now > enough, LIMIT, "the receiver does not wait")
         yield [1]
 
     with receiver() as df:
-        inbox = df._df_state.resource
+        receiving = df._df_state.resource
         sending = Sending(DataFromGenerator(slow), df.addresses[0], heartbeat=0.5)
         assert list(df) == [[0], [1]]
         assert sending.wait_result() == 2
