@@ -211,6 +211,13 @@ class DataFlow(NodeInfo):
     _df_user_written: ClassVar[bool] = False
     """Whether ``__iter__`` was written by a user."""
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        node = super().__new__(cls)
+        # With a dict of its own, CPython reads `self.name` faster, once anything has looked into `__dict__`: a quarter
+        # less overhead per datapoint of a user's node (`user node` of benchmarks.nodes).
+        node.__dict__ = {}
+        return node
+
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:

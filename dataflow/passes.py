@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
 from dataflow.seeding import Rng, Stream, Turns, current_root, rng
-from dataflow.state import FlowState, state_of, terminated
+from dataflow.state import FlowState, Session, state_of, terminated
 
 __all__ = [
     "Node",
@@ -88,32 +88,45 @@ class Running:
         return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_born), (self._p, 0), *ranks)
 
 
+_running: Final[dict[int, Running]] = {}
+"""The passes that have begun, by the id of the frame that makes their steps.
+
+CPython keeps the object of a frame as long as the frame, so no other has its id until the pass is over. Reading the
+pass from the locals of the frame would cost three times as much (`user node that draws` of benchmarks.nodes).
+"""
+
+
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
-    running = Running(df, p, stream)  # found by its name, in `innermost_pass`
-    iterator = _user_iterator(df)
-    # `yield from` would close the iterator that it steps: right for a generator that the user's function has just made,
-    # but wrong for an iterator that the user holds, or that is a node.
-    is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
-    yield from iterator if is_fresh else islice(iterator, None)
-    del running
-
-
-def _user_pass_until_closed(df: Any, p: int, stream: Stream, life: FlowState, session: object) -> Iterator[Any]:
-    """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
-    running = Running(df, p, stream)  # found by its name, in `innermost_pass`
-    iterator = _user_iterator(df)
+    frame = id(sys._getframe())
+    _running[frame] = Running(df, p, stream)
     try:
-        while life.session is session:
-            yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
-    except StopIteration:
-        return
-    del running
+        iterator = _user_iterator(df)
+        # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
+        # made, but wrong for an iterator that the user holds, or that is a node.
+        is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
+        yield from iterator if is_fresh else islice(iterator, None)
+    finally:
+        del _running[frame]
+
+
+def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:
+    """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
+    frame = id(sys._getframe())
+    _running[frame] = Running(df, p, stream)
+    try:
+        iterator = _user_iterator(df)
+        try:
+            while not session.closed:
+                yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
+        except StopIteration:
+            return
+    finally:
+        del _running[frame]
     raise terminated(type(df).__name__)
 
 
-_STEPS: Final = user_pass.__code__
-_STEPS_UNTIL_CLOSED: Final = _user_pass_until_closed.__code__
+_STEPS: Final = (user_pass.__code__, _user_pass_until_closed.__code__)
 
 
 def _user_iterator(df: Any) -> Iterator[Any]:
@@ -128,10 +141,9 @@ def innermost_pass(num_between: int = 2) -> Running | None:
     """
     frame: FrameType | None = sys._getframe(num_between)
     while frame is not None:
-        code = frame.f_code
-        if (code is _STEPS or code is _STEPS_UNTIL_CLOSED) and (running := frame.f_locals.get("running")) is not None:
-            found: Running = running
-            return found
+        running = _running.get(id(frame))
+        if running is not None and frame.f_code in _STEPS:
+            return running
         frame = frame.f_back
     return None
 
@@ -177,19 +189,18 @@ def next_pass(df: Node) -> Iterator[Any]:
     if df._df_remote_inputs:
         return df._df_run_pass(p, stream)  # a node with workers must look at every step anyway
     if df._df_user_written:
-        return _user_pass_until_closed(df, p, stream, life, life.session)
+        return _user_pass_until_closed(df, p, stream, life.session)
     return until_closed(df._df_run_pass(p, stream), df)
 
 
 def until_closed(datapoints: Iterator[Any], df: Node) -> Iterator[Any]:
     """Yield from `datapoints`; after `df` is closed, the next step raises."""
-    life = state_of(df)
-    return _until_closed(datapoints, life, life.session, type(df).__name__)
+    return _until_closed(datapoints, state_of(df).session, type(df).__name__)
 
 
-def _until_closed(datapoints: Iterator[Any], life: FlowState, session: object, name: str) -> Iterator[Any]:
+def _until_closed(datapoints: Iterator[Any], session: Session, name: str) -> Iterator[Any]:
     try:
-        while life.session is session:
+        while not session.closed:
             yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
     except StopIteration:
         return

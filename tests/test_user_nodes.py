@@ -1,6 +1,7 @@
 """Nodes written by users for tensorpack, with nothing but ``__iter__``, work unchanged."""
 
 import dataclasses
+import gc
 import pickle
 import threading
 from abc import ABC, abstractmethod
@@ -11,7 +12,7 @@ import pytest
 from dataflow import seeding
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
-from dataflow.passes import open_flow, root_stream
+from dataflow.passes import Running, open_flow, root_stream
 
 
 @pytest.fixture(autouse=True)
@@ -726,3 +727,27 @@ def test_a_pass_that_another_thread_steps_is_not_found_in_this_one():
     go_on.set()
     thread.join(20)
     assert found == [[0, 0]], "pass 0 of its node, and so of the input"
+
+
+def test_a_pass_is_forgotten_when_it_ends_however_it_ends():
+    class Source(DataFlow):
+        def __iter__(self):
+            yield from range(3)
+
+    class Above(ProxyDataFlow):
+        def __iter__(self):
+            yield from self.ds
+
+    class Failing(DataFlow):
+        def __iter__(self):
+            yield 0
+            raise ValueError
+
+    df, failing = Above(Source()), Failing()
+    for _ in range(5):
+        assert list(df) == [0, 1, 2]
+        next(iter(df))  # broken off
+        with pytest.raises(ValueError):
+            list(failing)
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Running)]
