@@ -25,7 +25,7 @@ T = TypeVar("T")
 def wrap_user_node(cls: Any) -> None:
     """Wrap the methods that the body of the class `cls` defines."""
     own = dict(vars(cls))
-    iterate = own.get("__iter__") or own.get("get_data")
+    iterate = own.get("__iter__") or own.get("get_data") or _of_mixin(cls)
     if iterate is not None:
         cls.__iter__ = _iter(iterate)
         cls._df_run_pass = user_pass
@@ -41,6 +41,15 @@ def wrap_user_node(cls: Any) -> None:
             cls.size = cls.__len__
     if "reset_state" in own:
         cls.reset_state = noted(own["reset_state"])
+
+
+def _of_mixin(cls: Any) -> Callable[[Any], Iterable[Any]] | None:
+    """The ``__iter__`` that `cls` gets from a base class that is no dataflow and stands before the dataflows."""
+    defining: Any = next(base for base in cls.__mro__[1:] if {"__iter__", "get_data"} & vars(base).keys())
+    if hasattr(defining, "_df_run_pass"):
+        return None
+    iterate: Callable[[Any], Iterable[Any]] = vars(defining).get("__iter__") or vars(defining)["get_data"]
+    return iterate
 
 
 def found_inputs(df: Any, kind: type[T]) -> tuple[T, ...]:

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from dataflow import seeding
+from dataflow import DataFromList, MapData, seeding
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
 from dataflow.passes import Running, open_flow, root_stream
@@ -751,3 +751,31 @@ def test_a_pass_is_forgotten_when_it_ends_however_it_ends():
             list(failing)
     gc.collect()
     assert not [one for one in gc.get_objects() if isinstance(one, Running)]
+
+
+@pytest.mark.parametrize("name", ["__iter__", "get_data"])
+def test_a_mixin_that_is_no_flow_may_define_the_iteration(name):
+    def iterate(self):
+        yield from ([k * self.factor] for k in range(3))
+
+    mixin = type("Mixin", (), {name: iterate})
+
+    class Flow(mixin, DataFlow):
+        factor = 2
+
+    class Later(Flow):
+        factor = 3
+
+    for df, expected in ((Flow(), [[0], [2], [4]]), (Later(), [[0], [3], [6]])):
+        assert list(df) == list(df.get_data()) == list(MapData(df, lambda dp: dp)) == expected
+
+
+def test_a_mixin_behind_the_flow_defines_nothing():
+    class Mixin:
+        def __iter__(self):
+            raise AssertionError
+
+    class Flow(ProxyDataFlow, Mixin):
+        pass
+
+    assert list(Flow(DataFromList([[1], [2]], shuffle=False))) == [[1], [2]]
