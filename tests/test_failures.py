@@ -75,7 +75,7 @@ def test_a_teller_adds_the_worker_and_leaves_that_of_one_further_in():
     reports: list[Report] = []
     reporter = FailureReporter(1, ((1, 2),), reports.append)
     for path in ((), ((1, 2), (3, 4))):
-        reporter.skipped(Failure("n", 0, 0, "k", "t", "", path), ValueError(), judged=False)
+        reporter.report_skipped(Failure("n", 0, 0, "k", "t", "", path), ValueError(), judged=False)
     assert [report.failure.path for report in reports] == [((1, 2),), ((1, 2), (3, 4))]
 
 
@@ -83,7 +83,7 @@ def test_items_that_go_through_several_nodes_are_seen_once():
     reports: list[Report] = []
     reporter = FailureReporter(0.5, (), reports.append)
     for below, above in ((120, 100), (200, 190)):
-        reporter.saw("below", below)
-        reporter.saw("above", above)
+        reporter.record_seen("below", below)
+        reporter.record_seen("above", above)
         reporter.report_seen()
     assert [report.seen for report in reports] == [120, 80]

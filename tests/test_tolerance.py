@@ -92,7 +92,7 @@ def test_a_fraction_is_judged_at_the_hundredth_item_also_if_that_is_good():
     tolerance.seen = 100
     assert tolerance.seen >= tolerance.due
     with pytest.raises(TooManyFailures, match="20 of the 100") as caught:
-        tolerance.look()
+        tolerance.check_seen()
     assert str(caught.value.__cause__) == "item 19"
     assert "in fail" in str(caught.value.__cause__.__cause__)
 
@@ -146,7 +146,7 @@ def test_a_worker_tells_of_items_seen_where_a_fraction_is_asked_for():
     for _ in range(1000):
         tolerance.seen += 1
         if tolerance.seen >= tolerance.due:
-            tolerance.look()
+            tolerance.check_seen()
     assert sum(report.seen for report in reports) >= 900
     assert len(reports) <= 10
     number = Tolerance("MapData", None, FailureReporter(5, (), reports.append))
@@ -156,11 +156,11 @@ def test_a_worker_tells_of_items_seen_where_a_fraction_is_asked_for():
 def test_reports_of_all_workers_are_judged_together():
     tolerance = Tolerance("Runner", 0.1)
     failure = Failure("MapData(f)", 0, 0, "ValueError", "bad", "", ((0, 2),))
-    assert tolerance.heard(Report(None, None, False, 95)) is None
+    assert tolerance.process_report(Report(None, None, False, 95)) is None
     for _ in range(9):
-        assert tolerance.heard(Report(failure, ValueError("bad"), False, 1)) is None
-    assert tolerance.heard(Report(failure, ValueError("bad"), False, 1)) is None  # 10 of 105
-    verdict = tolerance.heard(Report(failure, ValueError("last"), False, 0))
+        assert tolerance.process_report(Report(failure, ValueError("bad"), False, 1)) is None
+    assert tolerance.process_report(Report(failure, ValueError("bad"), False, 1)) is None  # 10 of 105
+    verdict = tolerance.process_report(Report(failure, ValueError("last"), False, 0))
     assert isinstance(verdict, TooManyFailures)
     assert str(verdict.__cause__) == "last"
 
@@ -169,7 +169,7 @@ def test_a_verdict_from_a_worker_gets_the_last_error_back_as_its_cause():
     tolerance = Tolerance("Runner", None)
     last = ValueError("last")
     last.__cause__ = WorkerTraceback("there")
-    tolerance.heard(Report(Failure("MapData(f)", 0, 0, "ValueError", "last", ""), last, True, 0))
+    tolerance.process_report(Report(Failure("MapData(f)", 0, 0, "ValueError", "last", ""), last, True, 0))
     verdict = TooManyFailures("too many")
     verdict.__cause__ = WorkerTraceback("text")
     assert tolerance.complete(verdict).__cause__ is last
@@ -198,8 +198,8 @@ def test_the_log_names_the_first_failures_and_does_not_drown(caplog):
 
 
 def test_a_budget_is_handed_down_to_who_has_none():
-    above = FailureReporter(7, (), lambda report: None)
+    parent = FailureReporter(7, (), lambda report: None)
     assert Tolerance("Runner", None).inherited is None
     assert Tolerance("Runner", 3).inherited == 3
-    assert Tolerance("Runner", None, above).inherited == 7
-    assert Tolerance("Runner", 0, above).inherited == 0
+    assert Tolerance("Runner", None, parent).inherited == 7
+    assert Tolerance("Runner", 0, parent).inherited == 0

@@ -14,7 +14,7 @@ from dataflow.distributed.cluster import Cluster, RayCluster
 from dataflow.distributed.object_store_codec import ObjectStoreCodec
 from dataflow.distributed.pull_channel import Demand, PullChannel
 from dataflow.distributed.push_queue import PushedTaskQueue
-from dataflow.engine.engine import Placed, Plan
+from dataflow.engine.engine import NodeEngine, Plan
 from dataflow.parallel.worker_setup import Staffed
 from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
 from dataflow.seeding import Stream
@@ -112,7 +112,7 @@ class Actors(Staffed):
         """Bytes that may be under way for each actor: of tasks, and as much of their results."""
         return _IN_FLIGHT * self.chunking.nbytes
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         asking = plan.channel
         assert isinstance(asking, PullChannel), "as it was made above"
         plan.died = asking.died

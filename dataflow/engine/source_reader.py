@@ -61,8 +61,8 @@ class Reading:
             raise StopIteration
         return self
 
-    def read(self, few: int, encode_plain: PlainEncoder | None, plain: list[Any]) -> Any:
-        """Read up to `few` datapoints, and append them to `plain`, encoded by `encode_plain`.
+    def read(self, max_count: int, encode_plain: PlainEncoder | None, plain: list[Any]) -> Any:
+        """Read up to `max_count` datapoints, and append them to `plain`, encoded by `encode_plain`.
 
         Returns:
             A datapoint that `encode_plain` does not encode, or any datapoint if it is None; otherwise `NO_ROOM`.
@@ -76,12 +76,12 @@ class Reading:
                 if encode_plain is None:
                     other = next(current, NO_ROOM)
                 else:
-                    other = encode_plain(islice(current, few), plain.append)
+                    other = encode_plain(islice(current, max_count), plain.append)
             except BaseException:
                 self._is_over = True
                 raise
             if other is not NO_ROOM or plain:
                 self._is_empty = False
-            if other is NO_ROOM and (encode_plain is None or len(plain) < few):
+            if other is NO_ROOM and (encode_plain is None or len(plain) < max_count):
                 self._current, self._is_over, self._is_empty = None, self._is_empty, True
             return other

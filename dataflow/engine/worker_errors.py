@@ -68,6 +68,6 @@ def forked(owner: str, pid: int) -> DataFlowTerminated:
 def superseded(owner: str) -> NotReentrant:
     """Make the error for the earlier of two concurrent iterations."""
     return NotReentrant(
-        f"a later iteration of {owner} took over; it can serve one at a time, because it has one crew of workers. Make "
+        f"a later iteration of {owner} took over; it can serve one at a time, because it has one pool of workers. Make "
         "one node for each loop"
     )

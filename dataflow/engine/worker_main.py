@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from dataflow.base import DataFlow
 from dataflow.channel.batching_sender import BatchingSender, Stopped
-from dataflow.channel.flow_control import Line, Window
+from dataflow.channel.flow_control import CreditPort, Window
 from dataflow.channel.protocols import ConsumerGone, Port
 from dataflow.channel.task_queue import TaskQueuePort
 from dataflow.codec.protocols import EncoderPort
@@ -104,7 +104,7 @@ class WorkerSpec:
     payload: Any
     port: Port
     encoder: EncoderPort
-    credit: Line
+    credit: CreditPort
     window: Window
     place: WorkerInfo
     seed: tuple[int, ...]
@@ -120,7 +120,7 @@ class WorkerSpec:
         sender = BatchingSender(self.worker, self.port.open(), encoder, self.credit.quota(self.window))
         try:
             sender.hello()
-            sender.rehearse()
+            sender.calibrate_encoder()
             reporter = FailureReporter(self.budget, self.place.path, partial(sender.report, note=self.note))
             with allocating(encoder.allocate), memory_share(self.memory), reporting_to(reporter):
                 self._work(sender)

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import Blocks, DataFlow
 from dataflow.datapoint import empty
-from dataflow.engine.jobs import Apply, ApplyAndBatch, Handed
+from dataflow.engine.jobs import Apply, ApplyAndBatch, TaskInput
 from dataflow.engine.rebatching import regrouped
 from dataflow.errors import ShapeMismatch
 from dataflow.failures import Budget, Failure
@@ -47,8 +47,8 @@ class _MapInBatches(MultiProcessMapDataZMQ):
     def _df_per_task(self) -> int | None:
         return self._batch_size if self._batch_size > 1 else None
 
-    def _df_job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
-        return ApplyAndBatch(node, stream, note, handed, self._batch_size)
+    def _df_job(self, node: DataFlow, stream: Stream, note: str, task_input: TaskInput) -> Apply:
+        return ApplyAndBatch(node, stream, note, task_input, self._batch_size)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return self._df_at_home(blocks, stream)  # the workers return batches, not datapoints

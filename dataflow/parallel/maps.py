@@ -23,8 +23,8 @@ from dataflow.channel.shared_task_queue import SharedTaskQueue
 from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
 from dataflow.codec.nested_arrays import ToWorkers
 from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
-from dataflow.engine.engine import Placed, Plan
-from dataflow.engine.jobs import Apply, Handed
+from dataflow.engine.engine import NodeEngine, Plan
+from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.map_engine import MapEngine
 from dataflow.engine.schedules import MapTasks, Schedule
 from dataflow.engine.source_reader import Reading, as_one_pass, one_pass, passes_from
@@ -107,12 +107,12 @@ class ParallelMap(Looped, MapData):
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
         jobs = []
         for k in range(self.num_workers):
-            handed = Handed(self._stride)
-            node: DataFlow = self._df_worked(handed)
+            task_input = TaskInput(self._stride)
+            node: DataFlow = self._df_worked(task_input)
             if self.with_rng:
                 rngs = self._df_index_rngs(stream, None if self.ds._df_endless else self._stride)
-                node = _Drawn(handed, self.func, rngs)
-            jobs.append(self._df_job(node, stream, self._df_note(k), handed))
+                node = _Drawn(task_input, self.func, rngs)
+            jobs.append(self._df_job(node, stream, self._df_note(k), task_input))
         return jobs
 
     @property
@@ -121,7 +121,7 @@ class ParallelMap(Looped, MapData):
         return known_length(self.ds) or _LONGEST_PASS
 
     def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
-        assert task_queue is not None, "a map has a tray"
+        assert task_queue is not None, "a map has a task queue"
         return MapTasks(
             task_queue,
             self.num_workers,
@@ -135,11 +135,11 @@ class ParallelMap(Looped, MapData):
         """Datapoints per task; None chooses a number that keeps the overhead small."""
         return None
 
-    def _df_job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
+    def _df_job(self, node: DataFlow, stream: Stream, note: str, task_input: TaskInput) -> Apply:
         """The job that a worker runs."""
-        return Apply(node, stream, note, handed)
+        return Apply(node, stream, note, task_input)
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         return MapEngine(plan, stream)
 
     # -- node protocol -------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class ParallelMap(Looped, MapData):
         source = self._df_continued_by(lambda p: Reading(passes_from(self.ds, p, stream)), stream)
         engine: MapEngine = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
-        return self._datapoints(engine, engine.go_on(), source)
+        return self._datapoints(engine, engine.resume(), source)
 
     def _datapoints(self, engine: MapEngine, generation: object, source: Iterator[Reading]) -> Iterator[Any]:
         """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow
-from dataflow.engine.engine import PassEngine, Placed
+from dataflow.engine.engine import NodeEngine, PassEngine
 from dataflow.engine.worker_main import initialise
 from dataflow.interrupts import signals_deferred
 from dataflow.parallel.worker_options import reported_steps
@@ -65,7 +65,7 @@ class Addressed(Staffed):
         life = state_of(self)
         with life.lock:
             engine = life.resource
-            if isinstance(engine, Placed) and engine.stream.turns != stream.turns:
+            if isinstance(engine, NodeEngine) and engine.stream.turns != stream.turns:
                 return None  # a node in two places has workers at one only: starting others for each block costs more
             engine = self._df_engine_at(stream)
         return engine if isinstance(engine, PassEngine) and engine.is_free else None

@@ -26,7 +26,7 @@ from dataflow.channel.protocols import Channel
 from dataflow.channel.shared_task_queue import SharedTaskQueue
 from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
 from dataflow.codec.protocols import Codec, ObjectCodec
-from dataflow.engine.engine import Engine, PassEngine, Placed, Plan
+from dataflow.engine.engine import Engine, NodeEngine, PassEngine, Plan
 from dataflow.engine.jobs import Address, Produce, WholePasses
 from dataflow.engine.schedules import IndexRanges, OnePass, Schedule
 from dataflow.engine.worker_main import WorkerSpec
@@ -124,7 +124,7 @@ class Runner(Looped):
         ahead = None if self._df_window.nbytes else self._df_window.count
         return IndexRanges(task_queue, self.num_workers, ahead, grain=self.ds._df_grain, ordered=self.ordered)
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         return PassEngine(plan, stream) if self.strict else super()._df_make_engine(plan, stream)
 
     def _df_window_of_worker(self) -> Window:

@@ -104,7 +104,7 @@ class WorkerOptions:
 def tolerance_of(owner: WorkerOptions) -> Tolerance:
     """The `Tolerance` that counts the failures of the workers that `owner` has started."""
     tolerance = state_of(owner).tolerance
-    assert tolerance is not None, "begin_terms comes first"
+    assert tolerance is not None, "_df_begin_failures comes first"
     return tolerance
 
 
@@ -116,13 +116,13 @@ def reported_steps(begin: Callable[[], Iterator[Any]], owner: WorkerOptions) -> 
     # Not `owner` itself, which keeps this iterator; nor the tolerance, which a reset replaces.
     life = weakref.ref(state_of(owner))
 
-    def hear(report: Report) -> None:
+    def process(report: Report) -> None:
         alive = life()
-        verdict = None if alive is None or alive.tolerance is None else alive.tolerance.heard(report)
+        verdict = None if alive is None or alive.tolerance is None else alive.tolerance.process_report(report)
         if verdict is not None:
             raise verdict
 
-    return _steps(begin, FailureReporter(tolerance_of(owner).inherited, (), hear))
+    return _steps(begin, FailureReporter(tolerance_of(owner).inherited, (), process))
 
 
 def _steps(begin: Callable[[], Iterator[Any]], reporter: FailureReporter) -> Iterator[Any]:

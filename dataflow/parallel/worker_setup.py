@@ -20,7 +20,7 @@ from dataflow.channel.protocols import Channel
 from dataflow.channel.task_queue import TaskQueue
 from dataflow.codec.protocols import ArrayCodec, Codec
 from dataflow.descriptors import closed_on_error, counted
-from dataflow.engine.engine import Engine, Placed, Plan
+from dataflow.engine.engine import Engine, NodeEngine, Plan
 from dataflow.engine.memory_limit import default_max_bytes
 from dataflow.engine.schedules import MixedSchedule, Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec, prepared
@@ -115,9 +115,9 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         """The schedule: issued tasks, and results that wait to be handed out."""
         return MixedSchedule()
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         """Start the workers."""
-        return Placed(plan, stream)
+        return NodeEngine(plan, stream)
 
     def _df_window_of_worker(self) -> Window:
         """How far a worker may run ahead."""
@@ -138,7 +138,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         life = state_of(self)
         with life.lock:  # of two threads that begin, one starts the workers
             engine = life.resource
-            if isinstance(engine, Placed) and engine.stream == stream:
+            if isinstance(engine, NodeEngine) and engine.stream == stream:
                 return engine
             # Another seed or another place in the chain: other random numbers, so other workers.
             return self._df_start(stream)
@@ -175,7 +175,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
                 payload=FlowPayload(prepared(job, self.worker_init)),
                 port=channel.port(k),
                 encoder=codec.port(k),
-                credit=credit.line(k),
+                credit=credit.port(k),
                 window=window if memory is None else replace(window, max_queued=queued_bytes(memory) // n),
                 place=places[k],
                 seed=(stream.root, *(word for pair in places[k].path for word in pair), *self._df_shard_ranks),
@@ -271,9 +271,9 @@ def _start_process(context: BaseContext, spec: WorkerSpec) -> Worker:
         *spec.credit.descriptors(),
         *(() if spec.task_queue is None else spec.task_queue.descriptors()),
     )
-    return ProcessWorker(context, spec.place, spec.seed, spec, descriptors, partial(_hand_over, spec))
+    return ProcessWorker(context, spec.place, spec.seed, spec, descriptors, partial(_close_in_parent, spec))
 
 
-def _hand_over(spec: WorkerSpec) -> None:
-    spec.payload.hand_over()
-    spec.port.hand_over()
+def _close_in_parent(spec: WorkerSpec) -> None:
+    spec.payload.close_in_parent()
+    spec.port.close_in_parent()

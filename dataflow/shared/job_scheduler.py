@@ -78,8 +78,8 @@ class Working:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
-    def hand_over(self) -> None:
-        self.payload.hand_over()
+    def close_in_parent(self) -> None:
+        self.payload.close_in_parent()
 
     def open(self) -> Callable[[Command], None]:
         return self._work

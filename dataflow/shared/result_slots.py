@@ -61,8 +61,8 @@ class Filling:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return (self.file,)
 
-    def hand_over(self) -> None:
-        self.payload.hand_over()
+    def close_in_parent(self) -> None:
+        self.payload.close_in_parent()
 
     def open(self) -> Callable[[Command], None]:
         call = self.payload.load()

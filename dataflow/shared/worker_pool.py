@@ -115,7 +115,7 @@ class CommandPool:
         """Read all messages into `answers` and `verdicts`. An interrupt in here requires `close`."""
         ended = [k for k in self._pool.ended() if k not in self.verdicts]
         # A worker that has ended has written all it will ever write: now it is read to the end.
-        while (message := self._receiver.take()) is not None or self._receiver.wait(0):
+        while (message := self._receiver.receive_nowait()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._enter(message)
         for k in ended:
@@ -175,10 +175,10 @@ def _made(context: BaseContext, place: WorkerInfo, seed: tuple[int, ...], comman
         *command_loop.commands.descriptors(),
         *command_loop.skill.descriptors(),
     )
-    return ProcessWorker(context, place, seed, command_loop, descriptors, partial(_hand_over, command_loop))
+    return ProcessWorker(context, place, seed, command_loop, descriptors, partial(_close_in_parent, command_loop))
 
 
-def _hand_over(command_loop: CommandLoop) -> None:
-    command_loop.skill.hand_over()
-    command_loop.port.hand_over()
-    command_loop.commands.hand_over()
+def _close_in_parent(command_loop: CommandLoop) -> None:
+    command_loop.skill.close_in_parent()
+    command_loop.port.close_in_parent()
+    command_loop.commands.close_in_parent()

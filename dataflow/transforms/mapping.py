@@ -94,7 +94,7 @@ class MapData(ProxyDataFlow):
         life = state_of(self)
         with life.lock:
             # A flow that is run in the consumer (num_proc=0) may be run by another runner the next time.
-            if life.tolerance is None or life.tolerance.above is not above:
+            if life.tolerance is None or life.tolerance.parent is not above:
                 life.tolerance = Tolerance(type(self).__name__, budget, above)
             return life.tolerance
 

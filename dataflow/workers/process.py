@@ -42,7 +42,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.descriptors import Descriptor, handing_over, pipe
+from dataflow.descriptors import Descriptor, passing_to_child, pipe
 from dataflow.interrupts import signals_deferred
 from dataflow.pickling import main_importable
 from dataflow.temporary import adopt_prefix, new_prefix, remove_left, sweep
@@ -167,7 +167,7 @@ class ProcessWorker:
         # Daemonic processes may have no children, but runners nest. The lifeline does what the flag would do.
         process.daemon = False
         with (
-            handing_over(held, *self._descriptors),
+            passing_to_child(held, *self._descriptors),
             _interrupts_blocked(),
             _fork_warning_silenced(),
             _children_allowed(),

@@ -168,7 +168,7 @@ def test_the_end_of_a_pipe_is_news_once():
     with Pipes(2) as pipes:
         pipes.senders[0].close(0)
         assert pipes.receiver.wait(LIMIT)
-        assert pipes.receiver.take() is None
+        assert pipes.receiver.receive_nowait() is None
         assert not pipes.receiver.wait(0.05)
         pipes.senders[1].send(Message(Kind.HELLO, 1))
         assert receive(pipes.receiver, LIMIT).worker == 1
@@ -219,7 +219,7 @@ def test_closing_gives_every_descriptor_back_and_may_be_repeated():
     before = len(os.listdir("/proc/self/fd"))
     with Pipes(3) as pipes:
         assert len(os.listdir("/proc/self/fd")) == before + 6
-        pipes.ports[0].hand_over()
+        pipes.ports[0].close_in_parent()
         pipes.receiver.close()
         pipes.receiver.close()
         pipes.channel.close()

@@ -70,7 +70,7 @@ def test_the_directory_belongs_to_the_user_alone_and_goes_away_once_all_have_con
         assert stat.S_IMODE(os.stat(sockets.directory).st_mode) == 0o700
         sockets.senders[0].send(Message(Kind.HELLO, 0))
         assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
-        sockets.receiver.everyone_connected()
+        sockets.receiver.stop_accepting()
         assert not sockets.directory.exists()
         sockets.senders[0].send(data(0, 1, b"still heard"))
         assert receive(sockets.receiver, LIMIT).count == 1
@@ -136,7 +136,7 @@ def test_a_forged_message_is_refused_unread_and_the_next_honest_one_is_heard(nam
         token = bytes(pack(_token_of(sockets), Message(Kind.HELLO, 0))[0][:16])
 
         def refused():
-            assert sockets.receiver.take() is None
+            assert sockets.receiver.receive_nowait() is None
             return caplog.records
 
         with caplog.at_level(logging.WARNING, "dataflow"):
@@ -162,7 +162,9 @@ def test_many_forgeries_do_not_keep_an_honest_message_back():
             forger.send(b"forged")
         sockets.senders[0].send(data(0, 5, b"honest"))
         found = []
-        wait_until(lambda: (m := sockets.receiver.take()) and found.append(m.count) is None, LIMIT, "not heard")
+        wait_until(
+            lambda: (m := sockets.receiver.receive_nowait()) and found.append(m.count) is None, LIMIT, "not heard"
+        )
         assert found == [5]
         forger.close(0)
 
@@ -170,20 +172,20 @@ def test_many_forgeries_do_not_keep_an_honest_message_back():
 def test_what_comes_after_nothing_was_there_is_noticed_however_that_was_found():
     with Sockets() as sockets:
         receiver, sender = sockets.receiver, sockets.senders[0]
-        for k, finds_nothing in enumerate([lambda: receiver.wait(0.01), receiver.take] * 20):
+        for k, finds_nothing in enumerate([lambda: receiver.wait(0.01), receiver.receive_nowait] * 20):
             assert not finds_nothing()
             sender.send(data(0, k, b"x"))
             sender.send(data(0, k, b"y"))
             for frame in (b"x", b"y"):
                 assert receiver.wait(LIMIT)
                 assert receiver.wait(0)  # until it is taken
-                message = receiver.take()
+                message = receiver.receive_nowait()
                 assert (message.count, bytes(message.body[0])) == (k, frame)
 
 
 def test_a_socket_in_which_nothing_was_is_not_asked_again_before_its_descriptor_tells(monkeypatch):
     with Sockets() as sockets:
-        assert sockets.receiver.take() is None
+        assert sockets.receiver.receive_nowait() is None
         asked = []
         inquire = zmq.Socket.getsockopt
         monkeypatch.setattr(zmq.Socket, "getsockopt", lambda *args: asked.append(args[1]) or inquire(*args))
@@ -199,7 +201,7 @@ def test_a_socket_in_which_nothing_was_is_not_asked_again_before_its_descriptor_
 def test_a_descriptor_that_tells_of_nothing_does_not_make_the_wait_longer(monkeypatch):
     with Sockets() as sockets:
         receiver, waits = sockets.receiver, []
-        while receiver.wait(0.05) or receiver.take():
+        while receiver.wait(0.05) or receiver.receive_nowait():
             pass
 
         class Poll:

@@ -1143,7 +1143,7 @@ class Counting:
         self.getrefcount = getrefcount
 
 
-def test_the_rehearsal_leaves_no_block_taken_and_no_memory_held():
+def test_the_calibration_leaves_no_block_taken_and_no_memory_held():
     with Wire() as wire:
         before = wire.free_blocks()
         calibrated(wire)
@@ -1151,7 +1151,7 @@ def test_the_rehearsal_leaves_no_block_taken_and_no_memory_held():
         assert wire.free_blocks() == before
 
 
-def test_a_rehearsal_without_room_is_harmless():
+def test_a_calibration_without_room_is_harmless():
     with Wire(MIB) as wire:
         wire.budget.reserve(0, MIB)
         wire.encoder.calibrate(lambda datapoints: [wire.encode(dp) for dp in datapoints])

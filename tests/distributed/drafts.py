@@ -21,8 +21,8 @@ class Drafts:
     def __init__(self, encoder):
         self.bodies, self.addresses, self.kept = [], [], []
         self._encoder = encoder
-        self._outbox = BatchingSender(0, self, encoder, Credit(1, shared=False).line(0).quota(Window(1000)))
-        self._outbox.rehearse()
+        self._outbox = BatchingSender(0, self, encoder, Credit(1, shared=False).port(0).quota(Window(1000)))
+        self._outbox.calibrate_encoder()
 
     def put(self, *, keep):
         """Fill an array with ones and yield it."""

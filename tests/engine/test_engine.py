@@ -256,7 +256,7 @@ def test_the_channel_hears_that_all_are_connected_once_each_has_spoken():
 
 def test_credit_is_given_as_a_chunk_is_begun():
     with Stage(data(1, 2, 3)) as stage:
-        quota = stage.credit.line(0).quota(Window(3))
+        quota = stage.credit.port(0).quota(Window(3))
         quota.spend(3, 0)
         give_up = threading.Timer(LIMIT, stage.credit.stop)
         give_up.start()
@@ -297,8 +297,8 @@ def test_an_interrupt_while_waiting_does_no_harm(interrupt):
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_that_may_have_lost_a_message_ends_the_run(interrupt):
     class Loses(FakeReceiver):
-        def take(self):
-            message = super().take()
+        def receive_nowait(self):
+            message = super().receive_nowait()
             if message is not None:
                 raise interrupt
 
@@ -315,8 +315,8 @@ def test_an_interrupt_while_it_looks_in_the_middle_of_a_chunk_ends_the_run_too()
     class Loses(FakeReceiver):
         losing = False
 
-        def take(self):
-            message = super().take()
+        def receive_nowait(self):
+            message = super().receive_nowait()
             if message is not None and self.losing:
                 raise KeyboardInterrupt
             return message
@@ -390,7 +390,7 @@ def test_takeovers_of_many_threads_neither_lose_nor_double():
     numbers, taken = iter(range(0, 3_000_000, 3)), []
 
     class Endless(FakeReceiver):
-        def take(self):
+        def receive_nowait(self):
             k = next(numbers)
             return data(k, k + 1, k + 2)
 

@@ -376,7 +376,7 @@ def test_the_size_of_dev_shm_does_not_matter(kind):
         assert all(map(is_whole, kept))
 
 
-def test_the_rehearsal_leaves_no_memory_held():
+def test_the_calibration_leaves_no_memory_held():
     go_on = CONTEXT.Event()
     with limited("zmq", Images(5, 20_000, before=lambda k: k < 1 or go_on.wait(LIMIT)), max_bytes=MIB) as df:
         dp = next(iter(df))
@@ -389,8 +389,8 @@ def test_two_small_blocks_of_memory_suffice_to_learn_how_drafts_are_passed_on(mo
     codec = ArrayCodec(2, MIB)
     assert codec.budget.reserve(1, MIB - 2 * LARGE_BYTES)
     encoder, sender = codec.port(0).open_encoder(), FakeSender()
-    batching_sender = BatchingSender(0, sender, encoder, Credit(1, shared=False).line(0).quota(Window(5)))
-    batching_sender.rehearse()
+    batching_sender = BatchingSender(0, sender, encoder, Credit(1, shared=False).port(0).quota(Window(5)))
+    batching_sender.calibrate_encoder()
     assert codec.budget.held()[0] == 0
     monkeypatch.delattr(ArenaWriter, "copy")
     assert batching_sender.put_all([encoder.allocate((LARGE_BYTES,), np.dtype(np.uint8))] for _ in range(1)) == 1

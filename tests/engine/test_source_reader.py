@@ -21,9 +21,9 @@ def as_text(datapoints, append):
     return NO_ROOM
 
 
-def read(reading, few=10, encode=as_text):
+def read(reading, max_count=10, encode=as_text):
     plain = []
-    return reading.read(few, encode, plain), plain
+    return reading.read(max_count, encode, plain), plain
 
 
 class Passes(DataFlow):

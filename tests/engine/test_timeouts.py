@@ -24,7 +24,7 @@ from tests.support.waits import LIMIT
 def asked_until(wait_timer, end, step=0.05, begin=0.0):
     now = begin
     while now <= end:
-        wait_timer.asked(now)
+        wait_timer.advance(now)
         now += step
 
 
@@ -40,9 +40,9 @@ def test_silence_for_the_whole_time_is_too_long():
 def test_a_datapoint_begins_it_anew():
     wait_timer = WaitTimer()
     asked_until(wait_timer, 2)
-    wait_timer.satisfied()
+    wait_timer.reset()
     assert not wait_timer.is_over(1, silent=True)
-    wait_timer.asked(100)
+    wait_timer.advance(100)
     assert not wait_timer.is_over(1, silent=True)
 
 
@@ -50,16 +50,16 @@ def test_where_there_is_always_news_what_had_come_is_heard_first():
     wait_timer = WaitTimer()
     asked_until(wait_timer, 1.05)
     assert not wait_timer.is_over(1, silent=False)
-    wait_timer.asked(1.1)
+    wait_timer.advance(1.1)
     assert not wait_timer.is_over(1, silent=False)
-    wait_timer.asked(1.2)
+    wait_timer.advance(1.2)
     assert wait_timer.is_over(1, silent=False)
 
 
 def test_time_in_a_slow_source_or_a_debugger_does_not_count():
     wait_timer = WaitTimer()
     for now in (0, 60, 120):
-        wait_timer.asked(now)
+        wait_timer.advance(now)
     assert not wait_timer.is_over(1, silent=True)
 
 

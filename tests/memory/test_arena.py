@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.descriptors import handing_over
+from dataflow.descriptors import passing_to_child
 from dataflow.memory.arena import Arena, Budget
 from dataflow.memory.blocks import LARGE_BYTES
 from tests.support.waits import LIMIT
@@ -604,7 +604,7 @@ def write_until_killed(arena):
 def test_what_a_killed_worker_had_written_stays_readable():
     with Place(MIB) as place:
         process = multiprocessing.get_context("fork").Process(target=write_until_killed, args=(place.arenas[0],))
-        with handing_over(*place.arenas[0].descriptors()):
+        with passing_to_child(*place.arenas[0].descriptors()):
             process.start()
         process.join(LIMIT)
         assert process.exitcode == -signal.SIGKILL

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from dataflow.descriptors import handing_over, pipe
+from dataflow.descriptors import passing_to_child, pipe
 from dataflow.memory.arena import Arena, Budget
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
@@ -69,7 +69,7 @@ def child(target, *arguments, method="fork"):
     descriptors = [one for one in given if hasattr(one, "fd")]
     descriptors += [end for one in given if hasattr(one, "descriptors") for end in one.descriptors()]
     process = multiprocessing.get_context(method).Process(target=target, args=arguments)
-    with handing_over(*descriptors):
+    with passing_to_child(*descriptors):
         process.start()
     return process
 

@@ -153,7 +153,7 @@ class FakeSender:
 def receive(receiver: Receiver, timeout: float, watched: Sequence[int] = ()) -> Message | None:
     """The next message; None after `timeout` seconds, or if only a watched descriptor is readable."""
     deadline = time.monotonic() + timeout
-    while (message := receiver.take()) is None:
+    while (message := receiver.receive_nowait()) is None:
         if not receiver.wait(max(0.0, deadline - time.monotonic()), watched):
             return None
     return message
@@ -170,7 +170,7 @@ class FakeReceiver:
         self.stopped = 0
         self.closed = 0
 
-    def take(self) -> Message | None:
+    def receive_nowait(self) -> Message | None:
         return self.inbox.popleft() if self.inbox else None
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
@@ -178,7 +178,7 @@ class FakeReceiver:
         self.during()
         return bool(self.inbox)
 
-    def everyone_connected(self) -> None:
+    def stop_accepting(self) -> None:
         self.connected += 1
 
     def stop(self) -> None:
