@@ -33,7 +33,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.nested_arrays import Direction, ToWorkers
 from dataflow.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file
-from dataflow.memory.arena import Arena, ArenaWriter, Budget
+from dataflow.memory.arena import Arena, ArenaWriter, MemoryLimit
 from dataflow.memory.blocks import Block, divided
 
 __all__ = [
@@ -217,8 +217,8 @@ class _Copies:
 _NO_TASK: Final = 2**64 - 1
 
 
-class _TaskMemoryLimit(Budget):
-    """Budget of a task arena, limited to its share unless one datapoint is alone.
+class _TaskMemoryLimit(MemoryLimit):
+    """MemoryLimit of a task arena, limited to its share unless one datapoint is alone.
 
     The arena itself is laid out for the largest datapoint.
     """
@@ -248,28 +248,30 @@ class SharedTaskQueue:
 
     def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES, *, direction: Direction | None = None) -> None:
         self._direction = direction or ToWorkers(forked=True, main=None)
-        self._budget = _TaskMemoryLimit(max_bytes, largest)
-        self._arena = Arena(0, self._budget)
+        self._memory_limit = _TaskMemoryLimit(max_bytes, largest)
+        self._arena = Arena(0, self._memory_limit)
         self.ownership = TaskOwnership()
         self._read, self._write = pipe()
         self._writer: _RecordingWriter | None = None  # None while the queue is not open
         self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
 
     def port(self, worker: int) -> SharedPort:
-        return SharedPort(worker, self._arena, self._budget.limit, self.ownership, self._read)
+        return SharedPort(worker, self._arena, self._memory_limit.limit, self.ownership, self._read)
 
     def open(self) -> None:
         arena = self._arena.open_writer()
         self._writer = _RecordingWriter(arena)
-        self._words = words_of(arena, self._budget.limit)
+        self._words = words_of(arena, self._memory_limit.limit)
         self._encoder = ArrayEncoder(self._writer, self._direction)
         os.set_blocking(self._write.fd, False)
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
-        self._budget.is_only_task = is_only_task
+        self._memory_limit.is_only_task = is_only_task
         item = self._encoder.encode(dp)
         if item is NO_ROOM and is_only_task:
-            raise MemoryError(f"a datapoint for a worker has more than {self._budget.limit >> 30} GiB; make it smaller")
+            raise MemoryError(
+                f"a datapoint for a worker has more than {self._memory_limit.limit >> 30} GiB; make it smaller"
+            )
         return item
 
     def plain_encoder(self) -> PlainEncoder | None:
@@ -278,7 +280,7 @@ class SharedTaskQueue:
     def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _SharedQueuedTask | None:
         writer = self._writer
         assert writer is not None, "tasks are put after the task queue was opened"
-        self._budget.is_only_task = is_only_task
+        self._memory_limit.is_only_task = is_only_task
         before = len(writer.taken)
         frames, _ = self._encoder.join(encoded)
         words = array("Q", [number, first, len(frames), *map(len, frames)])
@@ -339,7 +341,7 @@ class SharedTaskQueue:
             del self._encoder, self._words
         self.ownership.close()
         self._arena.close()
-        self._budget.close()
+        self._memory_limit.close()
 
 
 class _RecordingWriter:
@@ -371,11 +373,11 @@ class _RecordingWriter:
     def give_back_all(self) -> None:
         self._writer.give_back_all()
 
-    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self._writer.draft(shape, dtype)
+    def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self._writer.output_buffer(shape, dtype)
 
-    def is_draft(self, base: Any) -> bool:
-        return self._writer.is_draft(base)
+    def is_output_buffer(self, base: Any) -> bool:
+        return self._writer.is_output_buffer(base)
 
     def release(self, base: Any) -> Block:
         return self._writer.release(base)

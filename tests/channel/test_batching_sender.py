@@ -511,7 +511,7 @@ def test_idle_pages_are_given_back_while_the_flow_is_silent(monkeypatch):
         assert flow.reached.wait(LIMIT)
         check_images(loopback.arrived(), 5)
         loopback.arrived().clear()
-        wait_until(lambda: loopback.codec.budget.held() == [0], LIMIT, "the pages were kept")
+        wait_until(lambda: loopback.codec.memory_limit.held() == [0], LIMIT, "the pages were kept")
         flow.go_on.set()
         worker.join(LIMIT)
 
@@ -524,7 +524,7 @@ def test_the_calibration_sends_nothing_and_leaves_nothing_taken_or_running():
     with Loopback() as loopback:
         loopback.batching_sender.calibrate_encoder()
         assert loopback.sender.sent == []
-        assert loopback.codec.budget.held() == [0]
+        assert loopback.codec.memory_limit.held() == [0]
         assert threading.active_count() == before
 
 
@@ -546,7 +546,9 @@ def variables(loopback):
 
 
 @pytest.mark.parametrize(("flow", "copied"), [(expressions, False), (variables, True)])
-def test_after_the_calibration_a_draft_is_passed_on_without_a_copy_if_nobody_keeps_it(flow, copied, monkeypatch):
+def test_after_the_calibration_a_output_buffer_is_passed_on_without_a_copy_if_nobody_keeps_it(
+    flow, copied, monkeypatch
+):
     monkeypatch.setattr("dataflow.memory.arena._IDLE_SECONDS", 10 * LIMIT)
     with Loopback(Window(1)) as loopback:
         loopback.batching_sender.calibrate_encoder()
@@ -559,16 +561,16 @@ def test_after_the_calibration_a_draft_is_passed_on_without_a_copy_if_nobody_kee
             del array
             loopback.hand_out(message)
         worker.join(LIMIT)
-        # A copy needs a block beside the draft's; and so does the next draft, while the variable holds the last.
-        assert (loopback.codec.budget.held() == [1 << 18]) is not copied
+        # A copy needs a block beside the output buffer's; and so does the next one, while the variable holds the last.
+        assert (loopback.codec.memory_limit.held() == [1 << 18]) is not copied
 
 
 def test_a_calibration_where_others_hold_all_memory_ends():
     with Loopback(num_workers=2) as loopback:
-        assert loopback.codec.budget.reserve(1, 1 << 20)
+        assert loopback.codec.memory_limit.reserve(1, 1 << 20)
         loopback.batching_sender.calibrate_encoder()
-        loopback.codec.budget.give_back(1, 1 << 20)
-        assert loopback.codec.budget.held() == [0, 0]
+        loopback.codec.memory_limit.give_back(1, 1 << 20)
+        assert loopback.codec.memory_limit.held() == [0, 0]
         loopback.batching_sender.put_all([[loopback.encoder.allocate((1 << 18,), np.dtype(np.uint8))]])
         assert len(loopback.arrived()) == 1
 

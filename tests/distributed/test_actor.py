@@ -10,7 +10,7 @@ from dataflow.codec.message_layout import NO_ROOM
 from dataflow.distributed.actor import ActorTaskReader, Chunking, ReplyBuffer
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder, ObjectStoreEncoder
 from dataflow.distributed.push_queue import PushedTaskQueue
-from tests.distributed.drafts import Drafts
+from tests.distributed.output_buffers import OutputBufferFlow
 from tests.support.waits import LIMIT
 
 
@@ -209,16 +209,16 @@ def test_many_small_arrays_are_one_buffer():
 
 
 def test_what_nobody_else_can_reach_is_sent_without_a_copy():
-    drafts = Drafts(ObjectStoreEncoder())
-    drafts.put(keep=False)
-    drafts.put(keep=True)
-    drafts.finish()
-    assert [body[5].ctypes.data == address for body, address in zip(drafts.bodies, drafts.addresses, strict=True)] == [
+    flow = OutputBufferFlow(ObjectStoreEncoder())
+    flow.put(keep=False)
+    flow.put(keep=True)
+    flow.finish()
+    assert [body[5].ctypes.data == address for body, address in zip(flow.bodies, flow.addresses, strict=True)] == [
         True,
         False,
     ]
-    drafts.kept[0][...] = 2
-    assert (ObjectStoreDecoder(copy=False).decode(0, drafts.bodies[1])[0][0] == 1).all()
+    flow.kept[0][...] = 2
+    assert (ObjectStoreDecoder(copy=False).decode(0, flow.bodies[1])[0][0] == 1).all()
 
 
 def test_a_datapoint_that_fails_half_way_leaves_nothing():

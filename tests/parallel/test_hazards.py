@@ -157,7 +157,7 @@ def test_a_worker_may_write_to_what_it_has_sent(kind, make):
             assert is_full_of(array, k)
 
 
-# -- drafts: no copy where nobody can tell, a copy where somebody could ------------------------------------------------
+# -- output buffers: no copy if only the encoder refers to one, otherwise a copy ---------------------------------------
 
 
 def drawn(k, size=LARGE):
@@ -199,7 +199,7 @@ KEEPERS = {
 
 def switch_the_check_off(monkeypatch):
     def calibrate(encoder, run):
-        encoder._drafts.unreachable = lambda kind, counts: True
+        encoder._buffer_counts.unreachable = lambda kind, counts: True
 
     monkeypatch.setattr(ArrayEncoder, "calibrate", calibrate)
 
@@ -523,7 +523,7 @@ def drop_and_leave(kept, leave):
 
 @KINDS
 def test_a_flow_that_forks_in_its_worker_shares_no_block_with_its_child(kind):
-    """The child drops its copies of drafts, and makes arrays where its parent would."""
+    """The child drops its copies of output buffers, and makes arrays where its parent would."""
 
     def forking(n):
         kept = [drawn(7)]

@@ -662,7 +662,7 @@ def test_the_shuffled_list_of_the_contract_is_that_of_map_data(kind):
         assert [dp[1] for dp in df] == expected
 
 
-# -- drafts ------------------------------------------------------------------------------------------------------------
+# -- output buffers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -693,4 +693,6 @@ def test_what_a_function_has_filled_is_passed_on_without_a_copy():
     addresses = []
     with parallel_map("process", Numbers(100), 1, func, strict=True, buffer_size=4) as df:
         *_, (_, num_places) = df
-    assert num_places > 1  # where it were copied, the draft would be free again at once, and the next at its place
+    assert (
+        num_places > 1
+    )  # where it were copied, the output buffer would be free again at once, and the next at its place
