@@ -16,7 +16,7 @@ takes 3 times as long in the benchmark `mnist`, and 1.3 times in `ragged`.
 Skeletons: many of them are joined in one buffer and loaded by one call. A skeleton is a pickle; or, if it is a row of
 numbers and text, the output of `marshal`, which is faster. Both can be joined: `marshal` writes the elements of a list
 one after the other, and so does pickle with protocol 3, which has explicit memo indexes and no frames. The first byte
-tells the two apart.
+distinguishes the two.
 
 Array columns: the arrays of similar datapoints are described by component. If all arrays of a column are alike except
 for the first dimension, as is common for texts, sounds and point sets, one description covers the whole column. The

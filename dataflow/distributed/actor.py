@@ -29,7 +29,7 @@ from dataflow.descriptors import Descriptor
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.pickling import loads
-from dataflow.workers.place import entering
+from dataflow.workers.info import entering
 
 __all__ = ["Chunking", "ActorTaskReader", "ReplyBuffer", "WorkerActor"]
 
@@ -188,7 +188,7 @@ class WorkerActor:
         if spec.task_queue is not None:
             self._spec.task_queue.replies = spec.port
         self._arrived.set()
-        with entering(spec.place):
+        with entering(spec.info):
             spec()
 
     def prepare(self, spec: WorkerSpec) -> WorkerSpec:

@@ -74,10 +74,10 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         divisible = breaks is None and not df._df_endless
         most = 2 * int(ray_package().cluster_resources().get("CPU", 1))
         num_shards = max(1, min(math.ceil(len(df) / rows_per_block), most)) if divisible else 1
-    life = state_of(df)
-    of = FlowPass(df, life.passes, root_stream(df))
+    state = state_of(df)
+    of = FlowPass(df, state.passes, root_stream(df))
     packed = _PassPayload(of).packed()
-    life.passes += 1
+    state.passes += 1
     shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]
     # One row for each shard, and a task for each row, which yields: Ray takes each block as soon as it is full, and
     # limits how far tasks run ahead.

@@ -163,13 +163,13 @@ class PullChannel:
                 except ActorLost as error:
                     line.worker.lose(error)
                 else:
-                    self._heard(line, messages)
+                    self._process_reply(line, messages)
             if line.worker.lost is not None and not line.worker.is_over:
                 self._lose(number, line)
 
-    def _heard(self, line: _Line, messages: list[Message]) -> None:
+    def _process_reply(self, line: _Line, messages: list[Message]) -> None:
         self._inbox.extend(messages)
-        line.worker.is_heard = line.worker.is_heard or bool(messages)
+        line.worker.has_answered = line.worker.has_answered or bool(messages)
         line.worker.is_over = any(message.kind in _LAST_WORDS for message in messages)
         num_counted = sum(message.kind in _COUNTED for message in messages)
         if num_counted:

@@ -80,14 +80,14 @@ class PushedTaskQueue:
         if self._forgotten < self._next:
             self._forgotten = self._next
             for actor in self._workers.values():
-                if actor.is_heard and not actor.is_over:
+                if actor.has_answered and not actor.is_over:
                     actor.call("forget", self._next)
 
     def pump(self) -> None:
         while self._waiting:
             queued = self._waiting[0]
             if queued.body is not None:
-                able = [k for k, actor in self._workers.items() if actor.is_heard and not actor.is_over]
+                able = [k for k, actor in self._workers.items() if actor.has_answered and not actor.is_over]
                 worker = min(able, key=lambda k: len(self._dealt[k]), default=None)
                 if worker is None or len(self._dealt[worker]) >= self._ahead:
                     return

@@ -53,7 +53,7 @@ class Produce:
     first: int
 
     def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
-        state_of(self.df).worked_by = threading.current_thread()
+        state_of(self.df).worker_thread = threading.current_thread()
         open_flow(self.df, self.stream)
         limit_threads_again()  # of libraries that the reset has imported
         p = self.first
@@ -65,7 +65,7 @@ class Produce:
     def close(self) -> None:
         # A thread that was left behind and returns late must not close what its successor has opened. It may have the
         # same job.
-        if state_of(self.df).worked_by is threading.current_thread():
+        if state_of(self.df).worker_thread is threading.current_thread():
             close_flow(self.df)
 
 
@@ -89,7 +89,7 @@ class _Tasks:
     def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
         """Execute tasks until the consumer wants no more."""
         assert task_reader is not None, "tasks come from a task queue"
-        state_of(self.node).worked_by = threading.current_thread()
+        state_of(self.node).worker_thread = threading.current_thread()
         open_flow(self.node, self.stream)
         limit_threads_again()
         pace = 0.0
@@ -120,7 +120,7 @@ class _Tasks:
         """Close what the job has opened."""
         # A thread that was left behind and returns late must not close what its successor has opened. It may have the
         # same job.
-        if state_of(self.node).worked_by is threading.current_thread():
+        if state_of(self.node).worker_thread is threading.current_thread():
             close_flow(self.node)
 
 

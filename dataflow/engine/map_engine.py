@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.engine.engine import PassEngine
-from dataflow.engine.source_reader import Reading
+from dataflow.engine.source_reader import SourceReader
 
 __all__ = ["MapEngine"]
 
@@ -41,12 +41,14 @@ class MapEngine(PassEngine):
             self.schedule.resume()
         return generation
 
-    def steps(self, generation: object, source: Iterator[Reading], timeout: float | None) -> Iterator[Iterator[Any]]:
+    def steps(
+        self, generation: object, source: Iterator[SourceReader], timeout: float | None
+    ) -> Iterator[Iterator[Any]]:
         """Yield chunks of results until the source has ended and all are handed out.
 
         Args:
             generation: Of this iteration.
-            source: Iterator over `Reading` objects, stepped once before each read.
+            source: Iterator over `SourceReader` objects, stepped once before each read.
             timeout: As for `chunk`.
         """
         failure: Exception | None = None
@@ -69,7 +71,7 @@ class MapEngine(PassEngine):
         if failure is not None:
             raise failure
 
-    def _read(self, generation: object, source: Iterator[Reading]) -> tuple[bool, bool]:
+    def _read(self, generation: object, source: Iterator[SourceReader]) -> tuple[bool, bool]:
         """Read for a while. Return whether the source continues, and whether more could be read at once."""
         schedule, lock, check = self.schedule, self.lock, self.check
         with lock:

@@ -21,7 +21,7 @@ from dataflow.channel.task_queue import PlainEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.seeding import Stream
 
-__all__ = ["Reading", "as_one_pass", "one_pass", "passes_from"]
+__all__ = ["SourceReader", "as_one_pass", "one_pass", "passes_from"]
 
 
 def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
@@ -39,7 +39,7 @@ def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]
     return (ds._df_run_pass(q, stream) for q in count(p))
 
 
-class Reading:
+class SourceReader:
     """Passes that are being read.
 
     It is an iterator that returns itself as long as datapoints may be left, so wrappers that guard the steps of
@@ -53,10 +53,10 @@ class Reading:
         self._is_empty = True  # no datapoint of the current pass was read so far
         self._is_over = False
 
-    def __iter__(self) -> Reading:
+    def __iter__(self) -> SourceReader:
         return self
 
-    def __next__(self) -> Reading:
+    def __next__(self) -> SourceReader:
         if self._is_over:
             raise StopIteration
         return self

@@ -25,7 +25,7 @@ def died(
         received: Datapoints received from it; None if it ended before it connected.
     """
     who = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
-    happened, cure = explanation(exitcode, heard=received is not None)
+    happened, cure = explanation(exitcode, has_connected=received is not None)
     silent = received is None
     when = "before anything came from it" if silent else f"after {received} datapoints, before it finished its work"
     message = f"{who} {happened} {when}; {cure}"
@@ -54,7 +54,7 @@ def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutErr
 def failed_before(owner: str, failure: BaseException) -> DataFlowTerminated:
     """Make the error for using a flow that has already failed with `failure`."""
     before = traceback.format_exception_only(failure)[0].strip()
-    return DataFlowTerminated(f"{owner} has failed before, with {before}. Call reset_state() to start afresh")
+    return DataFlowTerminated(f"{owner} has failed before, with {before}. Call reset_state() to restart it")
 
 
 def forked(owner: str, pid: int) -> DataFlowTerminated:

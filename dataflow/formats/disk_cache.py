@@ -136,13 +136,13 @@ class DiskCacheData(ProxyDataFlow):
         return self._until_closed(p, stream, state_of(self).session)
 
     def _until_closed(self, p: int, stream: Stream, session: object) -> Iterator[Any]:
-        life = state_of(self)
+        state = state_of(self)
         self._filled(stream)
         for dp in pass_by_index(self, p, stream):
-            if life.session is not session:
+            if state.session is not session:
                 raise terminated(type(self).__name__)
             yield dp
-        if life.session is not session:
+        if state.session is not session:
             raise terminated(type(self).__name__)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -168,13 +168,13 @@ class DiskCacheData(ProxyDataFlow):
 
     def _reader(self, *, explain: bool = False) -> RecordReader | None:
         """Return the open file; None if there is none of this fingerprint."""
-        life = state_of(self)
-        with life.lock:
-            if life.resource is None and os.path.exists(self.path):
+        state = state_of(self)
+        with state.lock:
+            if state.resource is None and os.path.exists(self.path):
                 reader = self._opened(explain=explain)
                 if reader is not None:
-                    life.own(self, reader)
-            held: Any = life.resource
+                    state.own(self, reader)
+            held: Any = state.resource
         kept: RecordReader | None = held
         return kept
 

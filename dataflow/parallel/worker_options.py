@@ -1,6 +1,6 @@
 """Options shared by all nodes with workers: failure budget, worker_init, limits of native threads.
 
-`Staffed` derives from `WorkerOptions` and hands the options to every worker. A class with workers must do the
+`WorkerSetup` derives from `WorkerOptions` and hands the options to every worker. A class with workers must do the
 following:
 
 - in its constructor: ``self._df_set_options(max_failures, worker_init, thread_limit)``;
@@ -114,11 +114,11 @@ def reported_steps(begin: Callable[[], Iterator[Any]], owner: WorkerOptions) -> 
     Its steps raise `TooManyFailures` when the budget is used up.
     """
     # Not `owner` itself, which keeps this iterator; nor the tolerance, which a reset replaces.
-    life = weakref.ref(state_of(owner))
+    state_ref = weakref.ref(state_of(owner))
 
     def process(report: Report) -> None:
-        alive = life()
-        verdict = None if alive is None or alive.tolerance is None else alive.tolerance.process_report(report)
+        state = state_ref()
+        verdict = None if state is None or state.tolerance is None else state.tolerance.process_report(report)
         if verdict is not None:
             raise verdict
 

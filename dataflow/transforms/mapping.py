@@ -91,12 +91,12 @@ class MapData(ProxyDataFlow):
         budget = self.max_failures
         if not (budget if budget is not None or above is None else above.limit):
             return None
-        life = state_of(self)
-        with life.lock:
+        state = state_of(self)
+        with state.lock:
             # A flow that is run in the consumer (num_proc=0) may be run by another runner the next time.
-            if life.tolerance is None or life.tolerance.parent is not above:
-                life.tolerance = Tolerance(type(self).__name__, budget, above)
-            return life.tolerance
+            if state.tolerance is None or state.tolerance.parent is not above:
+                state.tolerance = Tolerance(type(self).__name__, budget, above)
+            return state.tolerance
 
 
 class MapDataComponent(MapData):

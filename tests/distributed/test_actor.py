@@ -103,7 +103,7 @@ def test_who_waits_for_a_task_is_told_to_stop():
 class Seat:
     """An actor that only notes its calls."""
 
-    is_heard = True
+    has_answered = True
     is_over = False
 
     def __init__(self):
@@ -140,11 +140,11 @@ def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
 
 def test_nobody_is_given_a_task_before_it_was_heard_of():
     seat = Seat()
-    seat.is_heard = False
+    seat.has_answered = False
     task_queue = dealt(seat)
     put(task_queue, 0)
     assert seat.calls == []
-    seat.is_heard = True
+    seat.has_answered = True
     task_queue.pump()
     assert seat.calls == [("give", 0)]
 

@@ -13,7 +13,7 @@ from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiT
 from dataflow.channel.messages import Message
 from dataflow.channel.protocols import ConsumerGone, Receiver
 from dataflow.descriptors import Descriptor
-from dataflow.workers.place import WorkerInfo
+from dataflow.workers.info import WorkerInfo
 from tests.support.waits import LIMIT
 
 METHODS = ("fork", "forkserver", "spawn")
@@ -211,7 +211,7 @@ class FakeWorker:
     """A worker whose end is set from outside."""
 
     def __init__(self, index: int = 0, count: int = 1, *, sentinel: int | None = None, stubborn: bool = False) -> None:
-        self.place = WorkerInfo(index, count, ((index, count),))
+        self.info = WorkerInfo(index, count, ((index, count),))
         self.pid: int | None = 40_000 + index
         self.sentinel = sentinel
         self.code: int | None = None

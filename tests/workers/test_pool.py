@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dataflow.workers.place import entering, place_of
+from dataflow.workers.info import entering, worker_info_of
 from dataflow.workers.pool import WorkerPool, grace
 from tests.support.fakes import FakeWorker
 
@@ -98,8 +98,8 @@ def test_a_forked_process_stops_nobody(monkeypatch):
 
 def test_inner_pools_get_less_time_than_the_worker_that_waits_for_them():
     outer = grace()
-    with entering(place_of(0, 1)):
+    with entering(worker_info_of(0, 1)):
         inner = grace()
-        with entering(place_of(0, 1)):
+        with entering(worker_info_of(0, 1)):
             assert 0 < 2 * grace() <= inner
     assert 2 * inner <= outer
