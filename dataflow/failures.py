@@ -32,8 +32,6 @@ Guarantees:
 from __future__ import annotations
 
 import logging
-import math
-import operator
 import sys
 import threading
 import traceback
@@ -42,8 +40,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any, Final
+from typing import Final
 
 from dataflow.errors import DataFlowTerminated, TooManyFailures, WorkerTraceback
 
@@ -53,7 +50,6 @@ __all__ = [
     "FailureReporter",
     "Report",
     "Tolerance",
-    "budget_of",
     "failure_of",
     "failure_reporter",
     "forked_off",
@@ -111,30 +107,6 @@ class Report:
     error: BaseException | None
     judged: bool
     seen: int
-
-
-def budget_of(owner: object, value: Any) -> Budget | None:
-    """Return `value` if it is a valid `max_failures`: None, an integer from 0, or a fraction between 0 and 1.
-
-    Raises:
-        ValueError: `value` is negative, NaN, or a fraction outside (0, 1).
-        TypeError: `value` is not a number (a bool does not count as one).
-    """
-    name = owner if isinstance(owner, str) else type(owner).__name__
-    wanted = "an integer from 0, or a fraction of the datapoints above 0 and below 1"
-    if value is None:
-        return None
-    if isinstance(value, bool) or not (isinstance(value, Real) or hasattr(value, "__index__")):
-        raise TypeError(f"{name}: max_failures is {wanted}, got {value!r}")
-    if hasattr(value, "__index__"):
-        number = operator.index(value)
-        if number < 0:
-            raise ValueError(f"{name}: max_failures is {wanted}, got {value!r}")
-        return number
-    fraction = float(value)
-    if math.isnan(fraction) or not 0 < fraction < 1:
-        raise ValueError(f"{name}: max_failures is {wanted}, got {value!r}")
-    return fraction
 
 
 def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> Failure:

@@ -27,11 +27,10 @@ from dataflow.failures import (
     FailureReporter,
     Report,
     Tolerance,
-    budget_of,
     failure_reporter,
     reporting_to,
 )
-from dataflow.parameters import whole_number
+from dataflow.parameters import count_or_fraction, function, whole_number
 from dataflow.state import state_of
 from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
 
@@ -59,16 +58,16 @@ class WorkerOptions:
             TypeError: An option has the wrong type.
             ValueError: A number is out of range.
         """
-        name = type(self).__name__
-        self.max_failures = budget_of(self, max_failures)
-        if worker_init is not None and not callable(worker_init):
-            raise TypeError(f"{name}: worker_init is a function without arguments, got {worker_init!r}")
+        name = self._df_title
+        self.max_failures = count_or_fraction(name, "max_failures", max_failures)
+        if worker_init is not None:
+            function(name, "worker_init", worker_init, "is called without arguments in each worker")
         self.worker_init = worker_init
         if thread_limit is None or (isinstance(thread_limit, str) and thread_limit == "share"):
             self.thread_limit = thread_limit
             return
-        alternatives = ', "share", or None to leave threads alone'
-        self.thread_limit = whole_number(self._df_title, "thread_limit", thread_limit, 1, alternatives=alternatives)
+        alternatives = ', "share", or None for no limit'
+        self.thread_limit = whole_number(name, "thread_limit", thread_limit, 1, alternatives=alternatives)
 
     @property
     def _df_title(self) -> str:

@@ -138,7 +138,7 @@ def test_what_cannot_be_sent_is_named():
 
 @KINDS
 def test_what_is_no_function_is_refused(case):
-    with pytest.raises(TypeError, match=r"Multi\w+: worker_init is a function without arguments, got 5"):
+    with pytest.raises(TypeError, match=r"Multi\w+ expects a function, got int: worker_init is called"):
         build(case, Story, worker_init=5)
 
 
