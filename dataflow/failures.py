@@ -301,8 +301,8 @@ class Tolerance:
                 self.skip(report.failure, report.error, judged=report.judged)
             if self.seen >= self.due:
                 self.check_seen()
-        except TooManyFailures as verdict:
-            return verdict
+        except TooManyFailures as too_many:
+            return too_many
         return None
 
     def complete(self, error: BaseException) -> BaseException:

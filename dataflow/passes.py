@@ -15,7 +15,7 @@ from dataflow.state import FlowState, state_of, terminated
 
 __all__ = [
     "Node",
-    "Running",
+    "RunningPass",
     "innermost_pass",
     "known_length",
     "next_pass",
@@ -57,7 +57,7 @@ N = TypeVar("N", bound=Node)
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
-class Running:
+class RunningPass:
     """One pass of a user-written node, which the node's code can look up while it makes a step.
 
     That code runs below the frame of `user_pass`, and finds the pass by walking up the stack of its thread. So entering
@@ -90,7 +90,7 @@ class Running:
 
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
-    running = Running(df, p, stream)  # found by its name, in `innermost_pass`
+    running = RunningPass(df, p, stream)  # found by its name, in `innermost_pass`
     iterator = _user_iterator(df)
     # `yield from` would close the iterator that it steps: right for a generator that the user's function has just made,
     # but wrong for an iterator that the user holds, or that is a node.
@@ -101,7 +101,7 @@ def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, state: FlowState, session: object) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
-    running = Running(df, p, stream)  # found by its name, in `innermost_pass`
+    running = RunningPass(df, p, stream)  # found by its name, in `innermost_pass`
     iterator = _user_iterator(df)
     try:
         while state.session is session:
@@ -120,7 +120,7 @@ def _user_iterator(df: Any) -> Iterator[Any]:
     return iter(type(df).__iter__.__wrapped__(df))
 
 
-def innermost_pass(num_between: int = 2) -> Running | None:
+def innermost_pass(num_between: int = 2) -> RunningPass | None:
     """The innermost user-written pass that makes a step in this thread.
 
     Args:
@@ -130,7 +130,7 @@ def innermost_pass(num_between: int = 2) -> Running | None:
     while frame is not None:
         code = frame.f_code
         if (code is _STEPS or code is _STEPS_UNTIL_CLOSED) and (running := frame.f_locals.get("running")) is not None:
-            found: Running = running
+            found: RunningPass = running
             return found
         frame = frame.f_back
     return None
@@ -156,7 +156,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def running_pass(df: Node) -> Running | None:
+def running_pass(df: Node) -> RunningPass | None:
     """The pass of `df` of which the calling code is a step; None outside."""
     running = innermost_pass()
     return running if running is not None and running.df is df else None

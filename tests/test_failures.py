@@ -1,4 +1,4 @@
-"""What is told of a failed item: budgets that make sense, records that travel, and who tells whom."""
+"""Reports of failed items: records that can be sent, and reporters."""
 
 import pickle
 

@@ -49,7 +49,7 @@ def test_a_flow_has_one_life_in_a_process():
 
 
 @pytest.mark.parametrize("_", range(20))
-def test_threads_that_meet_go_on_with_one_life(_):
+def test_threads_that_meet_continue_with_one_state(_):
     df, found, gate = Plain(), [], threading.Barrier(4)
 
     def meet():

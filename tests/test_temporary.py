@@ -1,4 +1,4 @@
-"""Directories of processes that were killed: found by their names, and removed by whoever saw the end."""
+"""Directories of processes that were killed: found by their names, and removed by the process that notices."""
 
 import glob
 import os

@@ -111,7 +111,7 @@ def test_an_error_that_is_kept_keeps_no_datapoint():
     assert death() is None
 
 
-def test_what_was_judged_below_counts_for_nobody_above():
+def test_what_was_judged_below_counts_for_no_parent():
     tolerance = Tolerance("Runner", 1)
     for k in range(5):
         fail(tolerance, k, judged=True)
@@ -121,23 +121,23 @@ def test_what_was_judged_below_counts_for_nobody_above():
         fail(tolerance, 6)
 
 
-def test_who_has_no_budget_tells_and_does_not_judge(caplog):
+def test_without_a_budget_failures_are_reported_and_not_judged(caplog):
     reports = []
     tolerance = Tolerance("MapData", None, FailureReporter(3, ((0, 1),), reports.append))
     for k in range(20):
         fail(tolerance, k)
     assert [report.failure.position for report in reports] == list(range(20))
     assert not any(report.judged for report in reports)
-    assert not caplog.records, "it is logged once, by whoever is told last"
+    assert not caplog.records, "it is logged once, by the last that gets it"
 
 
-def test_who_has_a_budget_in_a_worker_tells_that_it_has_judged():
+def test_a_budget_in_a_worker_reports_that_it_has_judged():
     reports = []
     tolerance = Tolerance("MapData", 1, FailureReporter(3, (), reports.append))
     fail(tolerance, 0)
     with pytest.raises(TooManyFailures):
         fail(tolerance, 1)
-    assert [report.judged for report in reports] == [True, True], "whoever hears of the end has heard all before"
+    assert [report.judged for report in reports] == [True, True], "all failures are reported before the end"
 
 
 def test_a_worker_tells_of_items_seen_where_a_fraction_is_asked_for():
@@ -197,7 +197,7 @@ def test_the_log_names_the_first_failures_and_does_not_drown(caplog):
     assert len(lines) < 25
 
 
-def test_a_budget_is_handed_down_to_who_has_none():
+def test_nodes_without_a_budget_inherit_one():
     parent = FailureReporter(7, (), lambda report: None)
     assert Tolerance("Runner", None).inherited is None
     assert Tolerance("Runner", 3).inherited == 3

@@ -24,11 +24,11 @@ def died(
         exitcode: Its exit code, negative for a signal.
         received: Datapoints received from it; None if it ended before it connected.
     """
-    who = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
+    worker_name = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
     happened, cure = explanation(exitcode, has_connected=received is not None)
     silent = received is None
     when = "before anything came from it" if silent else f"after {received} datapoints, before it finished its work"
-    message = f"{who} {happened} {when}; {cure}"
+    message = f"{worker_name} {happened} {when}; {cure}"
     return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
 
 

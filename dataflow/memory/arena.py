@@ -239,9 +239,11 @@ class ArenaWriter:
         self._pid = os.getpid()
         self._limit = memory_limit.limit
         classes, _ = divided(memory_limit.limit)
-        kinds = [classes[class_of(1 << bits)] for bits in range((memory_limit.limit - 1).bit_length() + 1)]
+        by_size = [classes[class_of(1 << bits)] for bits in range((memory_limit.limit - 1).bit_length() + 1)]
         # Begin and end of the status bytes of each class, by the logarithm of the bytes to be held.
-        self._status_ranges = [(kind.status, kind.status + kind.num_blocks, kind) for kind in kinds]
+        self._status_ranges = [
+            (block_class.status, block_class.status + block_class.num_blocks, block_class) for block_class in by_size
+        ]
         self._touched: dict[int, _Touched] = {}  # by status byte
         self._lock = threading.Lock()
         self._output_buffers: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
@@ -289,7 +291,7 @@ class ArenaWriter:
     def _take(self, nbytes: int) -> _Touched | None:
         if not self.fits(nbytes):
             return None
-        first, end, kind = self._status_ranges[(nbytes - 1).bit_length()]
+        first, end, block_class = self._status_ranges[(nbytes - 1).bit_length()]
         memory = self._memory
         with self._lock:
             status = memory.find(_FREE, first, end)
@@ -297,7 +299,9 @@ class ArenaWriter:
                 return None
             touched = self._touched.get(status)
             if touched is None or touched.nbytes < nbytes:
-                touched = self._touch(Block(status, kind.start + (status - first) * kind.size, kind.size), nbytes)
+                touched = self._touch(
+                    Block(status, block_class.start + (status - first) * block_class.size, block_class.size), nbytes
+                )
                 if touched is None:
                     return None
             memory[status] = 1

@@ -117,9 +117,9 @@ def reported_steps(begin: Callable[[], Iterator[Any]], owner: WorkerOptions) -> 
 
     def process(report: Report) -> None:
         state = state_ref()
-        verdict = None if state is None or state.tolerance is None else state.tolerance.process_report(report)
-        if verdict is not None:
-            raise verdict
+        too_many = None if state is None or state.tolerance is None else state.tolerance.process_report(report)
+        if too_many is not None:
+            raise too_many
 
     return _steps(begin, FailureReporter(tolerance_of(owner).inherited, (), process))
 

@@ -1,4 +1,4 @@
-"""The outbox: nothing is lost, doubled or reordered between the worker's thread and the flusher's."""
+"""The batching sender: nothing is lost, doubled or reordered between the worker's thread and the flusher's."""
 
 import itertools
 import pickle
@@ -21,7 +21,7 @@ WIDE = Window(1_000_000)
 
 
 class Loopback:
-    """An outbox between a credit and a fake sender."""
+    """A batching sender between credit counters and a fake sender."""
 
     def __init__(self, window=WIDE, codec=None, before=lambda message: None, max_bytes=1 << 20, num_workers=1):
         self.credit = Credit(num_workers, shared=False)
@@ -66,7 +66,7 @@ class Loopback:
 
 
 class Silence:
-    """A flow that gives `count` numbers, and then is silent until told to go on."""
+    """A flow that gives `count` numbers, and then waits for an event."""
 
     def __init__(self, count, more=0):
         self.numbers = range(count), range(count, count + more)
@@ -238,12 +238,12 @@ def test_a_datapoint_is_written_before_the_next_step():
         assert loopback.arrived() == [[k] for k in range(100)]
 
 
-def test_who_is_told_to_stop_stops_at_the_next_step():
+def test_a_stopped_worker_stops_at_the_next_step():
     with Loopback() as loopback:
         loopback.credit.stop()
         with pytest.raises(Stopped):
             loopback.batching_sender.put_all(itertools.repeat([0]))
-    assert loopback.sender.closed_with == 0.0  # nobody listens: nothing to wait for
+    assert loopback.sender.closed_with == 0.0  # no consumer: nothing to wait for
 
 
 def test_an_outbox_that_was_not_stopped_is_closed_with_patience():
@@ -278,7 +278,7 @@ def test_a_flow_without_datapoints_is_counted_as_such():
         assert loopback.batching_sender.put_all([]) == 0
 
 
-def test_the_worker_hears_that_the_consumer_has_gone():
+def test_the_worker_notices_that_the_consumer_has_gone():
     with Loopback() as loopback:
         loopback.sender.gone = True
         with pytest.raises(ConsumerGone):
@@ -287,7 +287,7 @@ def test_the_worker_hears_that_the_consumer_has_gone():
 
 def test_what_the_flusher_meets_the_worker_meets_too(monkeypatch):
     """A message that the flusher could not send is not passed over in silence."""
-    Clock(monkeypatch, flushes=True)  # messages of 1, 2, 4, …: at 1000 one is begun, and somebody else has to send it
+    Clock(monkeypatch, flushes=True)  # messages of 1, 2, 4, …: at 1000 one is begun, and the flusher has to send it
     flow, failed, errors = Silence(1000, more=1000), threading.Event(), []
 
     def once(message):
@@ -313,7 +313,7 @@ def test_what_the_flusher_meets_the_worker_meets_too(monkeypatch):
         assert errors or loopback.arrived() == [[k] for k in range(2000)]
 
 
-def test_the_flusher_ends_with_the_outbox(monkeypatch):
+def test_the_flusher_ends_with_the_sender(monkeypatch):
     Clock(monkeypatch)
     before = threading.active_count()
     with Loopback() as loopback:
@@ -328,7 +328,7 @@ def test_the_flusher_ends_with_the_outbox(monkeypatch):
 class Clock:
     """Stands for `time`; every step of the flow takes as long as the test says.
 
-    Unless told otherwise the flusher sends nothing: it would, on a machine on which these steps take longer than that.
+    By default the flusher sends nothing: it would, on a machine on which these steps take longer than that.
     """
 
     def __init__(self, monkeypatch, step=0.0, *, flushes=False):
@@ -385,7 +385,7 @@ def test_what_may_be_queued_is_not_exceeded_by_more_than_one_datapoint(monkeypat
         if message.kind is Kind.DATA:
             queued += message.queued
             max_seen = max(max_seen, queued)
-            if queued >= most:  # the consumer hears only when it must
+            if queued >= most:  # the consumer receives only when it must
                 loopback.credit.grant(0, 5000, 1 << 40, queued)
                 queued = 0
 
@@ -486,7 +486,7 @@ def test_who_waits_for_another_workers_datapoints_goes_inline_when_those_are_don
         check_images(loopback.arrived(), 12)
 
 
-def test_who_waits_for_room_stops_when_told_to():
+def test_a_worker_that_waits_for_room_can_be_stopped():
     with Loopback(Window(1000)) as loopback:
         worker = worker_of(loopback, (image(k) for k in range(100)))
         wait_until(lambda: sum(message.count for message in loopback.data()) == 10, LIMIT, "the arena did not fill")
@@ -546,9 +546,7 @@ def variables(loopback):
 
 
 @pytest.mark.parametrize(("flow", "copied"), [(expressions, False), (variables, True)])
-def test_after_the_calibration_a_output_buffer_is_passed_on_without_a_copy_if_nobody_keeps_it(
-    flow, copied, monkeypatch
-):
+def test_after_the_calibration_a_output_buffer_is_passed_on_without_a_copy_if_unshared(flow, copied, monkeypatch):
     monkeypatch.setattr("dataflow.memory.arena._IDLE_SECONDS", 10 * LIMIT)
     with Loopback(Window(1)) as loopback:
         loopback.batching_sender.calibrate_encoder()

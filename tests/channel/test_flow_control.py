@@ -32,12 +32,12 @@ WINDOWS = [
 ]
 
 
-def an_allowance(window, credit=None):
+def make_quota(window, credit=None):
     return (credit or Credit(1, shared=False)).port(0).quota(window)
 
 
 def has_room(quota, credit):
-    """Whether it answers at once; else it answers when told to stop, in its sleep."""
+    """Whether it answers at once; otherwise it answers after `stop`, in its sleep."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dataflow.channel.flow_control.time", SimpleNamespace(sleep=lambda seconds: credit.stop()))
         return quota.wait_for_room() is not None
@@ -53,7 +53,7 @@ def test_a_window_is_used_up_when_both_its_measures_are(window, made, begun, exp
 
 
 QUEUED = [
-    # most queued, sent, heard, room?
+    # most queued, sent, received, room?
     (0, 1 << 40, 0, True),  # no such bound
     (100, 0, 0, True),
     (100, 99, 0, True),
@@ -65,12 +65,12 @@ QUEUED = [
 ]
 
 
-@pytest.mark.parametrize(("most", "sent", "heard", "expected"), QUEUED)
-def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, heard, expected):
+@pytest.mark.parametrize(("most", "sent", "received", "expected"), QUEUED)
+def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, received, expected):
     credit = Credit(1, shared=False)
-    quota = an_allowance(Window(1000, 1 << 30, max_queued=most), credit)
+    quota = make_quota(Window(1000, 1 << 30, max_queued=most), credit)
     quota.queue(sent)
-    credit.grant(0, 0, 0, heard)
+    credit.grant(0, 0, 0, received)
     assert has_room(quota, credit) is expected
 
 
@@ -84,7 +84,7 @@ def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, hea
     ],
 )
 def test_a_message_is_half_of_the_window_at_most(window, count, nbytes):
-    room = an_allowance(window).wait_for_room()
+    room = make_quota(window).wait_for_room()
     assert (room.count, room.nbytes) == (count, nbytes)
 
 
@@ -100,7 +100,7 @@ def test_a_message_is_half_of_the_window_at_most(window, count, nbytes):
     ],
 )
 def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
-    quota = an_allowance(Window(30, 300))
+    quota = make_quota(Window(30, 300))
     quota.spend(*made)
     room = quota.wait_for_room()
     assert (room.count, room.nbytes) == (count, nbytes)
@@ -108,7 +108,7 @@ def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
 
 def test_a_message_is_as_long_in_bytes_as_may_still_be_queued():
     credit = Credit(1, shared=False)
-    quota = an_allowance(Window(30, max_queued=100), credit)
+    quota = make_quota(Window(30, max_queued=100), credit)
     quota.queue(70)
     assert quota.wait_for_room().max_bytes == 30
     credit.grant(0, 1, 0, 50)
@@ -117,17 +117,17 @@ def test_a_message_is_as_long_in_bytes_as_may_still_be_queued():
 
 def test_a_message_is_never_much_longer_than_eight_mebibytes():
     for window in (Window(30), Window(30, max_queued=1 << 40)):
-        assert an_allowance(window).wait_for_room().max_bytes == 8 << 20
+        assert make_quota(window).wait_for_room().max_bytes == 8 << 20
 
 
 def test_every_worker_has_a_line_of_its_own():
     def room_of(worker):
         credit = Credit(3, shared=False)
-        allowances = [credit.port(k).quota(Window(1)) for k in range(3)]
-        for quota in allowances:
+        quotas = [credit.port(k).quota(Window(1)) for k in range(3)]
+        for quota in quotas:
             quota.spend(1, 1)
         credit.grant(1, 1, 1, 0)
-        return has_room(allowances[worker], credit)
+        return has_room(quotas[worker], credit)
 
     assert [room_of(k) for k in range(3)] == [False, True, False]
 
@@ -157,8 +157,8 @@ def test_datapoints_that_are_done_with_before_their_worker_has_counted_them_keep
     assert first.all_done()
 
 
-def test_an_allowance_without_end_never_makes_anybody_wait():
-    quota = an_allowance(Window(1, max_queued=1)).unlimited()
+def test_an_unlimited_quota_never_waits():
+    quota = make_quota(Window(1, max_queued=1)).unlimited()
     for _ in range(3):
         quota.spend(1000, 1 << 30)
         quota.queue(1 << 30)
@@ -180,13 +180,13 @@ def test_waiting_ends_with_credit():
     assert [room.count for room in answers] == [1]
 
 
-def test_waiting_ends_when_all_are_told_to_stop():
+def test_waiting_ends_when_all_are_stopped():
     credit = Credit(2, shared=False)
-    allowances = [credit.port(k).quota(Window(1)) for k in range(2)]
-    allowances[1].spend(1, 0)
+    quotas = [credit.port(k).quota(Window(1)) for k in range(2)]
+    quotas[1].spend(1, 0)
     credit.stop()
-    assert [quota.stopped for quota in allowances] == [True, True]
-    assert [quota.wait_for_room() for quota in allowances] == [None, None]
+    assert [quota.stopped for quota in quotas] == [True, True]
+    assert [quota.wait_for_room() for quota in quotas] == [None, None]
 
 
 def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
@@ -246,7 +246,7 @@ def test_who_has_sent_gives_way_if_the_consumer_had_something_to_do_before(share
 
 
 def test_a_thread_gives_way_by_the_interpreters_lock_alone(yielded):
-    quota = an_allowance(Window(5))
+    quota = make_quota(Window(5))
     quota.yield_processor()
     quota.yield_processor()
     assert not yielded
@@ -286,7 +286,7 @@ def test_closing_gives_every_descriptor_back_at_once():
     credit = Credit(4, shared=True)
     credit.close()
     credit.close()
-    credit.stop()  # the consumer may tell them again
+    credit.stop()  # the consumer may stop them twice
     assert len(os.listdir("/proc/self/fd")) == before
 
 

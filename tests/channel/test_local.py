@@ -156,7 +156,7 @@ def test_writers_do_not_tear_each_others_messages():
         assert mine == [(Kind.DATA, k, n, [frames[k], b"end"]) for n in range(each)]
 
 
-def test_a_message_of_another_run_is_passed_over_and_the_next_is_heard():
+def test_a_message_of_another_run_is_passed_over_and_the_next_is_received():
     with Pipes() as pipes, Pipes() as others:
         others.senders[0].send(data(0, 1, b"forged"))
         os.write(pipes.ends[0].fd, os.read(_read_end(others), 1 << 16))
@@ -164,7 +164,7 @@ def test_a_message_of_another_run_is_passed_over_and_the_next_is_heard():
         assert pipes.drain(1) == [(Kind.DATA, 0, 2, [b"honest"])]
 
 
-def test_the_end_of_a_pipe_is_news_once():
+def test_the_end_of_a_pipe_is_signalled_once():
     with Pipes(2) as pipes:
         pipes.senders[0].close(0)
         assert pipes.receiver.wait(LIMIT)

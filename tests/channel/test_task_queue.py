@@ -89,7 +89,7 @@ def test_an_idle_worker_waits_for_the_next_task_or_the_end(stage):
     assert found.get(timeout=LIMIT) == "end"
     thread.join(LIMIT)
     if isinstance(stage.task_queue, ThreadTaskQueue):
-        assert stage.receive(1) is None  # every worker hears of it
+        assert stage.receive(1) is None  # every worker receives it
 
 
 def test_what_was_put_back_is_taken_again_as_it_was(stage):
@@ -107,7 +107,7 @@ def test_what_was_put_back_is_taken_again_as_it_was(stage):
 
 def test_a_second_token_of_a_task_that_was_taken_is_dropped(stage):
     first = stage.put(1, [1])
-    first.put_back()  # as after a death: nobody knows whether the dead worker had read the token
+    first.put_back()  # as after a death: it is unknown whether the dead worker had read the token
     stage.put(2, [2])
     assert stage.receive(0).number == 1
     assert stage.receive(0).number == 2

@@ -55,7 +55,7 @@ class Trap:
 
 def test_messages_arrive_in_order_and_whole():
     with Sockets(2) as sockets:
-        big = os.urandom(zmq.COPY_THRESHOLD - 1)  # from there on pyzmq keeps a thread of its own for ever
+        big = os.urandom(zmq.COPY_THRESHOLD - 1)  # from there on pyzmq permanently keeps a thread of its own
         for k in range(100):
             sockets.senders[1].send(data(1, k, b"x", b""))
         sockets.senders[1].send(data(1, 100, big))
@@ -72,7 +72,7 @@ def test_the_directory_belongs_to_the_user_alone_and_goes_away_once_all_have_con
         assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
         sockets.receiver.stop_accepting()
         assert not sockets.directory.exists()
-        sockets.senders[0].send(data(0, 1, b"still heard"))
+        sockets.senders[0].send(data(0, 1, b"still received"))
         assert receive(sockets.receiver, LIMIT).count == 1
 
 
@@ -128,7 +128,7 @@ def forgeries(token, path):
 
 
 @pytest.mark.parametrize("name", forgeries(b"x" * 16, ""))
-def test_a_forged_message_is_refused_unread_and_the_next_honest_one_is_heard(name, tmp_path, caplog):
+def test_a_forged_message_is_refused_unread_and_the_next_honest_one_is_received(name, tmp_path, caplog):
     path = tmp_path / "written"
     with Sockets() as sockets, zmq.Context() as context, context.socket(zmq.PUSH) as forger:
         forger.connect(sockets.address)
@@ -163,7 +163,7 @@ def test_many_forgeries_do_not_keep_an_honest_message_back():
         sockets.senders[0].send(data(0, 5, b"honest"))
         found = []
         wait_until(
-            lambda: (m := sockets.receiver.receive_nowait()) and found.append(m.count) is None, LIMIT, "not heard"
+            lambda: (m := sockets.receiver.receive_nowait()) and found.append(m.count) is None, LIMIT, "not received"
         )
         assert found == [5]
         forger.close(0)

@@ -686,7 +686,7 @@ def test_datapoints_of_ever_new_kinds_arrive_and_their_keys_are_not_kept():
 
 
 class Name(str):
-    """A user's own text, which equals any other of the same letters."""
+    """A user's own text, which equals any other with the same characters."""
 
     __slots__ = ()
 
@@ -1001,7 +1001,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_output_buffer_that_nobody_else_can_reach_is_passed_on_without_a_copy(name):
+def test_a_output_buffer_that_is_unshared_is_passed_on_without_a_copy(name):
     with Wire() as wire:
         taken, (copy,) = copies_made(wire, (ROWS[name](lambda: output_buffer(wire, 7)) for _ in range(1)))
         assert taken == 1
@@ -1041,7 +1041,7 @@ KEEPERS = {
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("name", KEEPERS)
-def test_a_output_buffer_is_copied_if_somebody_keeps_anything_of_it(name, row):
+def test_a_output_buffer_is_copied_if_a_reference_to_it_is_kept(name, row):
     kept = []
 
     def flow(wire):

@@ -17,7 +17,7 @@ FAILURE = Failure("MapData(f)", 3, 0, "ValueError", "bad", "there")
 
 
 class Worker:
-    """A worker's outbox, and the consumer's credit."""
+    """A worker's batching sender, and the consumer's credit counters."""
 
     def __init__(self, codec):
         self.codec = codec
@@ -37,7 +37,7 @@ def worker(request):
     worker = Worker(request.param())
     yield worker
     worker.close()
-    vars(worker).clear()  # the arena's mapping lives as long as whoever writes to it
+    vars(worker).clear()  # the arena's mapping lives as long as its writer
 
 
 def raised(error):

@@ -247,7 +247,7 @@ def test_late_is_told_with_the_state_of_every_worker_and_nothing_is_closed():
         assert stage.take(generation) == [1]
 
 
-def test_the_channel_hears_that_all_are_connected_once_each_has_spoken():
+def test_the_channel_stops_accepting_once_every_worker_has_connected():
     with Stage(Message(Kind.HELLO, 0), data(1), Message(Kind.HELLO, 1), data(2, worker=1), num=2) as stage:
         generation = stage.engine.take_over()
         assert stage.take(generation) == [1] and stage.receiver.connected == 0
@@ -266,7 +266,7 @@ def test_credit_is_given_as_a_chunk_is_begun():
         give_up.join()
 
 
-def test_workers_are_told_that_the_consumer_has_nothing_to_do_before_it_waits(monkeypatch):
+def test_workers_see_that_the_consumer_is_idle_before_it_waits(monkeypatch):
     with Stage(data(1)) as stage:
         story = []
         monkeypatch.setattr(stage.credit, "idle", lambda: story.append("idle"))
@@ -329,7 +329,7 @@ def test_an_interrupt_while_it_looks_in_the_middle_of_a_chunk_ends_the_run_too()
         receiver.inbox.append(data(4))
         receiver.losing = True
         with pytest.raises(KeyboardInterrupt):
-            wait_until(lambda: stage.engine.chunk(generation, LIMIT) is None, LIMIT, "nobody looks")
+            wait_until(lambda: stage.engine.chunk(generation, LIMIT) is None, LIMIT, "the workers are not checked")
         with pytest.raises(DataFlowTerminated, match="KeyboardInterrupt"):
             stage.engine.take_over()
 

@@ -1,4 +1,4 @@
-"""`max_bytes`: its default, how it is shared out, and what it bounds whoever keeps, dawdles or is in need."""
+"""`max_bytes`: its default, how it is shared out, and its effect on slow consumers and workers short of memory."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""The books of tasks, against a fake task queue: what is handed out, what is asked for again, what is ignored."""
+"""Schedules with a fake task queue: what is handed out, what is issued again, what is ignored."""
 
 import itertools
 
@@ -165,7 +165,7 @@ def test_results_may_come_in_parts():
     assert drained(schedule) == [["a", "b", "c"]]
 
 
-def test_what_a_dead_worker_had_taken_and_what_nobody_has_is_put_back():
+def test_what_a_dead_worker_had_taken_and_what_no_worker_has_is_put_back():
     schedule = dispatch(2, 8)
     fill(schedule, "abcd")
     schedule.task_queue.take(0, 0)

@@ -1,4 +1,4 @@
-"""The books: what each message means for the worker, and when nothing more can come."""
+"""Worker states: what each message means for its worker, and when nothing more can come."""
 
 import pytest
 
@@ -23,14 +23,14 @@ def after_messages(num, *messages):
         (Kind.LEFT, WorkerState.LEFT, False),
     ],
 )
-def test_a_message_tells_the_state_and_whether_the_worker_owes_more(kind, state, awaits_last_message):
+def test_a_message_decides_the_state_and_whether_the_last_one_is_outstanding(kind, state, awaits_last_message):
     worker_states = after_messages(2, (1, kind))
     assert worker_states.states == [WorkerState.STARTED, state]
     assert [worker_states.awaits_last_message(0), worker_states.awaits_last_message(1)] == [True, awaits_last_message]
     assert worker_states.over == (set() if awaits_last_message else {1})
 
 
-def test_all_are_connected_when_each_was_heard_of():
+def test_all_are_connected_when_each_has_sent_a_message():
     assert not after_messages(2, (0, Kind.HELLO)).all_connected
     assert after_messages(2, (0, Kind.HELLO), (1, Kind.HELLO)).all_connected
     assert after_messages(2, (0, Kind.HELLO), (1, Kind.ERROR)).all_connected

@@ -138,7 +138,7 @@ def test_what_is_larger_than_the_limit_never_fits():
         assert arenas.writer.fits(MIB)
         assert not arenas.writer.fits(MIB + 1)
         assert arenas.writer.take(MIB + 1) is None
-        assert arenas.memory_limit.pressure == 0  # nobody else has to make room
+        assert arenas.memory_limit.pressure == 0  # no other worker has to make room
         assert arenas.writer.take(MIB) is not None
 
 
@@ -464,7 +464,7 @@ def test_a_worker_that_finds_nothing_left_makes_the_others_give_back_what_they_d
         before = arenas.memory_limit.held()
         arenas.writer.give_back(blocks[0])
         arenas.writer.tidy()
-        assert arenas.memory_limit.held() == before  # nobody asked for more
+        assert arenas.memory_limit.held() == before  # no worker asked for more
 
 
 def test_a_worker_gives_back_its_own_idle_pages_before_it_goes_without():
@@ -488,7 +488,7 @@ def test_giving_all_back_leaves_nothing_held():
 
 
 def test_tidying_races_with_taking(eager_threads):
-    """The flusher tidies while the worker takes and the consumer drops: no page goes while somebody reads it."""
+    """The flusher tidies while the worker takes and the consumer drops: no page is returned while it is read."""
     with Arenas(MIB) as arenas, pytest.MonkeyPatch.context() as patch:
         patch.setattr("dataflow.memory.arena._IDLE_SECONDS", -1.0)
         ended, errors = threading.Event(), []
@@ -582,7 +582,7 @@ def test_a_output_buffer_that_was_released_is_freed_by_the_consumer_alone():
         assert arenas.writer.take(LARGE_BYTES) == block
 
 
-def test_what_the_consumer_reads_is_no_output_buffer_of_anybody():
+def test_what_the_consumer_reads_is_no_output_buffer():
     """A worker that has a runner inside passes on what it has received: in the arena of another."""
     with Arenas() as inner, Arenas() as outer:
         output_buffer = outer.writer.output_buffer((LARGE_BYTES,), BYTE)
@@ -616,7 +616,7 @@ def test_what_a_killed_worker_had_written_stays_readable():
         assert process.exitcode == -signal.SIGKILL
         process.close()
         block = arenas.writer.take(LARGE_BYTES)
-        assert block is None  # the dead worker's are taken for ever; the run is over
+        assert block is None  # the dead worker's stay taken; the run is over
         copies = Arenas(MIB)
         with copies:
             first = copies.writer.take(LARGE_BYTES)  # the same layout

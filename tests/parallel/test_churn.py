@@ -1,4 +1,4 @@
-"""Runners come and go, and the process stays as it was; nobody else gets a word in."""
+"""Runners come and go, and the process stays as it was; messages of other processes are refused."""
 
 import ctypes
 import gc
@@ -106,7 +106,7 @@ def test_a_child_that_collects_its_copy_of_a_runner_ends_no_worker_of_the_parent
     df.close()
 
 
-# -- nobody else -------------------------------------------------------------------------------------------------------
+# -- other processes ---------------------------------------------------------------------------------------------------
 
 
 class Held(DataFlow):
@@ -138,7 +138,7 @@ def before_hello(monkeypatch):
         release.set()
 
 
-def as_nobody(code, *arguments):
+def as_stranger(code, *arguments):
     def become():
         os.setgroups([])
         os.setgid(NOBODY)
@@ -162,7 +162,7 @@ else:
 """
 
 
-def connect_as_nobody(path):
+def connect_as_stranger(path):
     return subprocess.run(
         [sys.executable, "-c", CONNECT, path], capture_output=True, text=True, check=False, timeout=LIMIT
     ).stdout.strip()
@@ -177,11 +177,11 @@ def test_a_process_of_another_user_cannot_connect_and_later_there_is_nothing_to_
             os.chmod(parent, 0o711)
     path = directory / "s"
     wait_until(path.exists, LIMIT, "no socket")
-    assert connect_as_nobody(path) == "PermissionError"
-    assert as_nobody('ls "$1"', directory).returncode != 0
+    assert connect_as_stranger(path) == "PermissionError"
+    assert as_stranger('ls "$1"', directory).returncode != 0
     os.chmod(directory, 0o711)
     os.chmod(path, 0o777)
-    assert connect_as_nobody(path) == "connected"  # it was the directory that kept them out
+    assert connect_as_stranger(path) == "connected"  # it was the directory that kept them out
     os.chmod(directory, 0o700)
     release.set()
     assert list(islice(df, 3)) == [[1]] * 3

@@ -61,7 +61,7 @@ class Rows(DataFlow):
 
 
 class Watched(MultiProcessRunnerZMQ):
-    """A runner that tells what its arenas hold, as the system counts it."""
+    """A runner that reports what its arenas hold, as the system counts it."""
 
     def _df_make_codec(self):
         codec = super()._df_make_codec()

@@ -1,4 +1,4 @@
-"""Items whose function raises in a worker: skipped within a budget, told to the consumer, and judged there."""
+"""Items whose function raises in a worker: skipped within a budget, reported to the consumer, and judged there."""
 
 import importlib.resources
 import logging
@@ -214,7 +214,7 @@ def test_a_map_keeps_to_a_budget_of_its_own(case):
     strict = build(case, lambda: third_and_eighth_fail(max_failures=0), max_failures=50)
     with strict as df, pytest.raises(ValueError, match="number 3"):
         list(df)
-    with build(case, lambda: third_and_eighth_fail(max_failures=2)) as df:  # and tells, though nobody asked
+    with build(case, lambda: third_and_eighth_fail(max_failures=2)) as df:  # and reports them all the same
         assert len(list(df)) == N
         assert len(df.failures) >= 2
 
@@ -251,7 +251,7 @@ def test_a_flow_in_which_all_fails_stops_when_it_is_told_to(case):
         return MapData(DataFromGenerator(endless), nothing_after_the_first)
 
     with deadline(LIMIT), build(case, make, max_failures=10**9) as df:
-        assert next(iter(df)) == [0]  # from here on it makes nothing, and nobody listens
+        assert next(iter(df)) == [0]  # from here on it makes nothing, and nothing is received
 
 
 @pytest.mark.parametrize("wrong", [True, -1, 1.0, float("nan"), "5"])
@@ -318,7 +318,7 @@ def seventh_fails_eighth_kills(flag, dp):
 
 def test_an_item_that_is_done_again_after_a_death_fails_once(flag):
     func = partial(seventh_fails_eighth_kills, flag)
-    # If 7 and 8 are in one task, the failure of 7 was told when the worker died, and is told again.
+    # If 7 and 8 are in one task, the failure of 7 was reported before the worker died, and is reported again.
     source = DataFromList([[k] for k in range(400)], shuffle=False)
     with MultiProcessMapDataZMQ(
         source, 1, func, strict=True, max_failures=1, max_restarts=1, buffer_size=40, timeout=LIMIT

@@ -164,7 +164,7 @@ def test_work_is_taken_and_not_dealt(kind):
 
     with parallel_map(kind, Numbers(50), 2, func, strict=True) as df:
         found = [k for (k,) in df]
-    assert found.count(found[0]) <= 10  # whoever had the slow one
+    assert found.count(found[0]) <= 10  # the worker that had the slow one
 
 
 @pytest.mark.parametrize("buffer_size", [1, 2, 7])
@@ -406,7 +406,7 @@ def test_the_later_of_two_iterations_wins(kind, strict):
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_closed_map_ends_live_iterations_and_starts_afresh(kind, strict):
+def test_a_closed_map_ends_live_iterations_and_restarts(kind, strict):
     df = parallel_map(kind, Numbers(20), 2, double, strict=strict)
     live = iter(df)
     next(live)

@@ -442,7 +442,7 @@ def test_the_flow_is_reset_once_inside_every_worker_and_never_outside(case):
 
 @process_kinds
 @pytest.mark.parametrize("method", METHODS)
-def test_the_first_iteration_resets_if_nobody_did(kind, method):
+def test_the_first_iteration_resets_if_needed(kind, method):
     resets = multiprocessing.RawArray("i", 2)
     with runner((kind, method), lambda: Calls(resets)) as df:
         assert list(islice(df, 3)) == [[0]] * 3
@@ -475,7 +475,7 @@ def test_an_iteration_ends_at_a_reset_or_a_close(case):
             end()
             with pytest.raises(DataFlowTerminated):
                 list(iterator)
-        assert len(list(df)) == 100  # closed is not lost: it starts afresh
+        assert len(list(df)) == 100  # closed is not lost: it restarts
 
 
 def workers_here():

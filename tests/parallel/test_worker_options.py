@@ -48,7 +48,7 @@ def note(what):
 
 
 class Story(DataFlow):
-    """Gives, for ever, what has happened here to the worker in which it runs."""
+    """Yields endlessly what has happened here to the worker in which it runs."""
 
     def reset_state(self):
         note("reset")
@@ -245,7 +245,7 @@ def run(script):
 
 @pytest.mark.slow
 def test_opencv_that_was_used_before_a_fork_neither_hangs_nor_crowds():
-    """Asking it for another number of threads would wait for ever for those of the parent."""
+    """Asking it for another number of threads would wait endlessly for those of the parent."""
     script = """
         import cv2, numpy as np, os
         from dataflow import DataFromList, MapData, MultiProcessRunner

@@ -104,7 +104,7 @@ class Draws(RNGDataFlow):
 
 
 class Where(DataFlow):
-    """One datapoint for ever: the path of the worker, the process, the thread-local name."""
+    """One datapoint endlessly: the path of the worker, the process, the thread-local name."""
 
     def __iter__(self) -> Iterator[list[Any]]:
         here = worker_info()
@@ -215,7 +215,7 @@ class FakeWorker:
         self.pid: int | None = 40_000 + index
         self.sentinel = sentinel
         self.code: int | None = None
-        self.stubborn = stubborn  # neither ends when told nor when killed
+        self.stubborn = stubborn  # ends neither on request nor when killed
         self.on_join: Callable[[], None] = lambda: None
         self.story: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Where code runs: told to the code of a worker, and to nobody else."""
+"""Worker info: available to code in a worker, and to no other."""
 
 import threading
 

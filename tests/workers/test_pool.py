@@ -14,7 +14,7 @@ def pool_of(*workers):
     return WorkerPool([lambda worker=worker: worker for worker in workers])
 
 
-def test_who_ends_when_told_is_not_killed():
+def test_a_worker_that_ends_by_itself_is_not_killed():
     worker = FakeWorker()
     worker.on_join = lambda: setattr(worker, "code", 0)
     pool_of(worker).stop(1)
@@ -53,7 +53,7 @@ def test_the_sentinels_are_those_of_all_that_have_one_and_are_not_left_out():
     assert pool.sentinels(but={3: "why"}) == (7, 0)
 
 
-def test_those_that_have_ended_are_told():
+def test_those_that_have_ended_are_listed():
     workers = [FakeWorker(k, 3) for k in range(3)]
     pool = pool_of(*workers)
     workers[1].code = 0
