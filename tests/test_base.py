@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import os
 import pickle
 
 import numpy as np
@@ -15,6 +14,7 @@ from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow, require_flow
 from dataflow.datapoint import HOLE
 from dataflow.errors import DataFlowTerminated, Dropped, LengthUnknown, NotAddressable
 from dataflow.passes import known_length, walk
+from tests.support.forks import exit_code_of_fork
 
 
 @pytest.fixture(autouse=True)
@@ -97,17 +97,6 @@ class Endless(DataFlow):
 
     def _df_run_pass(self, p, stream):
         return ([p, k] for k in itertools.count())
-
-
-def exit_code_of_fork(check):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if check() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 CHAINS = {

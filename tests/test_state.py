@@ -1,7 +1,6 @@
 """What a flow remembers in this process, and iterators that go on from pass to pass."""
 
 import copy
-import os
 import pickle
 import threading
 
@@ -11,6 +10,7 @@ from dataflow import seeding
 from dataflow.errors import DataFlowTerminated, NotReentrant
 from dataflow.seeding import Stream
 from dataflow.state import Continued, FlowState, state_of
+from tests.support.forks import exit_code_of_fork
 from tests.support.waits import LIMIT, wait_until
 
 HERE = Stream(1)
@@ -19,18 +19,6 @@ THERE = Stream(1, ((0, 1),))
 
 class Plain:
     """Anything with attributes has a life."""
-
-
-def exit_code_of_fork(check):
-    """Run `check` in a forked process: 0 if it is true there."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if check() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def numbers():

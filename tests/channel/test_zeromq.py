@@ -13,7 +13,7 @@ import zmq
 
 from dataflow.channel.messages import Kind, Message, new_token, pack
 from dataflow.channel.zeromq import SocketChannel
-from tests.support.fakes import receive
+from tests.support.fakes import Trap, receive
 from tests.support.leaks import socket_directories
 from tests.support.waits import LIMIT, wait_until
 
@@ -41,16 +41,6 @@ class Sockets:
 
 def data(worker, count, *frames):
     return Message(Kind.DATA, worker, count, 0, list(frames))
-
-
-class Trap:
-    """Whoever unpickles it makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
 
 
 def test_messages_arrive_in_order_and_whole():

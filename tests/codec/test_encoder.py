@@ -21,6 +21,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM, Description
 from dataflow.memory.arena import Arena, MemoryLimit
 from dataflow.memory.blocks import LARGE_BYTES
+from tests.support.threads import switching_often
 
 MIB = 1 << 20
 Pair = collections.namedtuple("Pair", "left right")
@@ -29,10 +30,8 @@ Pair = collections.namedtuple("Pair", "left right")
 @pytest.fixture
 def eager_threads():
     """Threads change turns after every few instructions."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+    with switching_often():
+        yield
 
 
 class Wire:

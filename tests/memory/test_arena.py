@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dataflow.descriptors import passing_to_child
 from dataflow.memory.arena import Arena, MemoryLimit
 from dataflow.memory.blocks import LARGE_BYTES
+from tests.support.threads import switching_often
 from tests.support.waits import LIMIT
 
 MIB = 1 << 20
@@ -28,10 +29,8 @@ BYTE = np.dtype(np.uint8)
 @pytest.fixture
 def eager_threads():
     """Threads change turns after every few instructions."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+    with switching_often():
+        yield
 
 
 def leased(reader, block, nbytes):

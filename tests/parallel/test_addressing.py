@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import dataflow
 from dataflow import (
     BatchData,
-    DataFromList,
     JoinData,
     MapData,
     MultiProcessMapAndBatchData,
@@ -32,6 +31,7 @@ from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import one_pass, plain, seeded
 from tests.support.fakes import METHODS
 from tests.support.faults import deadline, processes_of
+from tests.support.flows import jittered, listed
 from tests.support.waits import LIMIT
 
 
@@ -68,14 +68,6 @@ def kind(request):
 def unseeded():
     yield
     dataflow.seed(None)
-
-
-def listed(n):
-    return DataFromList([[k] for k in range(n)], shuffle=False)
-
-
-def jittered(dp, rng):
-    return [dp[0], float(rng.normal())]
 
 
 def shuffled(n=40):

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from dataflow import DataFlow, MultiProcessRunnerZMQ
-from tests.support.fakes import KINDS, Forever, Numbers, runner
+from tests.support.fakes import KINDS, Forever, Numbers, Trap, runner
 from tests.support.leaks import socket_directories
 from tests.support.waits import LIMIT, wait_until
 
@@ -186,14 +186,6 @@ def test_a_process_of_another_user_cannot_connect_and_later_there_is_nothing_to_
     release.set()
     assert list(islice(df, 3)) == [[1]] * 3
     wait_until(lambda: list(islice(df, 1)) and not directory.exists(), LIMIT, "the directory is still there")
-
-
-class Trap:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
 
 
 def test_a_forged_message_is_refused_unread_and_honest_workers_go_on_being_heard(before_hello, tmp_path, caplog):

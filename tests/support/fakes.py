@@ -44,14 +44,15 @@ def runner(
     *,
     prefetch: int | None = 5,
     timeout: float | None = LIMIT,
+    **options: Any,
 ) -> DataFlow:
     """A runner of any kind over what `make` makes. The timeout is there so that no test can hang."""
     kind, method = (case, None) if isinstance(case, str) else case
     if kind == "thread":
-        return MultiThreadRunner(make, prefetch, num, timeout=timeout)
+        return MultiThreadRunner(make, prefetch, num, timeout=timeout, **options)
     if kind == "process":
-        return MultiProcessRunner(make(), prefetch, num, timeout=timeout, context=method)
-    return MultiProcessRunnerZMQ(make(), num, prefetch, timeout=timeout, context=method)
+        return MultiProcessRunner(make(), prefetch, num, timeout=timeout, context=method, **options)
+    return MultiProcessRunnerZMQ(make(), num, prefetch, timeout=timeout, context=method, **options)
 
 
 # -- flows -------------------------------------------------------------------------------------------------------------
@@ -254,3 +255,13 @@ def open_descriptor(descriptor: Descriptor) -> bool:
     except OSError:
         return False
     return True
+
+
+class Trap:
+    """Unpickling it creates the file `path`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.path, "w")
