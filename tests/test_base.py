@@ -16,11 +16,7 @@ from dataflow.errors import DataFlowTerminated, Dropped, LengthUnknown, NotAddre
 from dataflow.passes import known_length, walk
 from tests.support.forks import exit_code_of_fork
 
-
-@pytest.fixture(autouse=True)
-def no_root_outlives_a_test():
-    yield
-    seeding.seed(None)
+pytestmark = pytest.mark.usefixtures("unseeded")
 
 
 class Shuffled(DataFlow):

@@ -29,17 +29,12 @@ from tests.support.flows import chain, listed
 from tests.support.waits import LIMIT, wait_until
 
 pytestmark = [
+    pytest.mark.usefixtures("unseeded"),
     pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
     pytest.mark.usefixtures("cluster"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
 
 
 def remote(ds, num=1, **more):

@@ -34,6 +34,8 @@ from tests.support.faults import deadline, processes_of
 from tests.support.flows import jittered, listed
 from tests.support.waits import LIMIT
 
+pytestmark = pytest.mark.usefixtures("unseeded")
+
 
 def strict(kind, ds, num, **more):
     """The same datapoints from anywhere. The timeout is there so that no test can hang."""
@@ -62,12 +64,6 @@ KINDS = (*RUNNERS, "nest", "map", "threads")
 @pytest.fixture(params=KINDS)
 def kind(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
 
 
 def shuffled(n=40):

@@ -36,6 +36,8 @@ from tests.support.fakes import Numbers
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT, wait_until
 
+pytestmark = pytest.mark.usefixtures("unseeded")
+
 MAPS = {"thread": MultiThreadMapData, "process": MultiProcessMapDataZMQ}
 METHODS = ("fork", "forkserver", "spawn")
 
@@ -49,12 +51,6 @@ def parallel_map(kind, ds, num, func, **more):
 @pytest.fixture(params=MAPS)
 def kind(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
 
 
 def double(dp):

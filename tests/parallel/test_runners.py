@@ -35,18 +35,14 @@ from tests.support.fakes import KINDS, METHODS, PROCESS_KINDS, Calls, Draws, For
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
+pytestmark = pytest.mark.usefixtures("unseeded")
+
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
 FORK = [("process", "fork"), ("zmq", "fork"), ("thread", None)]
 all_runners = pytest.mark.parametrize("case", every_runner())
 all_runners_of_several = pytest.mark.parametrize("case", every_runner(num_proc=2))
 kinds = pytest.mark.parametrize("case", FORK, ids=KINDS)
 process_kinds = pytest.mark.parametrize("kind", PROCESS_KINDS)
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
 
 
 # -- one worker --------------------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ from tests.support.faults import deadline, processes_of
 from tests.support.flows import chain, listed
 from tests.support.waits import LIMIT
 
+pytestmark = pytest.mark.usefixtures("unseeded")
+
 KINDS = ("process", "zmq", "thread")
 
 
@@ -48,12 +50,6 @@ def strict(kind, ds, num, *, prefetch=5, **more):
 @pytest.fixture(params=KINDS)
 def kind(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
 
 
 # -- by index ----------------------------------------------------------------------------------------------------------
