@@ -37,7 +37,7 @@ from dataflow.old_places import moved
 from dataflow.passes import innermost_pass, next_pass, open_flow, picking, root_stream
 from dataflow.seeding import IndexRngs, Rng, Stream, rng
 from dataflow.state import state_of
-from dataflow.user_nodes import found_inputs, noted, super_pass, wrap_user_node
+from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
 
 __all__ = ["Blocks", "DataFlow", "NodeInfo", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
 
@@ -299,7 +299,7 @@ class DataFlow(NodeInfo):
             return self
         return next((broken for ds in self._df_inputs if (broken := ds._df_unaddressable()) is not None), None)
 
-    @noted
+    @tracked_reset
     def reset_state(self) -> None:
         """Prepare the flow in the process that iterates it. Optional: the first `iter` does it.
 
@@ -426,11 +426,11 @@ class RNGDataFlow(DataFlow):
         running = innermost_pass()
         if running is not None and running.df is self and running.rng is not None:
             return running.rng
-        life = state_of(self)
-        if life.rng is None:
-            stream = life.stream or Stream(life.root())
-            life.rng = rng(self._df_words(stream, 0, purpose=_RESET))
-        return life.rng
+        state = state_of(self)
+        if state.rng is None:
+            stream = state.stream or Stream(state.root())
+            state.rng = rng(self._df_words(stream, 0, purpose=_RESET))
+        return state.rng
 
     @rng.setter
     def rng(self, value: Rng) -> None:

@@ -58,7 +58,7 @@ class FlowState:
         self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
         self.shown = 0  # PrintData: datapoints printed since the last reset
         self.begun = 0  # passes begun by a runner's workers; the passes of new workers come after them
-        self.worked_by: object = None  # in a worker: the thread that iterates the flow in this process
+        self.worker_thread: object = None  # in a worker: the thread that iterates the flow in this process
         self.warned = False  # a warning that is given once was given
         self.bookmark: Any = None  # ResumableData: the position of the iteration begun last
         self.has_dropped = False  # a map dropped a datapoint here, or below: a node that counts cannot be addressed
@@ -125,13 +125,13 @@ def state_of(df: Any) -> FlowState:
     if found is not None:
         df.__dict__[_KEY] = fresh
         return fresh
-    life: FlowState = df.__dict__.setdefault(_KEY, fresh)
-    return life
+    state: FlowState = df.__dict__.setdefault(_KEY, fresh)
+    return state
 
 
 def terminated(name: str) -> DataFlowTerminated:
     """The error of an iterator whose flow was closed."""
-    return DataFlowTerminated(f"{name} was closed while it was being iterated; iterate it again to start afresh")
+    return DataFlowTerminated(f"{name} was closed while it was being iterated; iterate it again to restart it")
 
 
 class _Held:

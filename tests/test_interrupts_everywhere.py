@@ -101,7 +101,7 @@ while True:
 
 
 class Senders:
-    """A program that sends the numbers to whoever connects, again and again; started when it is needed."""
+    """A program that sends the numbers to every peer that connects; started when it is needed."""
 
     address = ""
 

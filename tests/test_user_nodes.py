@@ -12,7 +12,7 @@ import pytest
 from dataflow import DataFromList, MapData, seeding
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
-from dataflow.passes import Running, open_flow, root_stream
+from dataflow.passes import RunningPass, open_flow, root_stream
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def seeded():
 
 
 class Passes(DataFlow):
-    """A built-in node: datapoints tell pass and turns, so that a test sees what the node was told."""
+    """A built-in node: datapoints tell pass and turns, so that a test sees which pass the node ran."""
 
     def __init__(self, n=2):
         self.n = n
@@ -150,7 +150,7 @@ def test_a_mistake_in_a_length_comes_through():
         len(Wrong(Passes()))
 
 
-def test_the_input_is_told_the_pass_of_its_node():
+def test_the_input_gets_the_pass_of_its_node():
     df = Through(Through(Passes()))
     assert [first(df) for _ in range(3)] == [[0, 0], [1, 1], [2, 2]]
 
@@ -175,7 +175,7 @@ def test_iterating_the_input_late_gives_the_pass_of_that_time():
     df = Late(ds)
     early, later = iter(df), iter(df)
     assert [next(early), next(later)] == [["header"]] * 2
-    assert first(ds) == [0], "who iterates the input alone is not told what the node was told"
+    assert first(ds) == [0], "iterating the input by itself gives its own pass"
     assert [next(later)[0], next(early)[0]] == [1, 0]
     assert first(ds) == [1]
 
@@ -613,7 +613,7 @@ def test_two_threads_may_iterate_one_user_node_and_get_a_pass_each():
 
 
 class Draws(RNGDataFlow):
-    """Reads its input anew for every datapoint, and draws."""
+    """Iterates its input for every datapoint, and draws."""
 
     def __init__(self, ds):
         self.ds = ds
@@ -645,7 +645,7 @@ def test_between_the_steps_nothing_is_told():
     open_flow(df, stream)
     steps = df._df_run_pass(5, stream)
     assert next(steps) == [5, 0]
-    assert first(ds) == [0, 0], "who iterates the input alone is not told what the node was told"
+    assert first(ds) == [0, 0], "iterating the input by itself gives its own pass"
     assert next(steps) == [5, 1]
 
 
@@ -750,7 +750,7 @@ def test_a_pass_is_forgotten_when_it_ends_however_it_ends():
         with pytest.raises(ValueError):
             list(failing)
     gc.collect()
-    assert not [one for one in gc.get_objects() if isinstance(one, Running)]
+    assert not [one for one in gc.get_objects() if isinstance(one, RunningPass)]
 
 
 @pytest.mark.parametrize("name", ["__iter__", "get_data"])

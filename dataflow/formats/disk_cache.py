@@ -167,13 +167,13 @@ class DiskCacheData(ProxyDataFlow):
 
     def _reader(self, *, explain: bool = False) -> RecordReader | None:
         """Return the open file; None if there is none of this fingerprint."""
-        life = state_of(self)
-        with life.lock:
-            if life.resource is None and os.path.exists(self.path):
+        state = state_of(self)
+        with state.lock:
+            if state.resource is None and os.path.exists(self.path):
                 reader = self._opened(explain=explain)
                 if reader is not None:
-                    life.own(self, reader)
-            held: Any = life.resource
+                    state.own(self, reader)
+            held: Any = state.resource
         kept: RecordReader | None = held
         return kept
 
