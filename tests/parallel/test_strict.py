@@ -243,7 +243,7 @@ def test_a_whole_pass_that_was_cut_short_goes_on_where_it_was(kind):
 
 
 @pytest.mark.parametrize("kind", ["process", "zmq"])
-def test_a_death_is_reported_where_none_is_made_good(kind):
+def test_a_death_is_reported_without_restarts(kind):
     def func(dp):
         if dp[0] == 50:
             os.kill(os.getpid(), signal.SIGKILL)
