@@ -29,7 +29,7 @@ from dataflow.descriptors import Descriptor
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.pickling import loads
-from dataflow.workers.place import entering
+from dataflow.workers.info import entering
 from dataflow.workers.process import keep_freed_memory, seed_globals
 
 __all__ = ["Chunking", "ActorTaskReader", "ReplyBuffer", "WorkerActor"]
@@ -66,7 +66,7 @@ class ReplyBuffer:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """No-op."""
 
     def open(self) -> ReplyBuffer:
@@ -147,7 +147,7 @@ class ActorTaskReader:
             self._is_stopped = True
             self._changed.notify()
 
-    def take(self) -> Task | None:
+    def receive(self) -> Task | None:
         if self.replies is not None:
             self.replies.make_complete()
         with self._changed:
@@ -183,11 +183,11 @@ class WorkerActor:
 
     def work(self, packed: bytes) -> None:
         """Run the worker; return when it has ended."""
-        self._spec = spec = replace(self.prepare(loads(packed)), credit=self._credit.line(0))
+        self._spec = spec = replace(self.prepare(loads(packed)), credit=self._credit.port(0))
         if self._spec.task_queue is not None:
             self._spec.task_queue.replies = spec.port
         self._ready.set()
-        with entering(spec.place):
+        with entering(spec.info):
             spec()
 
     def prepare(self, spec: WorkerSpec) -> WorkerSpec:
@@ -206,7 +206,7 @@ class WorkerActor:
                 self._credit.grant(0, message.count, message.nbytes, message.queued)
                 self._credit.done(0, message.count)
             elif message.kind is Kind.REPORT:
-                self._credit.heard(0)
+                self._credit.report_received(0)
         return messages
 
     def add_task(self, number: int, first: int, body: Sequence[Any]) -> None:

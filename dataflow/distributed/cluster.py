@@ -16,7 +16,7 @@ from dataflow.engine.worker_main import FlowPayload, WorkerSpec
 from dataflow.errors import DataFlowError
 from dataflow.extras import optional
 from dataflow.pickling import dumps
-from dataflow.workers.place import WorkerInfo
+from dataflow.workers.info import WorkerInfo
 
 __all__ = [
     "ActorLost",
@@ -189,7 +189,7 @@ class ActorWorker:
 
     Attributes:
         lost: Why it is lost; None if it is not known to be lost.
-        has_reported: Whether any message has come from it.
+        has_answered: Whether any message has come from it.
         is_over: Whether no more messages will come.
         replies: References of the requested replies, the oldest first.
         unread: For each reply that has come: the number of its counted messages that were not read yet.
@@ -197,13 +197,13 @@ class ActorWorker:
 
     sentinel: int | None = None
 
-    def __init__(self, cluster: RayCluster, options: Mapping[str, Any], place: WorkerInfo, packed: bytes) -> None:
-        self.place = place
+    def __init__(self, cluster: RayCluster, options: Mapping[str, Any], info: WorkerInfo, packed: bytes) -> None:
+        self.info = info
         self.cluster = cluster
         self.options = options
         self.pid: int | None = None  # on its machine, once it has started
         self.lost: ActorLost | None = None
-        self.has_reported = self.is_over = False
+        self.has_answered = self.is_over = False
         self.replies: deque[Any] = deque()
         self.unread: deque[int] = deque()
         self.started_at = time.monotonic()  # when it was requested
@@ -293,7 +293,7 @@ class ClusterPayload(FlowPayload):
 def start_worker(cluster: RayCluster, options: Mapping[str, Any], spec: WorkerSpec) -> ActorWorker:
     """Start a worker as an actor with these options, and register it with its channel and task queue."""
     packed = dumps(replace(spec, payload=ClusterPayload(spec.payload.load())))
-    worker = ActorWorker(cluster, options, spec.place, packed)
+    worker = ActorWorker(cluster, options, spec.info, packed)
     cast(Any, spec.port).register(worker)
     if spec.task_queue is not None:
         cast(Any, spec.task_queue).register(worker)

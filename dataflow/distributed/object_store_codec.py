@@ -50,7 +50,7 @@ class _BufferWriter:
         self._written.append(block.start)
         return block
 
-    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an output buffer: an array for the flow to fill."""
         if dtype.hasobject or math.prod(shape) * dtype.itemsize < LARGE_BYTES:
             return np.empty(shape, dtype)
@@ -58,7 +58,7 @@ class _BufferWriter:
         base.block = Block(_BUFFER, 0, base.nbytes)
         return base.view(np.ndarray)
 
-    def is_draft(self, base: Any) -> bool:
+    def is_output_buffer(self, base: Any) -> bool:
         return type(base) is Base and base.block is not None
 
     def release(self, base: Base) -> Block:

@@ -100,7 +100,7 @@ class PullChannel:
 
     # -- the receiver --------------------------------------------------------------------------------------------------
 
-    def take(self) -> Message | None:
+    def receive_nowait(self) -> Message | None:
         if not self._messages:
             self._collect()
         return self._messages.popleft() if self._messages else None
@@ -113,14 +113,14 @@ class PullChannel:
             try:
                 return bool(self._cluster.wait(requested, timeout))
             except ActorLost:
-                return True  # `take` finds the error
+                return True  # `receive_nowait` finds the error
         time.sleep(min(timeout, _MAX_IDLE))
         return False
 
-    def readmit(self, worker: int) -> _PullPort:
+    def port_of_successor(self, worker: int) -> _PullPort:
         return self.port(worker)
 
-    def everyone_connected(self) -> None:
+    def stop_accepting(self) -> None:
         """No-op: an actor has no address to close."""
 
     def stop(self) -> None:
@@ -153,7 +153,7 @@ class PullChannel:
 
     def _receive(self, actor: ActorWorker, messages: list[Message]) -> None:
         self._messages.extend(messages)
-        actor.has_reported = actor.has_reported or bool(messages)
+        actor.has_answered = actor.has_answered or bool(messages)
         actor.is_over = any(message.kind in _FINAL_KINDS for message in messages)
         num_counted = sum(message.kind in _COUNTED for message in messages)
         if num_counted:
@@ -207,7 +207,7 @@ class PullCredit(Credit):
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         self._channel.consumed(worker)
 
-    def heard(self, worker: int) -> None:
+    def report_received(self, worker: int) -> None:
         self._channel.consumed(worker)
 
     def done(self, worker: int, count: int) -> None:

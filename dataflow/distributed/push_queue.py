@@ -37,8 +37,8 @@ class PushedTaskQueue:
         self._nbytes = 0  # of unfinished tasks, and of datapoints encoded for the next one
         self._encoded = 0  # of the datapoints encoded for the next task
         self._workers: dict[int, ActorWorker] = {}
-        self._pushed: dict[int, list[_Slot]] = {}  # by worker: its unfinished tasks, in the order of pushing
-        self._waiting: list[_Slot] = []  # a heap: by number
+        self._pushed: dict[int, list[_PushedTask]] = {}  # by worker: its unfinished tasks, in the order of pushing
+        self._waiting: list[_PushedTask] = []  # a heap: by number
         self._next = 0  # larger than the numbers of all tasks so far
         self._discarded = 0  # workers know that tasks below this number are not needed
 
@@ -53,8 +53,8 @@ class PushedTaskQueue:
     def open(self) -> None:
         """No-op."""
 
-    def encode(self, dp: Any, *, alone: bool) -> Any:
-        if self._nbytes >= self._max_bytes and not alone:
+    def encode(self, dp: Any, *, is_only_task: bool) -> Any:
+        if self._nbytes >= self._max_bytes and not is_only_task:
             return NO_ROOM
         item = self._encoder.encode(dp)
         self._encoded += self._encoder.nbytes
@@ -64,13 +64,13 @@ class PushedTaskQueue:
     def plain_encoder(self) -> PlainEncoder | None:
         return self._encoder.encode_plain if self._encoder.plain else None
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, alone: bool) -> _Slot:
+    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _PushedTask:
         body, _ = self._encoder.join(encoded)
-        slot = _Slot(self, number, first, body, self._encoded)
+        task = _PushedTask(self, number, first, body, self._encoded)
         self._encoded = 0
         self._next = number + 1
-        self.queue(slot)
-        return slot
+        self.queue(task)
+        return task
 
     def drop(self) -> None:
         self._nbytes -= self._encoded
@@ -79,40 +79,40 @@ class PushedTaskQueue:
         if self._discarded < self._next:
             self._discarded = self._next
             for actor in self._workers.values():
-                if actor.has_reported and not actor.is_over:
+                if actor.has_answered and not actor.is_over:
                     actor.call("discard_tasks", self._next)
 
     def pump(self) -> None:
         while self._waiting:
-            slot = self._waiting[0]
-            if slot.body is not None:
-                ready = [k for k, actor in self._workers.items() if actor.has_reported and not actor.is_over]
+            task = self._waiting[0]
+            if task.body is not None:
+                ready = [k for k, actor in self._workers.items() if actor.has_answered and not actor.is_over]
                 worker = min(ready, key=lambda k: len(self._pushed[k]), default=None)
                 if worker is None or len(self._pushed[worker]) >= self._ahead:
                     return
-                self._pushed[worker].append(slot)
-                slot.worker, slot.actor = worker, self._workers[worker]
-                slot.actor.call("add_task", slot.number, slot.first, slot.body)
+                self._pushed[worker].append(task)
+                task.worker, task.actor = worker, self._workers[worker]
+                task.actor.call("add_task", task.number, task.first, task.body)
             heapq.heappop(self._waiting)
 
-    def queue(self, slot: _Slot) -> None:
-        """Queue `slot` to be pushed, for the first time or again."""
-        heapq.heappush(self._waiting, slot)
+    def queue(self, task: _PushedTask) -> None:
+        """Queue `task` to be pushed, for the first time or again."""
+        heapq.heappush(self._waiting, task)
         self.pump()
 
-    def tasks_of(self, worker: int) -> list[_Slot]:
+    def tasks_of(self, worker: int) -> list[_PushedTask]:
         """Return the unfinished tasks of a worker; it is running the first, as far as is known here."""
         return self._pushed.get(worker, [])
 
-    def withdraw(self, slot: _Slot) -> None:
-        """Remove `slot` from its worker."""
-        if slot in self.tasks_of(slot.worker):
-            self._pushed[slot.worker].remove(slot)
+    def withdraw(self, task: _PushedTask) -> None:
+        """Remove `task` from its worker."""
+        if task in self.tasks_of(task.worker):
+            self._pushed[task.worker].remove(task)
 
-    def release(self, slot: _Slot) -> None:
-        """Remove `slot`, which is done or discarded."""
-        self._nbytes -= slot.nbytes
-        self.withdraw(slot)
+    def release(self, task: _PushedTask) -> None:
+        """Remove `task`, which is done or discarded."""
+        self._nbytes -= task.nbytes
+        self.withdraw(task)
 
     def stop(self) -> None:
         """No-op: `PullCredit` stops the workers."""
@@ -123,7 +123,7 @@ class PushedTaskQueue:
         self._pushed.clear()
 
 
-class _Slot:
+class _PushedTask:
     """One task in the queue."""
 
     def __init__(self, task_queue: PushedTaskQueue, number: int, first: int, body: Sequence[Any], nbytes: int) -> None:
@@ -150,7 +150,7 @@ class _Slot:
             self.body = None
             self._task_queue.release(self)
 
-    def __lt__(self, other: _Slot) -> bool:
+    def __lt__(self, other: _PushedTask) -> bool:
         return self.number < other.number
 
 

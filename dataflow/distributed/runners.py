@@ -16,7 +16,7 @@ from dataflow.distributed.cluster import ActorWorker, RayCluster, start_worker
 from dataflow.distributed.object_store_codec import ObjectStoreCodec
 from dataflow.distributed.pull_channel import PullChannel, PullCredit
 from dataflow.distributed.push_queue import PushedTaskQueue
-from dataflow.engine.engine import Placed, Plan
+from dataflow.engine.engine import NodeEngine, Plan
 from dataflow.engine.schedules import IndexRanges, Schedule
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.failures import Budget
@@ -24,7 +24,7 @@ from dataflow.keywords import hinting
 from dataflow.parallel.maps import ParallelMap
 from dataflow.parallel.runners import Runner, window_of
 from dataflow.parallel.worker_options import ThreadLimitOption
-from dataflow.parallel.worker_setup import UNBOUNDED, Staffed
+from dataflow.parallel.worker_setup import UNBOUNDED, WorkerSetup
 from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
 from dataflow.seeding import Stream
 from dataflow.workers.native_threads import ThreadLimit, limit_of
@@ -49,11 +49,11 @@ _REFUSED_OPTIONS: Final = {
 """Options that would break our guarantees: the actor would outlive its runner, or Ray would restart it."""
 
 
-class Actors(Staffed):
+class Actors(WorkerSetup):
     """Mixin: run the workers as Ray actors."""
 
     _df_own_process = True
-    _df_run_settings = Staffed._df_run_settings | {
+    _df_run_settings = WorkerSetup._df_run_settings | {
         "actor_options",
         "address",
         "chunking",
@@ -115,7 +115,7 @@ class Actors(Staffed):
         """Bytes that may be under way for each actor: of tasks, and as much of their results."""
         return _IN_FLIGHT * self.chunking.nbytes
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         assert isinstance(plan.channel, PullChannel), "as it was made above"
         plan.died = plan.channel.died
         return super()._df_make_engine(plan, stream)
@@ -354,7 +354,7 @@ class RayMapData(Actors, ParallelMap):
         start_timeout: float = 60.0,
     ) -> None:
         super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
-        self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
+        self._df_set_workers(self.num_workers, UNBOUNDED, timeout)
         self._df_set_actors(
             hwm=None,
             max_bytes=max_bytes,

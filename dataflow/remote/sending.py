@@ -145,7 +145,7 @@ _this_thread = _ThisThread()
 def _send(datapoints: Iterator[Any], connection: Connection, *, encrypted: bool) -> int:
     window, max_bytes = connection.wait_welcome()
     encoder = FrameEncoder(max_bytes, encrypted=encrypted)
-    sender = BatchingSender(0, connection, encoder, connection.credit.line(0).quota(window))
+    sender = BatchingSender(0, connection, encoder, connection.credit.port(0).quota(window))
     try:
         sender.put_all(datapoints)
         connection.wait_done()

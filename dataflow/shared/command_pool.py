@@ -39,8 +39,8 @@ from dataflow.interrupts import signals_deferred
 from dataflow.seeding import derived, seed
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.exit_reasons import end_if_forked, exit_code, explanation
+from dataflow.workers.info import worker_info_of
 from dataflow.workers.payload import Payload
-from dataflow.workers.place import place_of
 from dataflow.workers.pool import WorkerPool, grace
 from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 
@@ -108,14 +108,16 @@ class CommandPool:
         with signals_deferred(), closed_on_error(), counted(owner, _DESCRIPTORS + _PER_WORKER * n):
             channel = PipeChannel(n)
             self._sockets = [_CommandSocket() for _ in skills]
-            makes = []
+            factories = []
             for k, (skill, commands) in enumerate(zip(skills, self._sockets, strict=True)):
-                place = place_of(k, n)
-                own = (*words, *(word for pair in place.path for word in pair))
+                info = worker_info_of(k, n)
+                own = (*words, *(word for pair in info.path for word in pair))
                 note = f"raised in worker {k} of {n} of {owner}"
                 loop = _CommandLoop(k, skill, commands, channel.port(k), derived(own) if reseed else None, note)
-                makes.append(partial(ProcessWorker, context, place, own, loop, loop.descriptors(), loop.hand_over))
-            self._pool = WorkerPool(makes)
+                factories.append(
+                    partial(ProcessWorker, context, info, own, loop, loop.descriptors(), loop.close_in_parent)
+                )
+            self._pool = WorkerPool(factories)
             try:
                 self._receiver = channel.open_receiver()
                 close_at_exit(self)
@@ -135,7 +137,7 @@ class CommandPool:
         """Read all messages into `acknowledged` and `failures`. An interrupt in here requires `close`."""
         ended = [k for k in self._pool.ended() if k not in self.failures]
         # A worker that has ended has written all it will ever write: now it is read to the end.
-        while (message := self._receiver.take()) is not None or self._receiver.wait(0):
+        while (message := self._receiver.receive_nowait()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._handle(message)
         for k in ended:
@@ -178,7 +180,9 @@ class CommandPool:
     def _died(self, worker: int, exitcode: int | None) -> WorkerDied:
         n, pid = len(self._sockets), self._pool.workers[worker].pid
         connected = worker in self._connected
-        happened, cure = explanation(exitcode, heard=connected, work="the target", inline="n_proc=0", less="n_proc")
+        happened, cure = explanation(
+            exitcode, has_connected=connected, work="the target", inline="n_proc=0", less="n_proc"
+        )
         num_done = self._num_done[worker]
         when = f"after {num_done} results" if num_done else "before its first result"
         return WorkerDied(
@@ -263,10 +267,10 @@ class _CommandLoop:
         """Return the descriptors that a forked worker must inherit."""
         return (*self.port.descriptors(), self.commands.theirs, *self.skill.files)
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """Called once the worker was started, or could not be: close what only the worker may hold."""
-        self.skill.payload.hand_over()
-        self.port.hand_over()
+        self.skill.payload.close_in_parent()
+        self.port.close_in_parent()
         self.commands.theirs.close()
 
     def __call__(self) -> None:

@@ -10,7 +10,7 @@ from dataflow.codec.message_layout import NO_ROOM
 from dataflow.distributed.actor import ActorTaskReader, Chunking, ReplyBuffer
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder, ObjectStoreEncoder
 from dataflow.distributed.push_queue import PushedTaskQueue
-from tests.distributed.drafts import Drafts
+from tests.distributed.output_buffers import OutputBufferFlow
 from tests.support.waits import LIMIT
 
 
@@ -71,31 +71,31 @@ def test_a_reply_is_empty_after_some_time_with_nothing():
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
-def task(inbox, number, values):
+def task(tasks, number, values):
     encoder = ObjectStoreEncoder()
-    inbox.add(number, 10 * number, encoder.join([encoder.encode(value) for value in values])[0])
+    tasks.add(number, 10 * number, encoder.join([encoder.encode(value) for value in values])[0])
 
 
 def test_tasks_are_taken_in_order_and_those_forgotten_are_not():
-    inbox = ActorTaskReader()
+    tasks = ActorTaskReader()
     for number in range(4):
-        task(inbox, number, [number])
-    assert inbox.take().datapoints == [0]
-    assert inbox.is_wanted()
-    inbox.discard(3)
-    assert not inbox.is_wanted()
-    taken = inbox.take()
+        task(tasks, number, [number])
+    assert tasks.receive().datapoints == [0]
+    assert tasks.is_wanted()
+    tasks.discard(3)
+    assert not tasks.is_wanted()
+    taken = tasks.receive()
     assert (taken.number, taken.first, taken.datapoints) == (3, 30, [3])
-    inbox.stop()
-    assert inbox.take() is None
+    tasks.stop()
+    assert tasks.receive() is None
 
 
 def test_who_waits_for_a_task_is_told_to_stop():
-    inbox = ActorTaskReader()
+    tasks = ActorTaskReader()
     found = []
-    waiting = threading.Thread(target=lambda: found.append(inbox.take()))
+    waiting = threading.Thread(target=lambda: found.append(tasks.receive()))
     waiting.start()
-    inbox.stop()
+    tasks.stop()
     waiting.join(LIMIT)
     assert found == [None]
 
@@ -103,7 +103,7 @@ def test_who_waits_for_a_task_is_told_to_stop():
 class FakeActor:
     """An actor that only notes its calls."""
 
-    has_reported = True
+    has_answered = True
     is_over = False
 
     def __init__(self):
@@ -121,7 +121,10 @@ def queue_for(*actors, ahead=2, max_bytes=10**6):
 
 
 def put(task_queue, *numbers):
-    return [task_queue.put(number, number, [task_queue.encode(number, alone=True)], alone=False) for number in numbers]
+    return [
+        task_queue.put(number, number, [task_queue.encode(number, is_only_task=True)], is_only_task=False)
+        for number in numbers
+    ]
 
 
 def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
@@ -129,7 +132,7 @@ def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
     task_queue = queue_for(one, other)
     slots = put(task_queue, *range(6))
     assert one.calls == [("add_task", 0), ("add_task", 2)] and other.calls == [("add_task", 1), ("add_task", 3)]
-    assert [slot.taken_by for slot in slots] == [0, 1, None, None, None, None]  # at work on the first of theirs
+    assert [queued.taken_by for queued in slots] == [0, 1, None, None, None, None]  # at work on the first of theirs
     slots[1].discard()
     task_queue.pump()
     assert other.calls[-1] == ("add_task", 4) and slots[3].taken_by == 1
@@ -137,11 +140,11 @@ def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
 
 def test_nobody_is_given_a_task_before_it_was_heard_of():
     actor = FakeActor()
-    actor.has_reported = False
+    actor.has_answered = False
     task_queue = queue_for(actor)
     put(task_queue, 0)
     assert actor.calls == []
-    actor.has_reported = True
+    actor.has_answered = True
     task_queue.pump()
     assert actor.calls == [("add_task", 0)]
 
@@ -151,8 +154,8 @@ def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_els
     task_queue = queue_for(one, other)
     slots = put(task_queue, *range(6))
     one.is_over = True
-    for slot in slots:
-        slot.put_back()
+    for queued in slots:
+        queued.put_back()
     assert other.calls == [("add_task", 1), ("add_task", 3)]
     slots[1].discard(), slots[3].discard()
     task_queue.pump()
@@ -162,18 +165,18 @@ def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_els
 def test_tasks_are_bounded_in_bytes_unless_one_is_alone():
     actor = FakeActor()
     task_queue = queue_for(actor, max_bytes=1000)
-    (slot,) = [task_queue.put(0, 0, [task_queue.encode(bytes(2000), alone=True)], alone=True)]
-    assert task_queue.encode(1, alone=False) is NO_ROOM
-    assert task_queue.encode(1, alone=True) is not NO_ROOM
-    slot.discard()
-    assert task_queue.encode(1, alone=False) is not NO_ROOM
+    (queued,) = [task_queue.put(0, 0, [task_queue.encode(bytes(2000), is_only_task=True)], is_only_task=True)]
+    assert task_queue.encode(1, is_only_task=False) is NO_ROOM
+    assert task_queue.encode(1, is_only_task=True) is not NO_ROOM
+    queued.discard()
+    assert task_queue.encode(1, is_only_task=False) is not NO_ROOM
 
 
 def test_workers_are_told_once_what_is_wanted_no_more():
     actor = FakeActor()
     task_queue = queue_for(actor)
-    for slot in put(task_queue, 0, 1, 2):
-        slot.discard()
+    for queued in put(task_queue, 0, 1, 2):
+        queued.discard()
     task_queue.drop()
     task_queue.drop()
     assert actor.calls == [("add_task", 0), ("add_task", 1), ("discard_tasks", 3)]
@@ -206,16 +209,16 @@ def test_many_small_arrays_are_one_buffer():
 
 
 def test_what_nobody_else_can_reach_is_sent_without_a_copy():
-    drafts = Drafts(ObjectStoreEncoder())
-    drafts.put(keep=False)
-    drafts.put(keep=True)
-    drafts.finish()
-    assert [body[5].ctypes.data == address for body, address in zip(drafts.bodies, drafts.addresses, strict=True)] == [
+    flow = OutputBufferFlow(ObjectStoreEncoder())
+    flow.put(keep=False)
+    flow.put(keep=True)
+    flow.finish()
+    assert [body[5].ctypes.data == address for body, address in zip(flow.bodies, flow.addresses, strict=True)] == [
         True,
         False,
     ]
-    drafts.kept[0][...] = 2
-    assert (ObjectStoreDecoder(copy=False).decode(0, drafts.bodies[1])[0][0] == 1).all()
+    flow.kept[0][...] = 2
+    assert (ObjectStoreDecoder(copy=False).decode(0, flow.bodies[1])[0][0] == 1).all()
 
 
 def test_a_datapoint_that_fails_half_way_leaves_nothing():

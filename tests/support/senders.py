@@ -63,6 +63,7 @@ class Stranger:
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 500)
+        self.socket.setsockopt(zmq.SNDTIMEO, int(LIMIT * 1000))  # without a connection, sending waits
         self.socket.connect(address)
         self.sender = b"s" * 16
         self.run = bytes(16)
