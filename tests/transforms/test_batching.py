@@ -206,7 +206,7 @@ def test_the_later_of_two_iterations_takes_over_and_each_place_of_a_chain_has_ba
 
 
 def test_it_cannot_be_resumed_but_with_the_remainders_it_can():
-    with pytest.raises(NotReproducible, match="BatchDataByShape goes on where the last one stopped"):
+    with pytest.raises(NotReproducible, match="BatchDataByShape continues where the last one stopped"):
         ResumableData(BatchDataByShape(shapes([1, 2, 1]), 2, "a"))
     assert len(list(ResumableData(BatchDataByShape(shapes([1, 2, 1]), 2, "a", remainder=True)))) == 2
 

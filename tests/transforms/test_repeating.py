@@ -150,7 +150,7 @@ def test_a_pass_is_filled_up_when_a_map_below_drops():
     "ds", [numbers(0), generated(0), DataFromIterable([]), MapData(numbers(3), never), MapData(generated(3), never)]
 )
 def test_an_empty_input_is_an_error(ds, keep_state):
-    with pytest.raises(EmptyPass, match="owes 2 datapoints"):
+    with pytest.raises(EmptyPass, match="needs 2 datapoints"):
         list(FixedSizeData(ds, 2, keep_state))
 
 

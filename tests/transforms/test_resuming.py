@@ -261,13 +261,13 @@ def test_a_seed_that_is_set_after_loading_wins():
 # -- whose state it is -------------------------------------------------------------------------------------------------
 
 OTHER_CHAINS = {
-    "there was BatchData where MapData": lambda: MapData(BatchData(numbers(10), 2), pair),
+    "it had BatchData in place of MapData": lambda: MapData(BatchData(numbers(10), 2), pair),
     "BatchData.batch_size was 2 and is 3": lambda: BatchData(MapData(numbers(10), pair), 3),
     "DataFromList had 10 datapoints and has 11": lambda: BatchData(MapData(numbers(11), pair), 2),
     "MapData.func was pair and is count": lambda: BatchData(MapData(numbers(10), count), 2),
     "DataFromList.shuffle was True and is False": lambda: BatchData(MapData(numbers(10, shuffle=False), pair), 2),
     "DataFromList.seed was None and is 3": lambda: BatchData(MapData(numbers(10, seed=3), pair), 2),
-    "there was MapData where ConcatData": lambda: BatchData(ConcatData([numbers(10)]), 2),
+    "it had MapData in place of ConcatData": lambda: BatchData(ConcatData([numbers(10)]), 2),
 }
 
 
@@ -288,20 +288,20 @@ def test_the_number_of_inputs_is_compared():
     ("change", "message"),
     [
         ({"version": 2}, "version 2, this dataflow reads version 1"),
-        ({"version": None}, "no state of ResumableData"),
+        ({"version": None}, "not a state of ResumableData"),
         ({"root": 5}, "'root' is 5"),
-        ({"root": "x"}, "numbers from 0"),
-        ({"offset": -1}, "numbers from 0"),
+        ({"root": "x"}, "non-negative integers"),
+        ({"offset": -1}, "non-negative integers"),
         ({"pass": "1"}, "'pass' is '1'"),
         ({"flow": None}, "'flow' is None"),
     ],
     ids=str,
 )
-def test_what_is_no_state_is_refused(change, message):
+def test_an_invalid_state_raises(change, message):
     df = ResumableData(numbers(3))
     with pytest.raises(StateMismatch, match=message):
         df.load_state_dict({**df.state_dict(), **change})
-    with pytest.raises(StateMismatch, match="no state"):
+    with pytest.raises(StateMismatch, match="not a state"):
         df.load_state_dict([])
 
 
@@ -350,13 +350,13 @@ CONTINUING = {
 
 @pytest.mark.parametrize(("name", "make"), UNDEFINED.items(), ids=UNDEFINED)
 def test_an_order_that_is_not_defined_is_refused(name, make):
-    with pytest.raises(NotReproducible, match=f"the order in which {name} gives .* strict=True"):
+    with pytest.raises(NotReproducible, match=f"the order of the datapoints of {name} is .* strict=True"):
         ResumableData(make())
 
 
 @pytest.mark.parametrize(("name", "make"), CONTINUING.items(), ids=CONTINUING)
 def test_a_flow_that_remembers_earlier_passes_is_refused(name, make):
-    with pytest.raises(NotReproducible, match=f"a pass of {name} goes on where"):
+    with pytest.raises(NotReproducible, match=f"a pass of {name} continues where"):
         ResumableData(make())
 
 
@@ -375,8 +375,8 @@ class Twice(DataFlow):
 
 
 @pytest.mark.parametrize("above", [PrintData, Twice, lambda ds: MapData(ds, pair)], ids=["built in", "user", "map"])
-def test_it_stands_outermost(above):
-    with pytest.raises(TypeError, match="stands outermost"):
+def test_it_must_be_the_outermost_node(above):
+    with pytest.raises(TypeError, match="must be the outermost node"):
         list(above(ResumableData(numbers(3))))
 
 

@@ -89,7 +89,7 @@ def test_components_of_a_dropped_datapoint_are_dropped():
 
 @pytest.mark.parametrize("ask", [list, lambda df: df[0]])
 def test_another_number_of_components_is_refused(ask):
-    with pytest.raises(ShapeMismatch, match="has 3 components, and got one with 2"):
+    with pytest.raises(ShapeMismatch, match="num=3, but a datapoint has 2 components"):
         ask(FlattenData(DataFromList([[1, 2]]), num=3))
 
 
