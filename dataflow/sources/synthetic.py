@@ -22,13 +22,13 @@ __all__ = ["FakeData"]
 class FakeData(Source, RNGDataFlow):
     """Lists of random arrays.
 
-    With ``random=False`` one datapoint is drawn and given out repeatedly: each time a new list, always with the same
+    With ``random=False`` one datapoint is drawn and yielded repeatedly: each time a new list, always with the same
     arrays.
 
     Args:
         shapes: The shape of each component.
         size: Datapoints per pass.
-        random: Draw new numbers for every datapoint.
+        random: Draw new values for every datapoint.
         dtype: One dtype for all components, or a list with one for each: bool, integer or floating.
         domain: Smallest value and upper bound, for all components, or a list of such pairs. Integers lie in
             ``[low, high)``.
