@@ -1,8 +1,8 @@
 """Import times, compared with numpy and pyzmq: ``python -m benchmarks.imports``.
 
 Each run is a fresh interpreter, and the statements take turns. The start time of the interpreter is subtracted. All
-bytecode is compiled in advance, into a folder of this measurement, so that environments without bytecode files are not at
-a disadvantage. CPU time (user and system) is shown beside wall time; on a busy machine it is more reliable.
+bytecode is compiled in advance, into a folder of this measurement, so that environments without bytecode files have no
+disadvantage. CPU time (user and system) is shown beside wall time; on a busy machine it is more reliable.
 """
 
 import argparse

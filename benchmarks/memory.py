@@ -1,8 +1,8 @@
 """Private memory of workers that read a large list: ``python -m benchmarks.memory``.
 
 Under fork a list is shared with the workers, until the reference counts of its elements, which are written when they
-are read, make a copy of every page. A packed list is bytes that are never written to. The private memory of a process is its
-unique set size: the private pages of ``/proc/…/smaps_rollup``.
+are read, make a copy of every page. A packed list is bytes that are never written to. The private memory of a process
+is its unique set size: the private pages of ``/proc/…/smaps_rollup``.
 """
 
 import argparse
