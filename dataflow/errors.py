@@ -19,7 +19,7 @@
     ├── SenderLost            a network sender stopped responding, or its datapoints are missing (also RuntimeError)
     ├── ReceiverLost          a network receiver is gone, or rejects this sender (also RuntimeError)
     ├── FileDamaged           a file is truncated, or its bytes differ from those written (also ValueError)
-    ├── NotStorable           a file format cannot hold a datapoint as it is (also TypeError)
+    ├── NotStorable           a file format cannot store a datapoint (also TypeError)
     ├── PickleRefused         a file holds pickled objects, which could run any code (also ValueError)
     └── MissingExtra          an optional package is not installed (also ImportError)
 
@@ -201,7 +201,7 @@ class FileDamaged(DataFlowError, ValueError):
 
 
 class NotStorable(DataFlowError, TypeError):
-    """A file format cannot hold a datapoint as it is; the message names the component and the formats that can."""
+    """A file format cannot store a datapoint; the message names the component and the formats that can."""
 
 
 class PickleRefused(DataFlowError, ValueError):

@@ -113,7 +113,7 @@ def train_on_cluster(training: Digits, test: Digits, options: argparse.Namespace
                 cluster.remove_node(doomed, allow_graceful=False)
                 say(f"killed   one of the nodes, in the middle of pass {epoch}; another is added")
                 cluster.add_node(**node)
-                while sum(known["Alive"] for known in ray.nodes()) > NODES:  # its actor may go on for some seconds
+                while sum(known["Alive"] for known in ray.nodes()) > NODES:  # its actor may run for some more seconds
                     time.sleep(0.1)
 
             runner = RayRunner(make_flow(training), num_proc=NODES, strict=True, max_restarts=1, timeout=120)

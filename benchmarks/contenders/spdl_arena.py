@@ -1,4 +1,4 @@
-"""SPDL: one sub-process per worker; arrays travel through shared memory that is made once (its arena).
+"""SPDL: one sub-process per worker; arrays are sent through shared memory that is allocated once (its arena).
 
 The segments of the pool are given back in the order in which they were taken: the consumer must not keep a datapoint.
 """

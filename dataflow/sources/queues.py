@@ -78,7 +78,7 @@ class DataFromQueue(Source):
         return self._received(state_of(self).session)
 
     def _received(self, session: object) -> Iterator[Any]:
-        life = state_of(self)
+        flow_state = state_of(self)
         while True:
             deadline = None if self.timeout is None else time.monotonic() + self.timeout
             while True:
@@ -87,7 +87,7 @@ class DataFromQueue(Source):
                     dp = self.queue.get(timeout=wait)
                     break
                 except standard_queue.Empty:
-                    if life.session is not session:
+                    if flow_state.session is not session:
                         raise terminated(type(self).__name__) from None
                     if deadline is not None and time.monotonic() >= deadline:
                         raise TimeoutError(

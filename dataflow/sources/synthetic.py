@@ -30,8 +30,8 @@ class FakeData(Source, RNGDataFlow):
         size: Datapoints per pass.
         random: Draw new values for every datapoint.
         dtype: One dtype for all components, or a list with one for each: bool, integer or floating.
-        domain: Smallest value and upper bound, for all components, or a list of such pairs. Integers lie in
-            ``[low, high)``.
+        domain: Smallest value and upper bound, for all components, or a list of such pairs. Integers are
+            in ``[low, high)``.
         seed: A root seed for this node, instead of the one of `dataflow.seed`.
 
     Raises:

@@ -91,12 +91,12 @@ class MapData(ProxyDataFlow):
         budget = self.max_failures
         if not (budget if budget is not None or above is None else above.limit):
             return None
-        life = state_of(self)
-        with life.lock:
+        flow_state = state_of(self)
+        with flow_state.lock:
             # The next iteration of a flow that runs in the consumer (num_proc=0) may be under another runner.
-            if life.tolerance is None or life.tolerance.above is not above:
-                life.tolerance = Tolerance(type(self).__name__, budget, above)
-            return life.tolerance
+            if flow_state.tolerance is None or flow_state.tolerance.above is not above:
+                flow_state.tolerance = Tolerance(type(self).__name__, budget, above)
+            return flow_state.tolerance
 
 
 class MapDataComponent(MapData):

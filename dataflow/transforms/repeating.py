@@ -91,10 +91,10 @@ class RepeatedData(ProxyDataFlow):
 
     def _warn_if_useless(self) -> None:
         """Log once that the input already repeats endlessly because it is not strict."""
-        life = state_of(self)
-        if life.warned:
+        flow_state = state_of(self)
+        if flow_state.warned:
             return
-        life.warned = True
+        flow_state.warned = True
         if not self.ds._df_endless:
             return
         cause, name = endless_input(self.ds)

@@ -67,8 +67,8 @@ class ResumableData(ProxyDataFlow):
 
         With several iterations, it is the position of the most recent one.
         """
-        life = state_of(self)
-        mark = life.bookmark or _Bookmark(life.passes, 0, life.root())
+        flow_state = state_of(self)
+        mark = flow_state.bookmark or _Bookmark(flow_state.passes, 0, flow_state.root())
         p, offset = mark.p, mark.offset
         n = known_length(self)
         if n is not None and offset >= n:
@@ -99,20 +99,20 @@ class ResumableData(ProxyDataFlow):
                 f"the state was saved with the seed {root}, but this program has called "
                 f"dataflow.seed({current_root()}). Leave out the call, or use the same number"
             )
-        life = state_of(self)
-        life.entropy, life.fixed = root, True
-        life.passes = state["pass"]
-        life.bookmark = _Bookmark(state["pass"], state["offset"], root, loaded=True)
+        flow_state = state_of(self)
+        flow_state.entropy, flow_state.fixed = root, True
+        flow_state.passes = state["pass"]
+        flow_state.bookmark = _Bookmark(state["pass"], state["offset"], root, loaded=True)
 
     # -- node protocol -------------------------------------------------------------------------------------------------
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        life = state_of(self)
-        if stream != root_stream(self) or p >= life.passes:
+        flow_state = state_of(self)
+        if stream != root_stream(self) or p >= flow_state.passes:
             raise TypeError("ResumableData must be the outermost node: it counts the datapoints that the loop receives")
-        loaded: _Bookmark | None = life.bookmark
+        loaded: _Bookmark | None = flow_state.bookmark
         mark = _Bookmark(p, 0, stream.root)
-        life.bookmark = mark
+        flow_state.bookmark = mark
         if loaded is None or not loaded.loaded or loaded.p != p or loaded.root != stream.root or not loaded.offset:
             return self._counted(mark, stream)
         mark.offset = loaded.offset
