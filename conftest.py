@@ -6,7 +6,7 @@ import pytest
 
 import dataflow
 
-pytest_plugins = ["tests.support.leaks", "tests.support.faults"]
+pytest_plugins = ["tests.support.leaks", "tests.support.faults", "tests.support.seeds"]
 
 # A deadline, or a check of how fast examples are made, would measure how busy the machine is.
 hypothesis.settings.register_profile(

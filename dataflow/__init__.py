@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.datapoint import empty as empty
     from dataflow.seeding import seed as seed
     from dataflow.version import __version__ as __version__
-    from dataflow.workers.place import WorkerInfo, worker_info
+    from dataflow.workers.info import WorkerInfo, worker_info
 
     # Sources
     from dataflow.sources.in_memory import DataFromList
@@ -233,8 +233,8 @@ _MODULE_OF = {
     "empty": "dataflow.datapoint",
     "seed": "dataflow.seeding",
     "__version__": "dataflow.version",
-    "WorkerInfo": "dataflow.workers.place",
-    "worker_info": "dataflow.workers.place",
+    "WorkerInfo": "dataflow.workers.info",
+    "worker_info": "dataflow.workers.info",
     # Sources
     "DataFromList": "dataflow.sources.in_memory",
     "DataFromGenerator": "dataflow.sources.iterating",

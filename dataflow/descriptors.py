@@ -4,7 +4,7 @@ A forked child inherits every descriptor of its parent: write ends that hide the
 consumer's. Guarantees:
 
 - A `Descriptor` of this process is closed in every child that is forked from it (by any code, with `os.fork`), except
-  in the child to which it is handed over (`handing_over`).
+  in the child to which it is handed over (`passing_to_child`).
 - Under spawn and forkserver a `Descriptor` travels with the process object, and nothing else does.
 - Memory that was mapped from a `Descriptor` (`shared_mapping`) is private in every child that is forked, except in the
   child to which the descriptor is handed over: the parent never sees what the child writes there, as with any other
@@ -31,7 +31,7 @@ __all__ = [
     "Descriptor",
     "closed_on_error",
     "counted",
-    "handing_over",
+    "passing_to_child",
     "pipe",
     "shared_mapping",
     "shared_memory_file",
@@ -69,7 +69,7 @@ class Descriptor:
 # Adding and discarding are atomic under the interpreter's lock, which the forking thread holds. A lock of our own could
 # be held by another thread at the moment of a fork.
 _open: set[Descriptor] = set()
-_handed_over: ContextVar[tuple[Descriptor, ...]] = ContextVar("handed_over", default=())
+_passed_to_child: ContextVar[tuple[Descriptor, ...]] = ContextVar("passed_to_child", default=())
 
 
 _made: ContextVar[list[Descriptor] | None] = ContextVar("descriptors_made", default=None)
@@ -80,18 +80,18 @@ def _received(duplicate: Any) -> Descriptor:
 
 
 @contextmanager
-def handing_over(*descriptors: Descriptor) -> Iterator[None]:
+def passing_to_child(*descriptors: Descriptor) -> Iterator[None]:
     """A child that this thread forks inside the block keeps `descriptors` open."""
-    token = _handed_over.set(descriptors)
+    token = _passed_to_child.set(descriptors)
     try:
         yield
     finally:
-        _handed_over.reset(token)
+        _passed_to_child.reset(token)
 
 
 def _close_inherited() -> None:
     _made.set(None)
-    kept = _handed_over.get()
+    kept = _passed_to_child.get()
     shared = [(mapping, file) for mapping, (owner, file) in list(_mapped.items()) if owner not in kept]
     if shared:
         files = _open_files()

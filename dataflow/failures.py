@@ -13,8 +13,8 @@ runner above allows.
 
 A job that applies functions calls `failure_reporter()` when it begins. If that returns None, or a reporter whose
 `limit` is None or 0, errors are raised. Otherwise, for an item that raised, the job calls
-``skipped(failure_of(…), error, judged=False)`` of the reporter and yields `HOLE` for it; if the limit is a fraction, it
-calls `saw` and `report_seen` now and then. `transforms.applying.Applied` does all this.
+``report_skipped(failure_of(…), error, judged=False)`` of the reporter and yields `HOLE` for it; if the limit is a
+fraction, it calls `record_seen` and `report_seen` now and then. `transforms.applying.Applied` does all this.
 
 The judgement is pure: it knows no clock and no process.
 
@@ -32,8 +32,6 @@ Guarantees:
 from __future__ import annotations
 
 import logging
-import math
-import operator
 import sys
 import threading
 import traceback
@@ -42,8 +40,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any, Final
+from typing import Final
 
 from dataflow.errors import DataFlowTerminated, TooManyFailures, WorkerTraceback
 
@@ -53,7 +50,6 @@ __all__ = [
     "FailureReporter",
     "Report",
     "Tolerance",
-    "budget_of",
     "failure_of",
     "failure_reporter",
     "forked_off",
@@ -113,30 +109,6 @@ class Report:
     seen: int
 
 
-def budget_of(owner: object, value: Any) -> Budget | None:
-    """Return `value` if it is a valid `max_failures`: None, an integer from 0, or a fraction between 0 and 1.
-
-    Raises:
-        ValueError: `value` is negative, NaN, or a fraction outside (0, 1).
-        TypeError: `value` is not a number (a bool does not count as one).
-    """
-    name = owner if isinstance(owner, str) else type(owner).__name__
-    wanted = "an integer from 0, or a fraction of the datapoints above 0 and below 1"
-    if value is None:
-        return None
-    if isinstance(value, bool) or not (isinstance(value, Real) or hasattr(value, "__index__")):
-        raise TypeError(f"{name}: max_failures is {wanted}, got {value!r}")
-    if hasattr(value, "__index__"):
-        number = operator.index(value)
-        if number < 0:
-            raise ValueError(f"{name}: max_failures is {wanted}, got {value!r}")
-        return number
-    fraction = float(value)
-    if math.isnan(fraction) or not 0 < fraction < 1:
-        raise ValueError(f"{name}: max_failures is {wanted}, got {value!r}")
-    return fraction
-
-
 def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> Failure:
     """The record of an item for which `node` raised `error`."""
     kind = type(error)
@@ -153,7 +125,7 @@ class FailureReporter:
 
     Args:
         limit: The budget of the runner above, which applies to nodes in this worker that have no budget of their own.
-        path: The place of the worker.
+        path: Pairs (worker, number of workers) of every level, the outermost first.
         send: Takes a `Report`. It may wait, and may raise to end the worker.
     """
 
@@ -162,25 +134,25 @@ class FailureReporter:
         self._path = path
         self._send = send
         self._seen: dict[object, int] = {}
-        self._told = 0
+        self._num_reported = 0
 
-    def skipped(self, failure: Failure, error: BaseException, *, judged: bool) -> None:
+    def report_skipped(self, failure: Failure, error: BaseException, *, judged: bool) -> None:
         """Report that an item was skipped. An exception raised by this ends the flow."""
         if not failure.path:
             failure = replace(failure, path=self._path)
-        self._send(Report(failure, error, judged, self._news()))
+        self._send(Report(failure, error, judged, self._new_items()))
 
-    def saw(self, who: object, seen: int) -> None:
-        """Note that the node `who` has seen `seen` items in all. Of several nodes the largest number counts."""
-        self._seen[who] = seen
+    def record_seen(self, node: object, seen: int) -> None:
+        """Record that `node` has seen `seen` items in all. Of several nodes the largest number counts."""
+        self._seen[node] = seen
 
     def report_seen(self) -> None:
         """Report how many items were seen."""
-        self._send(Report(None, None, False, self._news()))
+        self._send(Report(None, None, False, self._new_items()))
 
-    def _news(self) -> int:
-        before, self._told = self._told, max(self._seen.values(), default=0)
-        return self._told - before
+    def _new_items(self) -> int:
+        before, self._num_reported = self._num_reported, max(self._seen.values(), default=0)
+        return self._num_reported - before
 
 
 _here: ContextVar[FailureReporter | None] = ContextVar("dataflow_failures", default=None)
@@ -213,10 +185,10 @@ def forked_off(pid: int) -> DataFlowTerminated:
 
 
 _LOG = logging.getLogger(__name__)
-_KEPT: Final = 1000  # records
-_FIRST: Final = 100  # datapoints after which a fraction is judged
-_LOGGED: Final = 10  # failures that are logged one by one
-_PASSES: Final = 256  # number of passes of which the failed positions are remembered
+_MAX_RECORDS: Final = 1000  # records
+_MIN_SEEN: Final = 100  # datapoints after which a fraction is judged
+_NUM_LOGGED: Final = 10  # failures that are logged one by one
+_MAX_PASSES: Final = 256  # number of passes of which the failed positions are remembered
 
 
 class Tolerance:
@@ -225,28 +197,28 @@ class Tolerance:
     Args:
         owner: The node that they belong to, for messages.
         limit: Its own budget; None if it has none, and a node above judges.
-        above: Reporter that failures are forwarded to; None in the main process, where failures are logged.
+        parent: Reporter that failures are forwarded to; None in the main process, where failures are logged.
         shared: Any worker may do any item: an item that is done again by another worker counts once.
     """
 
     def __init__(
-        self, owner: str, limit: Budget | None, above: FailureReporter | None = None, *, shared: bool = False
+        self, owner: str, limit: Budget | None, parent: FailureReporter | None = None, *, shared: bool = False
     ) -> None:
-        self.above = above
+        self.parent = parent
         self._owner = owner
         self._limit = limit
         self._shared = shared
         self._lock = threading.Lock()
-        self._records: deque[Failure] = deque(maxlen=_KEPT)
+        self._records: deque[Failure] = deque(maxlen=_MAX_RECORDS)
         self._failed: dict[Hashable, set[Hashable]] = {}  # failed positions by pass, if the limit is a number
         self._known: dict[Hashable, None] = {}  # recent failures, if any worker may do any item
         self._pass = 0
         self._last: BaseException | None = None
         self.num_failures = 0
         self.seen = 0
-        """Items seen so far. The code that applies the function increments it, and calls `look` at `due`."""
-        looks = isinstance(limit, float) or (above is not None and isinstance(above.limit, float))
-        self.due = _FIRST if looks else sys.maxsize
+        """Items seen so far. The code that applies the function increments it, and calls `check_seen` at `due`."""
+        is_fraction = isinstance(limit, float) or (parent is not None and isinstance(parent.limit, float))
+        self.due = _MIN_SEEN if is_fraction else sys.maxsize
 
     @property
     def failures(self) -> list[Failure]:
@@ -257,7 +229,7 @@ class Tolerance:
     @property
     def inherited(self) -> Budget | None:
         """The budget for nodes below that have none of their own."""
-        return self._limit if self._limit is not None or self.above is None else self.above.limit
+        return self._limit if self._limit is not None or self.parent is None else self.parent.limit
 
     def begin_pass(self) -> None:
         """A pass that the workers share begins: a number is counted from zero, even if passes have no numbers."""
@@ -281,16 +253,16 @@ class Tolerance:
             self.num_failures += 1
             self._records.append(failure)
             num = self.num_failures
-        if self.above is not None:
-            self.above.saw(self, self.seen)
-            self.above.skipped(failure, error, judged=judged or self._limit is not None)
-        elif num <= _LOGGED or num & (num - 1) == 0:
+        if self.parent is not None:
+            self.parent.record_seen(self, self.seen)
+            self.parent.report_skipped(failure, error, judged=judged or self._limit is not None)
+        elif num <= _NUM_LOGGED or num & (num - 1) == 0:
             _log(failure, num)
         if judged or self._limit is None:
             self._last = error if error.__traceback__ is None else None
         elif not isinstance(self._limit, int):
             self._last = error
-            self._judge()
+            self._check_fraction()
             _strip(error, failure.traceback)
         else:
             if in_pass is None:
@@ -303,34 +275,34 @@ class Tolerance:
         if key in self._known:
             return True
         self._known[key] = None
-        if len(self._known) > _KEPT:
+        if len(self._known) > _MAX_RECORDS:
             del self._known[next(iter(self._known))]
         return False
 
-    def look(self) -> None:
+    def check_seen(self) -> None:
         """Judge or report the number of items seen; called when `due` is reached.
 
         Raises:
             TooManyFailures: The budget is used up.
         """
-        if self.above is not None:
-            self.above.saw(self, self.seen)
-            if isinstance(self.above.limit, float):
-                self.above.report_seen()
-        self.due = self.seen + max(_FIRST, self.seen // 10)
+        if self.parent is not None:
+            self.parent.record_seen(self, self.seen)
+            if isinstance(self.parent.limit, float):
+                self.parent.report_seen()
+        self.due = self.seen + max(_MIN_SEEN, self.seen // 10)
         if isinstance(self._limit, float):
-            self._judge()
+            self._check_fraction()
 
-    def heard(self, report: Report) -> TooManyFailures | None:
+    def process_report(self, report: Report) -> TooManyFailures | None:
         """Process a worker's report; return the error if the budget is used up."""
         self.seen += report.seen
         try:
             if report.failure is not None and report.error is not None:
                 self.skip(report.failure, report.error, judged=report.judged)
             if self.seen >= self.due:
-                self.look()
-        except TooManyFailures as verdict:
-            return verdict
+                self.check_seen()
+        except TooManyFailures as too_many:
+            return too_many
         return None
 
     def complete(self, error: BaseException) -> BaseException:
@@ -343,32 +315,32 @@ class Tolerance:
         with self._lock:
             failed = self._failed.setdefault(in_pass, set())
             failed.add(where)
-            while len(self._failed) > _PASSES:
+            while len(self._failed) > _MAX_PASSES:
                 del self._failed[next(iter(self._failed))]
         assert self._limit is not None
         if len(failed) > self._limit:
-            self._condemn(f"{len(failed)} datapoints of one pass", f"max_failures={self._limit}", error)
+            self._raise_too_many(f"{len(failed)} datapoints of one pass", f"max_failures={self._limit}", error)
 
-    def _judge(self) -> None:
+    def _check_fraction(self) -> None:
         assert self._limit is not None
-        if self.seen >= _FIRST and self.num_failures > self._limit * self.seen and self._last is not None:
+        if self.seen >= _MIN_SEEN and self.num_failures > self._limit * self.seen and self._last is not None:
             share = 100 * self.num_failures / self.seen
             many = f"{self.num_failures} of the {self.seen} datapoints seen ({share:.3g} %)"
-            self._condemn(many, f"max_failures={self._limit:g}", self._last)
+            self._raise_too_many(many, f"max_failures={self._limit:g}", self._last)
 
-    def _condemn(self, many: str, limit: str, error: BaseException) -> None:
+    def _raise_too_many(self, many: str, limit: str, error: BaseException) -> None:
         records = self.failures
         raise TooManyFailures(
             f"{self._owner}: {many} failed, more than {limit} allows; the last is {records[-1]}. The attribute "
-            "`failures` of this error lists them. Mend the function or the data, or raise max_failures",
+            "`failures` of this error lists them. Fix the function or the data, or raise max_failures",
             failures=records,
         ) from error
 
 
 def _log(failure: Failure, num: int) -> None:
-    if num < _LOGGED:
+    if num < _NUM_LOGGED:
         _LOG.warning("skipped %s", failure)
-    elif num == _LOGGED:
+    elif num == _NUM_LOGGED:
         _LOG.warning("skipped %s; from now on this is logged each time the number of failures has doubled", failure)
     else:
         _LOG.warning("skipped %d so far, at last %s", num, failure)

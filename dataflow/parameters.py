@@ -15,7 +15,16 @@ import numpy as np
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
-__all__ = ["flag", "function", "keyword_arguments", "positional_arguments", "seconds", "start_method", "whole_number"]
+__all__ = [
+    "count_or_fraction",
+    "flag",
+    "function",
+    "keyword_arguments",
+    "positional_arguments",
+    "seconds",
+    "start_method",
+    "whole_number",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +53,24 @@ def whole_number(
         raise TypeError(f"{wanted} {_shown(value)}{cure}")
     if minimum is not None and number < minimum:
         raise ValueError(f"{wanted} {number}{cure}")
+    return number
+
+
+def count_or_fraction(owner: object, name: str, value: Any) -> int | float | None:
+    """Return `value` if it is an integer from 0, a fraction between 0 and 1, or None.
+
+    Raises:
+        TypeError: `value` is not a number (a bool does not count as one).
+        ValueError: `value` is negative, NaN, or a fraction outside (0, 1).
+    """
+    if value is None:
+        return None
+    wanted = f"{_name(owner)}: {name} is an integer from 0, or a fraction of the datapoints above 0 and below 1, got"
+    if isinstance(value, bool | np.bool_) or not (isinstance(value, Real) or hasattr(value, "__index__")):
+        raise TypeError(f"{wanted} {_shown(value)}")
+    number = operator.index(value) if hasattr(value, "__index__") else float(value)
+    if not (number >= 0 if isinstance(number, int) else 0 < number < 1):
+        raise ValueError(f"{wanted} {_shown(value)}")
     return number
 
 

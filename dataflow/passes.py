@@ -11,18 +11,18 @@ from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
 from dataflow.seeding import Rng, Stream, Turns, current_root, rng
-from dataflow.state import FlowState, state_of, terminated
+from dataflow.state import FlowState, Session, state_of, terminated
 
 __all__ = [
     "Node",
-    "Running",
+    "RunningPass",
     "innermost_pass",
     "known_length",
     "next_pass",
     "open_flow",
     "picked_here",
     "picking",
-    "place",
+    "assign_streams",
     "reset_round",
     "root_stream",
     "running_pass",
@@ -57,7 +57,7 @@ N = TypeVar("N", bound=Node)
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
-class Running:
+class RunningPass:
     """One pass of a user-written node, which the node's code can look up while it makes a step.
 
     That code runs below the frame of `user_pass`, and finds the pass by walking up the stack of its thread. So entering
@@ -72,55 +72,68 @@ class Running:
     def __init__(self, df: Node, p: int, stream: Stream) -> None:
         level = df._df_level
         self._level, self._p = level, p
-        self._num_born = 0
+        self._num_begun = 0
         self._ranks = df._df_shard_ranks
         self.df = df
         self.rng: Rng | None = rng(df._df_words(stream, p, purpose=_USER)) if df._df_draws else None
-        self.own = _Told(p, stream)  # for super().__iter__()
-        self.inputs: dict[FlowState, _Told] = {
-            state_of(ds): _Told(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)
+        self.own = _NextPass(p, stream)  # for super().__iter__()
+        self.inputs: dict[FlowState, _NextPass] = {
+            state_of(ds): _NextPass(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)
         }
 
-    def birthplace(self) -> Turns:
+    def turns_of_next_flow(self) -> Turns:
         """The turns to the next flow that the code of this pass begins and that is no input of its node."""
-        self._num_born += 1
+        self._num_begun += 1
         ranks = ((rank, 0) for rank in self._ranks)
-        return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_born), (self._p, 0), *ranks)
+        return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_begun), (self._p, 0), *ranks)
+
+
+_running: Final[dict[int, RunningPass]] = {}
+"""The passes that have begun, by the id of the frame that makes their steps.
+
+CPython keeps the object of a frame as long as the frame, so no other has its id until the pass is over. Reading the
+pass from the locals of the frame would cost three times as much (`user node that draws` of benchmarks.nodes).
+"""
 
 
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
-    running = Running(df, p, stream)  # found by its name, in `innermost_pass`
-    iterator = _user_iterator(df)
-    # `yield from` would close the iterator that it steps: right for a generator that the user's function has just made,
-    # but wrong for an iterator that the user holds, or that is a node.
-    is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
-    yield from iterator if is_fresh else islice(iterator, None)
-    del running
-
-
-def _user_pass_until_closed(df: Any, p: int, stream: Stream, life: FlowState, session: object) -> Iterator[Any]:
-    """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
-    running = Running(df, p, stream)  # found by its name, in `innermost_pass`
-    iterator = _user_iterator(df)
+    frame = id(sys._getframe())
+    _running[frame] = RunningPass(df, p, stream)
     try:
-        while life.session is session:
-            yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
-    except StopIteration:
-        return
-    del running
+        iterator = _user_iterator(df)
+        # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
+        # made, but wrong for an iterator that the user holds, or that is a node.
+        is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
+        yield from iterator if is_fresh else islice(iterator, None)
+    finally:
+        del _running[frame]
+
+
+def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:
+    """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
+    frame = id(sys._getframe())
+    _running[frame] = RunningPass(df, p, stream)
+    try:
+        iterator = _user_iterator(df)
+        try:
+            while not session.closed:
+                yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
+        except StopIteration:
+            return
+    finally:
+        del _running[frame]
     raise terminated(type(df).__name__)
 
 
-_STEPS: Final = user_pass.__code__
-_STEPS_UNTIL_CLOSED: Final = _user_pass_until_closed.__code__
+_STEPS: Final = (user_pass.__code__, _user_pass_until_closed.__code__)
 
 
 def _user_iterator(df: Any) -> Iterator[Any]:
     return iter(type(df).__iter__.__wrapped__(df))
 
 
-def innermost_pass(num_between: int = 2) -> Running | None:
+def innermost_pass(num_between: int = 2) -> RunningPass | None:
     """The innermost user-written pass that makes a step in this thread.
 
     Args:
@@ -128,22 +141,21 @@ def innermost_pass(num_between: int = 2) -> Running | None:
     """
     frame: FrameType | None = sys._getframe(num_between)
     while frame is not None:
-        code = frame.f_code
-        if (code is _STEPS or code is _STEPS_UNTIL_CLOSED) and (running := frame.f_locals.get("running")) is not None:
-            found: Running = running
-            return found
+        running = _running.get(id(frame))
+        if running is not None and frame.f_code in _STEPS:
+            return running
         frame = frame.f_back
     return None
 
 
-class _Told:
+class _NextPass:
     """The pass that the next iteration gets; iterating twice in one pass gives p and p + 1."""
 
     def __init__(self, p: int, stream: Stream) -> None:
         self.p = p
         self.stream = stream
 
-    def take(self) -> tuple[int, Stream]:
+    def claim(self) -> tuple[int, Stream]:
         self.p += 1
         return self.p - 1, self.stream
 
@@ -156,7 +168,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def running_pass(df: Node) -> Running | None:
+def running_pass(df: Node) -> RunningPass | None:
     """The pass of `df` of which the calling code is a step; None outside."""
     running = innermost_pass()
     return running if running is not None and running.df is df else None
@@ -164,32 +176,31 @@ def running_pass(df: Node) -> Running | None:
 
 def next_pass(df: Node) -> Iterator[Any]:
     """Begin the next pass: the one given by the node above, otherwise the one that the user asks for."""
-    life = state_of(df)
+    state = state_of(df)
     running = innermost_pass()
-    failure_reporter = None if running is None else running.inputs.get(life)
-    if failure_reporter is not None:
-        p, stream = failure_reporter.take()
+    given = None if running is None else running.inputs.get(state)
+    if given is not None:
+        p, stream = given.claim()
         open_flow(df, stream)
         return df._df_run_pass(p, stream)
-    p, stream = life.passes, root_stream(df)
-    life.passes += 1
+    p, stream = state.passes, root_stream(df)
+    state.passes += 1
     open_flow(df, stream)
     if df._df_remote_inputs:
         return df._df_run_pass(p, stream)  # a node with workers must look at every step anyway
     if df._df_user_written:
-        return _user_pass_until_closed(df, p, stream, life, life.session)
+        return _user_pass_until_closed(df, p, stream, state.session)
     return until_closed(df._df_run_pass(p, stream), df)
 
 
 def until_closed(datapoints: Iterator[Any], df: Node) -> Iterator[Any]:
     """Yield from `datapoints`; after `df` is closed, the next step raises."""
-    life = state_of(df)
-    return _until_closed(datapoints, life, life.session, type(df).__name__)
+    return _until_closed(datapoints, state_of(df).session, type(df).__name__)
 
 
-def _until_closed(datapoints: Iterator[Any], life: FlowState, session: object, name: str) -> Iterator[Any]:
+def _until_closed(datapoints: Iterator[Any], session: Session, name: str) -> Iterator[Any]:
     try:
-        while life.session is session:
+        while not session.closed:
             yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
     except StopIteration:
         return
@@ -198,25 +209,25 @@ def _until_closed(datapoints: Iterator[Any], life: FlowState, session: object, n
 
 def root_stream(df: Node) -> Stream:
     """The stream of a flow that the user iterates or indexes."""
-    life = state_of(df)
-    if life.origin is None:
-        life.origin = _origin(life)
-    return Stream(life.root(), life.origin, drawn=current_root() is None and not life.fixed)
+    state = state_of(df)
+    if state.origin is None:
+        state.origin = _origin(state)
+    return Stream(state.root(), state.origin, drawn=current_root() is None and not state.fixed)
 
 
-def _origin(life: FlowState) -> Turns:
+def _origin(state: FlowState) -> Turns:
     """The turns above an outermost flow: where it was begun.
 
     A flow that user-written code makes within a pass is new in each pass, and would otherwise always begin with the
     same pass; one that is iterated within `reset_state` already has its place.
     """
     running = innermost_pass()
-    if running is not None and life not in running.inputs:
-        life.entropy, life.fixed = running.own.stream.root, not running.own.stream.drawn
-        return running.birthplace()
-    if _here.done is not None and life.stream is not None:
-        life.entropy, life.fixed = life.stream.root, not life.stream.drawn
-        return life.stream.turns
+    if running is not None and state not in running.inputs:
+        state.entropy, state.fixed = running.own.stream.root, not running.own.stream.drawn
+        return running.turns_of_next_flow()
+    if _here.done is not None and state.stream is not None:
+        state.entropy, state.fixed = state.stream.root, not state.stream.drawn
+        return state.stream.turns
     return ()
 
 
@@ -226,10 +237,10 @@ def open_flow(df: Node, stream: Stream) -> None:
     A user's `reset_state` may not reset its input, so every node is checked, not only the first.
     """
     with state_of(df).lock:  # of two threads that begin, one resets
-        ready = {life for node in walk(df) if (life := state_of(node)).ready}
+        ready = {state for node in walk(df) if (state := state_of(node)).ready}
         if all(state_of(node) in ready for node in walk(df)):
             return
-        place(df, stream)
+        assign_streams(df, stream)
         with reset_round(ready):
             for node in walk(df):
                 node.reset_state()
@@ -264,13 +275,13 @@ def reset_round(done: Iterable[FlowState] = ()) -> Iterator[set[FlowState]]:
         _here.done = outer
 
 
-def place(df: Node, stream: Stream) -> None:
-    """Give every node of the chain its place; numbers drawn before the first pass depend on it."""
+def assign_streams(df: Node, stream: Stream) -> None:
+    """Give every node of the chain its stream; numbers drawn before the first pass depend on it."""
     state_of(df).stream = stream
     if not df._df_remote_inputs:
         level = df._df_level
         for j, ds in enumerate(df._df_inputs):
-            place(ds, stream.turn(level, j))
+            assign_streams(ds, stream.turn(level, j))
 
 
 def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:

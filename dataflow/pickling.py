@@ -344,7 +344,7 @@ def _main_path(module: types.ModuleType) -> str | None:
 
 @contextmanager
 def main_importable() -> Iterator[None]:
-    """Within the block, processes that are started are not told to import a main program that is not a file.
+    """Within the block, started processes do not try to import a main program that is not a file.
 
     Python names a program from standard input ``<stdin>``, and `multiprocessing` has its children open that. If the
     main module was replaced since `multiprocessing` was imported (by a debugger), workers must find the new one.
@@ -423,7 +423,7 @@ def _is_of_main(obj: Any) -> bool:
 
 
 def _name_in_main(obj: Any) -> str | None:
-    """Its name in the main module, or that of a global variable with it; None if there is none."""
+    """Its name in the main module, or that of a global variable with it; None if it has no such name."""
     if obj.__module__ not in _MAIN_NAMES:
         return None
     main = sys.modules.get("__main__")

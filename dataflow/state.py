@@ -21,7 +21,7 @@ from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
 if TYPE_CHECKING:
     from dataflow.workers.cleanup import Closeable
 
-__all__ = ["Continued", "FlowState", "state_of", "terminated"]
+__all__ = ["Continued", "FlowState", "Session", "state_of", "terminated"]
 
 _KEY: Final = "_df_state"
 
@@ -30,6 +30,15 @@ _from_parent: list[FlowState] = []
 
 
 N = TypeVar("N")
+
+
+class Session:
+    """The time until a flow is closed. Its live iterators hold it, and look at every step whether it has ended."""
+
+    __slots__ = ("closed",)  # a slot is read faster than an attribute
+
+    def __init__(self) -> None:
+        self.closed = False
 
 
 class FlowState:
@@ -45,11 +54,11 @@ class FlowState:
         self.stream: Stream | None = None  # the place in the chain, as of the last reset
         self.ready = False  # reset_state has run since the last close
         self.resetting = False  # reset_state runs: a nested call is a super() call
-        self.session: object = object()  # replaced by close(); live iterators compare
+        self.session = Session()  # replaced by close()
         self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
         self.shown = 0  # PrintData: datapoints printed since the last reset
         self.begun = 0  # passes begun by a runner's workers; the passes of new workers come after them
-        self.worked_by: object = None  # in a worker: the thread that iterates the flow in this process
+        self.worker_thread: object = None  # in a worker: the thread that iterates the flow in this process
         self.warned = False  # a warning that is given once was given
         self.bookmark: Any = None  # ResumableData: the position of the iteration begun last
         self.has_dropped = False  # a map dropped a datapoint here, or below: a node that counts cannot be addressed
@@ -89,7 +98,8 @@ class FlowState:
 
     def end_session(self) -> None:
         """Make live iterators raise at their next step."""
-        self.session = object()
+        ended, self.session = self.session, Session()
+        ended.closed = True
         self.ready = False
         self.continued.drop()
         self.own(None, None)
@@ -115,13 +125,13 @@ def state_of(df: Any) -> FlowState:
     if found is not None:
         df.__dict__[_KEY] = fresh
         return fresh
-    life: FlowState = df.__dict__.setdefault(_KEY, fresh)
-    return life
+    state: FlowState = df.__dict__.setdefault(_KEY, fresh)
+    return state
 
 
 def terminated(name: str) -> DataFlowTerminated:
     """The error of an iterator whose flow was closed."""
-    return DataFlowTerminated(f"{name} was closed while it was being iterated; iterate it again to start afresh")
+    return DataFlowTerminated(f"{name} was closed while it was being iterated; iterate it again to restart it")
 
 
 class _Held:

@@ -4,7 +4,7 @@ Guarantees:
 
 - A directory has mode 0700 and is newly created.
 - It is removed by `PrivateDirectory.close`; if its owner was killed before, by the first process that notices: the
-  process that started the owner (`remove_left`), or the next process of this user that makes such a directory, or
+  process that started the owner (`remove_leftovers`), or the next process of this user that makes such a directory, or
   starts as a worker and finds its parent gone (`sweep`).
 - A directory in use is never removed. Its owner holds a lock (`flock`) on it, which the kernel releases when the owner
   ends, however it ends, and which holds across containers of one machine; a sweep removes directories that it can lock.
@@ -33,27 +33,27 @@ from typing import Final
 
 from dataflow.descriptors import Descriptor
 
-__all__ = ["PrivateDirectory", "adopt_prefix", "new_prefix", "remove_left", "sweep"]
+__all__ = ["PrivateDirectory", "adopt_prefix", "new_prefix", "remove_leftovers", "sweep"]
 
 _COMMON: Final = "dataflow-"
 _ATTEMPTS: Final = 20
 
 
-class _Own:
+class _CurrentPrefix:
     prefix = _COMMON
 
 
-_own: Final = _Own()  # of this process
+_current: Final = _CurrentPrefix()  # of this process
 
 
 def new_prefix() -> str:
     """A new prefix for a process that is started from here."""
-    return f"{_own.prefix}{secrets.token_hex(3)}-"
+    return f"{_current.prefix}{secrets.token_hex(3)}-"
 
 
 def adopt_prefix(prefix: str) -> None:
     """Set the prefix of the directories that this process makes from now on."""
-    _own.prefix = prefix
+    _current.prefix = prefix
 
 
 class PrivateDirectory(Descriptor):
@@ -76,7 +76,7 @@ class PrivateDirectory(Descriptor):
         for parent in _parents():
             for _ in range(_ATTEMPTS):
                 try:
-                    self.path = tempfile.mkdtemp(f".{_machine()}", _own.prefix, parent)
+                    self.path = tempfile.mkdtemp(f".{_machine()}", _current.prefix, parent)
                 except OSError as error:
                     number = number or error.errno or 0
                     errors.append(f"{parent}: {error.strerror}")
@@ -163,7 +163,7 @@ def _remove_unlocked(path: str) -> None:
         os.close(fd)
 
 
-def remove_left(prefix: str) -> None:
+def remove_leftovers(prefix: str) -> None:
     """Remove the directories of the process with this prefix, and of all that it had started; all have ended."""
     for parent in _parents():
         for directory in glob.glob(os.path.join(glob.escape(parent), f"{prefix}*")):

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from dataflow.errors import LengthUnknown
-from dataflow.passes import next_pass, place, reset_round, root_stream, running_pass, user_pass
+from dataflow.passes import assign_streams, next_pass, reset_round, root_stream, running_pass, user_pass
 from dataflow.seeding import current_root
 from dataflow.state import FlowState, state_of
 
-__all__ = ["wrap_user_node", "found_inputs", "noted", "super_pass"]
+__all__ = ["wrap_user_node", "found_inputs", "tracked_reset", "super_pass"]
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 def wrap_user_node(cls: Any) -> None:
     """Wrap the methods that the body of the class `cls` defines."""
     own = dict(vars(cls))
-    iterate = own.get("__iter__") or own.get("get_data")
+    iterate = own.get("__iter__") or own.get("get_data") or _of_mixin(cls)
     if iterate is not None:
         cls.__iter__ = _iter(iterate)
         cls._df_run_pass = user_pass
@@ -40,7 +40,16 @@ def wrap_user_node(cls: Any) -> None:
         if "__len__" not in own or "size" not in own:
             cls.size = cls.__len__
     if "reset_state" in own:
-        cls.reset_state = noted(own["reset_state"])
+        cls.reset_state = tracked_reset(own["reset_state"])
+
+
+def _of_mixin(cls: Any) -> Callable[[Any], Iterable[Any]] | None:
+    """The ``__iter__`` that `cls` gets from a base class that is no dataflow and stands before the dataflows."""
+    defining: Any = next(base for base in cls.__mro__[1:] if {"__iter__", "get_data"} & vars(base).keys())
+    if hasattr(defining, "_df_run_pass"):
+        return None
+    iterate: Callable[[Any], Iterable[Any]] = vars(defining).get("__iter__") or vars(defining)["get_data"]
+    return iterate
 
 
 def found_inputs(df: Any, kind: type[T]) -> tuple[T, ...]:
@@ -54,33 +63,33 @@ def found_inputs(df: Any, kind: type[T]) -> tuple[T, ...]:
     return tuple(found.values())
 
 
-def noted(reset: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Wrap a ``reset_state`` so that its call is noted, and the node finds its place in the chain if it has none."""
+def tracked_reset(reset: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Wrap a ``reset_state`` so that its call is recorded, and the node gets its stream if it has none."""
 
     @functools.wraps(reset)
     def reset_state(self: Any) -> None:
-        life = state_of(self)
-        if life.resetting:
+        state = state_of(self)
+        if state.resetting:
             reset(self)  # a super() call
             return
         with reset_round() as done:
-            if life not in done:
-                done.add(life)
-                _reset(self, life, reset)
+            if state not in done:
+                done.add(state)
+                _reset(self, state, reset)
 
     return reset_state
 
 
-def _reset(self: Any, life: FlowState, reset: Callable[[Any], None]) -> None:
-    # If the user has called `seed` again, the place of the last time is out of date.
-    if life.stream is None or current_root() not in {None, life.stream.root}:
-        place(self, root_stream(self))
-    life.resetting, life.rng, life.tolerance = True, None, None
+def _reset(self: Any, state: FlowState, reset: Callable[[Any], None]) -> None:
+    # If the user has called `seed` again, the stream of the last reset is out of date.
+    if state.stream is None or current_root() not in {None, state.stream.root}:
+        assign_streams(self, root_stream(self))
+    state.resetting, state.rng, state.tolerance = True, None, None
     try:
         reset(self)
-        life.ready = True
+        state.ready = True
     finally:
-        life.resetting = False
+        state.resetting = False
 
 
 def super_pass(df: Any) -> Iterator[Any]:
@@ -88,7 +97,7 @@ def super_pass(df: Any) -> Iterator[Any]:
     running = running_pass(df)
     if running is None:
         return next_pass(df)
-    p, stream = running.own.take()
+    p, stream = running.own.claim()
     runs = (cls.__dict__["_df_run_pass"] for cls in type(df).__mro__ if "_df_run_pass" in cls.__dict__)
     builtin = next(run for run in runs if run is not user_pass)
     datapoints: Iterator[Any] = builtin(df, p, stream)

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import os
 import pickle
 
 import numpy as np
@@ -15,12 +14,9 @@ from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow, require_flow
 from dataflow.datapoint import HOLE
 from dataflow.errors import DataFlowTerminated, Dropped, LengthUnknown, NotAddressable
 from dataflow.passes import known_length, walk
+from tests.support.forks import exit_code_of_fork
 
-
-@pytest.fixture(autouse=True)
-def no_root_outlives_a_test():
-    yield
-    seeding.seed(None)
+pytestmark = pytest.mark.usefixtures("unseeded")
 
 
 class Shuffled(DataFlow):
@@ -97,17 +93,6 @@ class Endless(DataFlow):
 
     def _df_run_pass(self, p, stream):
         return ([p, k] for k in itertools.count())
-
-
-def exit_code_of_fork(check):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if check() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 CHAINS = {

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from dataflow.descriptors import Descriptor, handing_over, pipe, shared_mapping, shared_memory_file
+from dataflow.descriptors import Descriptor, passing_to_child, pipe, shared_mapping, shared_memory_file
 from tests.support.fakes import METHODS
 
 
@@ -59,7 +59,7 @@ def test_a_forked_child_has_none_of_them(ends):
 def test_a_child_keeps_what_is_handed_over_and_nothing_else(ends):
     read, write = ends
     numbers = read.fd, write.fd
-    with handing_over(read):
+    with passing_to_child(read):
         assert in_child(lambda: is_open(numbers[0]) and not is_open(numbers[1])) == 1
     assert in_child(lambda: is_open(numbers[0])) == 0
 
@@ -69,10 +69,10 @@ def test_a_grandchild_does_not_inherit_what_the_child_was_handed(ends):
     number = read.fd
 
     def child():
-        with handing_over():
+        with passing_to_child():
             return is_open(number) and in_child(lambda: is_open(number)) == 0
 
-    with handing_over(read):
+    with passing_to_child(read):
         assert in_child(child) == 1
 
 
@@ -94,7 +94,7 @@ def test_only_the_thread_that_hands_over_does(ends):
 
     read, _ = ends
     number, codes = read.fd, []
-    with handing_over(read):
+    with passing_to_child(read):
         thread = Thread(target=lambda: codes.append(in_child(lambda: is_open(number))))
         thread.start()
         thread.join()
@@ -109,7 +109,7 @@ def say_hello(end):
 def test_a_descriptor_travels_with_a_process_by_every_start_method(ends, method):
     read, write = ends
     process = multiprocessing.get_context(method).Process(target=say_hello, args=(write,))
-    with handing_over(write):
+    with passing_to_child(write):
         process.start()
     write.close()
     assert os.read(read.fd, 5) == b"hello"
@@ -169,7 +169,7 @@ def test_what_a_forked_child_writes_is_its_own(file, is_closed):
 
 def test_a_child_to_which_it_is_handed_over_writes_for_both(file):
     memory = shared_mapping(file, 8192)
-    with handing_over(file):
+    with passing_to_child(file):
         in_child(lambda: write(memory, 7))
     assert memory[0] == 7
 

@@ -1,12 +1,8 @@
-"""What is told of a failed item: budgets that make sense, records that travel, and who tells whom."""
+"""Reports of failed items: records that can be sent, and reporters."""
 
 import pickle
-from fractions import Fraction
 
-import numpy as np
-import pytest
-
-from dataflow.failures import Failure, FailureReporter, Report, budget_of, failure_of, failure_reporter, reporting_to
+from dataflow.failures import Failure, FailureReporter, Report, failure_of, failure_reporter, reporting_to
 
 
 def raised(error):
@@ -14,28 +10,6 @@ def raised(error):
         raise error
     except Exception as caught:
         return caught
-
-
-@pytest.mark.parametrize(("given", "budget"), [(None, None), (0, 0), (5, 5), (np.int64(5), 5), (0.25, 0.25)])
-def test_a_budget_is_a_number_or_a_fraction(given, budget):
-    assert budget_of("MapData", given) == budget
-    assert type(budget_of("MapData", given)) is type(budget)
-
-
-def test_a_budget_may_be_given_as_any_kind_of_fraction():
-    assert budget_of("MapData", Fraction(1, 4)) == budget_of("MapData", np.float32(0.25)) == 0.25
-
-
-@pytest.mark.parametrize("wrong", [-1, -0.5, 0.0, 1.0, 1.5, float("nan"), float("inf"), np.int64(-3)])
-def test_a_budget_that_makes_no_sense_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"MapData: max_failures is an integer from 0, or a fraction .* got"):
-        budget_of("MapData", wrong)
-
-
-@pytest.mark.parametrize("wrong", [True, False, "3", [1], 1j])
-def test_a_budget_that_is_no_number_is_refused(wrong):
-    with pytest.raises(TypeError, match="MapData: max_failures is an integer from 0"):
-        budget_of("MapData", wrong)
 
 
 def test_a_record_says_which_item_failed_and_how_and_travels():
@@ -75,7 +49,7 @@ def test_a_teller_adds_the_worker_and_leaves_that_of_one_further_in():
     reports: list[Report] = []
     reporter = FailureReporter(1, ((1, 2),), reports.append)
     for path in ((), ((1, 2), (3, 4))):
-        reporter.skipped(Failure("n", 0, 0, "k", "t", "", path), ValueError(), judged=False)
+        reporter.report_skipped(Failure("n", 0, 0, "k", "t", "", path), ValueError(), judged=False)
     assert [report.failure.path for report in reports] == [((1, 2),), ((1, 2), (3, 4))]
 
 
@@ -83,7 +57,7 @@ def test_items_that_go_through_several_nodes_are_seen_once():
     reports: list[Report] = []
     reporter = FailureReporter(0.5, (), reports.append)
     for below, above in ((120, 100), (200, 190)):
-        reporter.saw("below", below)
-        reporter.saw("above", above)
+        reporter.record_seen("below", below)
+        reporter.record_seen("above", above)
         reporter.report_seen()
     assert [report.seen for report in reports] == [120, 80]

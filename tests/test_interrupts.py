@@ -12,7 +12,7 @@ from dataflow.interrupts import deliver_signals, signal_arrived, signals_deferre
 from tests.support.waits import LIMIT, wait_until
 
 
-class Heard(Exception):
+class Received(Exception):
     """Raised by a handler."""
 
 
@@ -20,12 +20,12 @@ class Heard(Exception):
 def usr1():
     """A handler of the user that raises."""
 
-    def raise_heard(signum, frame):
-        raise Heard(signum)
+    def raise_received(signum, frame):
+        raise Received(signum)
 
-    before = signal.signal(signal.SIGUSR1, raise_heard)
-    yield raise_heard
-    assert signal.getsignal(signal.SIGUSR1) is raise_heard
+    before = signal.signal(signal.SIGUSR1, raise_received)
+    yield raise_received
+    assert signal.getsignal(signal.SIGUSR1) is raise_received
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGUSR1, before)
 
@@ -33,7 +33,7 @@ def usr1():
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_is_raised_as_the_outermost_section_ends(usr1, signum):
     steps = []
-    with pytest.raises((KeyboardInterrupt, Heard)):
+    with pytest.raises((KeyboardInterrupt, Received)):
         with signals_deferred():
             with signals_deferred():
                 os.kill(os.getpid(), signum)  # to the process: any thread may get it
@@ -56,7 +56,7 @@ def test_each_of_two_signals_is_delivered_though_the_first_raises(usr1):
     with pytest.raises(KeyboardInterrupt) as caught, signals_deferred():
         signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGINT)
-    assert isinstance(caught.value.__context__, Heard)
+    assert isinstance(caught.value.__context__, Received)
 
 
 def test_an_error_of_the_section_is_the_context_of_the_interrupt():
@@ -97,11 +97,11 @@ def test_what_has_no_handler_in_python_stays_as_it_is(handler):
 
 
 def test_a_handler_that_is_exchanged_within_a_section_stays(usr1):
-    heard = []
+    received = []
     with signals_deferred():
-        signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+        signal.signal(signal.SIGUSR1, lambda *_: received.append(1))
     signal.raise_signal(signal.SIGUSR1)
-    assert heard == [1]
+    assert received == [1]
     signal.signal(signal.SIGUSR1, usr1)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from functools import cache
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -62,6 +63,10 @@ def two_passes(df):
     return [[*map(int, dp)] for dp in df]
 
 
+def first_of_endless(df):
+    return [[*map(int, dp)] for dp in islice(df, SIZE)]
+
+
 def batches(df):
     return [dp[0].tolist() for dp in df]
 
@@ -96,7 +101,7 @@ while True:
 
 
 class Senders:
-    """A program that sends the numbers to whoever connects, again and again; started when it is needed."""
+    """A program that sends the numbers to every peer that connects; started when it is needed."""
 
     address = ""
 
@@ -138,12 +143,26 @@ SCENARIOS = (
     ),
     Scenario(
         "process-map",
+        lambda: MultiProcessMapData(numbers(), 1, same, buffer_size=4, timeout=LIMIT),
+        first_of_endless,
+        EXPECTED,
+        goes_on=False,
+    ),
+    Scenario(
+        "process-map-strict",
         lambda: MultiProcessMapData(numbers(), 2, same, buffer_size=4, strict=True, timeout=LIMIT),
         two_passes,
         EXPECTED,
     ),
     Scenario(
         "thread-map",
+        lambda: MultiThreadMapData(numbers(), 1, same, buffer_size=4, timeout=LIMIT),
+        first_of_endless,
+        EXPECTED,
+        goes_on=False,
+    ),
+    Scenario(
+        "thread-map-strict",
         lambda: MultiThreadMapData(numbers(), 2, same, buffer_size=4, strict=True, timeout=LIMIT),
         two_passes,
         EXPECTED,

@@ -232,7 +232,7 @@ def test_what_was_sent_by_value_comes_back_as_it_was(main):
         assert type(pickle.loads(dumps_back(obj))) is type(obj)
 
 
-def test_what_nobody_has_sent_is_refused_as_by_pickle():
+def test_what_was_never_sent_is_refused_as_by_pickle():
     class Local:
         pass
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from dataflow import seeding
 from dataflow.seeding import IndexRngs, Positions, Rng, Stream, Table, permutation, rng
 
+pytestmark = pytest.mark.usefixtures("unseeded")
+
 SMALL = st.integers(0, 3)
 TURNS = st.lists(st.tuples(SMALL, st.integers(1, 3)), max_size=3).map(tuple)
 PLACES = st.tuples(TURNS, SMALL, SMALL, SMALL)
@@ -23,12 +25,6 @@ DRAWS = {
     "shuffled": lambda rng: rng.permutation(5).tolist(),
     "spawned": lambda rng: rng.spawn(2)[1].random(),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_root_outlives_a_test():
-    yield
-    seeding.seed(None)
 
 
 def words_of(place):

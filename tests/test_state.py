@@ -1,7 +1,6 @@
 """What a flow remembers in this process, and iterators that go on from pass to pass."""
 
 import copy
-import os
 import pickle
 import threading
 
@@ -11,6 +10,7 @@ from dataflow import seeding
 from dataflow.errors import DataFlowTerminated, NotReentrant
 from dataflow.seeding import Stream
 from dataflow.state import Continued, FlowState, state_of
+from tests.support.forks import exit_code_of_fork
 from tests.support.waits import LIMIT, wait_until
 
 HERE = Stream(1)
@@ -19,18 +19,6 @@ THERE = Stream(1, ((0, 1),))
 
 class Plain:
     """Anything with attributes has a life."""
-
-
-def exit_code_of_fork(check):
-    """Run `check` in a forked process: 0 if it is true there."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if check() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def numbers():
@@ -43,13 +31,13 @@ def take(continued, stream=HERE, begin=numbers):
 
 def test_a_flow_has_one_life_in_a_process():
     df = Plain()
-    life = state_of(df)
-    assert state_of(df) is life
-    assert state_of(Plain()) is not life
+    state = state_of(df)
+    assert state_of(df) is state
+    assert state_of(Plain()) is not state
 
 
 @pytest.mark.parametrize("_", range(20))
-def test_threads_that_meet_go_on_with_one_life(_):
+def test_threads_that_meet_continue_with_one_state(_):
     df, found, gate = Plain(), [], threading.Barrier(4)
 
     def meet():
@@ -67,34 +55,34 @@ def test_threads_that_meet_go_on_with_one_life(_):
 
 def test_a_forked_process_finds_a_fresh_life_and_leaves_the_old_one_alone():
     df = Plain()
-    life = state_of(df)
-    life.passes = 3
-    take(life.continued)
+    state = state_of(df)
+    state.passes = 3
+    take(state.continued)
 
     def fresh():
         mine = state_of(df)
-        return mine is not life and mine.passes == 0 and state_of(df) is mine and life.passes == 3
+        return mine is not state and mine.passes == 0 and state_of(df) is mine and state.passes == 3
 
     assert exit_code_of_fork(fresh) == 0
-    assert state_of(df) is life
+    assert state_of(df) is state
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
 def test_a_copied_life_is_a_new_one(duplicate):
-    life = FlowState()
-    life.passes, life.ready = 4, True
-    assert (duplicate(life).passes, duplicate(life).ready) == (0, False)
+    state = FlowState()
+    state.passes, state.ready = 4, True
+    assert (duplicate(state).passes, duplicate(state).ready) == (0, False)
 
 
 def test_the_root_is_the_fixed_one_or_entropy_drawn_once():
-    life, other = FlowState(), FlowState()
-    assert life.root() == life.root() != other.root()
+    state, other = FlowState(), FlowState()
+    assert state.root() == state.root() != other.root()
     seeding.seed(5)
     try:
-        assert life.root() == other.root() == 5
+        assert state.root() == other.root() == 5
     finally:
         seeding.seed(None)
-    assert life.root() == life.root() != 5
+    assert state.root() == state.root() != 5
 
 
 def test_a_pass_goes_on_where_the_last_one_stopped():

@@ -1,4 +1,4 @@
-"""Directories of processes that were killed: found by their names, and removed by whoever saw the end."""
+"""Directories of processes that were killed: found by their names, and removed by the process that notices."""
 
 import glob
 import os
@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from dataflow import DataFlow, DataFromList, MultiProcessRunnerZMQ
-from dataflow.temporary import PrivateDirectory, new_prefix, remove_left, sweep
+from dataflow.temporary import PrivateDirectory, new_prefix, remove_leftovers, sweep
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -143,7 +143,7 @@ def test_what_a_process_and_those_below_it_have_left_is_found_and_nothing_else()
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code), prefix], check=True, timeout=LIMIT)
     assert len(left(prefix)) == 2
-    remove_left(prefix)
+    remove_leftovers(prefix)
     assert left(prefix) == []
 
 

@@ -92,7 +92,7 @@ def test_a_fraction_is_judged_at_the_hundredth_item_also_if_that_is_good():
     tolerance.seen = 100
     assert tolerance.seen >= tolerance.due
     with pytest.raises(TooManyFailures, match="20 of the 100") as caught:
-        tolerance.look()
+        tolerance.check_seen()
     assert str(caught.value.__cause__) == "item 19"
     assert "in fail" in str(caught.value.__cause__.__cause__)
 
@@ -111,7 +111,7 @@ def test_an_error_that_is_kept_keeps_no_datapoint():
     assert death() is None
 
 
-def test_what_was_judged_below_counts_for_nobody_above():
+def test_what_was_judged_below_counts_for_no_parent():
     tolerance = Tolerance("Runner", 1)
     for k in range(5):
         fail(tolerance, k, judged=True)
@@ -121,23 +121,23 @@ def test_what_was_judged_below_counts_for_nobody_above():
         fail(tolerance, 6)
 
 
-def test_who_has_no_budget_tells_and_does_not_judge(caplog):
+def test_without_a_budget_failures_are_reported_and_not_judged(caplog):
     reports = []
     tolerance = Tolerance("MapData", None, FailureReporter(3, ((0, 1),), reports.append))
     for k in range(20):
         fail(tolerance, k)
     assert [report.failure.position for report in reports] == list(range(20))
     assert not any(report.judged for report in reports)
-    assert not caplog.records, "it is logged once, by whoever is told last"
+    assert not caplog.records, "it is logged once, by the last that gets it"
 
 
-def test_who_has_a_budget_in_a_worker_tells_that_it_has_judged():
+def test_a_budget_in_a_worker_reports_that_it_has_judged():
     reports = []
     tolerance = Tolerance("MapData", 1, FailureReporter(3, (), reports.append))
     fail(tolerance, 0)
     with pytest.raises(TooManyFailures):
         fail(tolerance, 1)
-    assert [report.judged for report in reports] == [True, True], "whoever hears of the end has heard all before"
+    assert [report.judged for report in reports] == [True, True], "all failures are reported before the end"
 
 
 def test_a_worker_tells_of_items_seen_where_a_fraction_is_asked_for():
@@ -146,7 +146,7 @@ def test_a_worker_tells_of_items_seen_where_a_fraction_is_asked_for():
     for _ in range(1000):
         tolerance.seen += 1
         if tolerance.seen >= tolerance.due:
-            tolerance.look()
+            tolerance.check_seen()
     assert sum(report.seen for report in reports) >= 900
     assert len(reports) <= 10
     number = Tolerance("MapData", None, FailureReporter(5, (), reports.append))
@@ -156,11 +156,11 @@ def test_a_worker_tells_of_items_seen_where_a_fraction_is_asked_for():
 def test_reports_of_all_workers_are_judged_together():
     tolerance = Tolerance("Runner", 0.1)
     failure = Failure("MapData(f)", 0, 0, "ValueError", "bad", "", ((0, 2),))
-    assert tolerance.heard(Report(None, None, False, 95)) is None
+    assert tolerance.process_report(Report(None, None, False, 95)) is None
     for _ in range(9):
-        assert tolerance.heard(Report(failure, ValueError("bad"), False, 1)) is None
-    assert tolerance.heard(Report(failure, ValueError("bad"), False, 1)) is None  # 10 of 105
-    verdict = tolerance.heard(Report(failure, ValueError("last"), False, 0))
+        assert tolerance.process_report(Report(failure, ValueError("bad"), False, 1)) is None
+    assert tolerance.process_report(Report(failure, ValueError("bad"), False, 1)) is None  # 10 of 105
+    verdict = tolerance.process_report(Report(failure, ValueError("last"), False, 0))
     assert isinstance(verdict, TooManyFailures)
     assert str(verdict.__cause__) == "last"
 
@@ -169,7 +169,7 @@ def test_a_verdict_from_a_worker_gets_the_last_error_back_as_its_cause():
     tolerance = Tolerance("Runner", None)
     last = ValueError("last")
     last.__cause__ = WorkerTraceback("there")
-    tolerance.heard(Report(Failure("MapData(f)", 0, 0, "ValueError", "last", ""), last, True, 0))
+    tolerance.process_report(Report(Failure("MapData(f)", 0, 0, "ValueError", "last", ""), last, True, 0))
     verdict = TooManyFailures("too many")
     verdict.__cause__ = WorkerTraceback("text")
     assert tolerance.complete(verdict).__cause__ is last
@@ -197,9 +197,9 @@ def test_the_log_names_the_first_failures_and_does_not_drown(caplog):
     assert len(lines) < 25
 
 
-def test_a_budget_is_handed_down_to_who_has_none():
-    above = FailureReporter(7, (), lambda report: None)
+def test_nodes_without_a_budget_inherit_one():
+    parent = FailureReporter(7, (), lambda report: None)
     assert Tolerance("Runner", None).inherited is None
     assert Tolerance("Runner", 3).inherited == 3
-    assert Tolerance("Runner", None, above).inherited == 7
-    assert Tolerance("Runner", 0, above).inherited == 0
+    assert Tolerance("Runner", None, parent).inherited == 7
+    assert Tolerance("Runner", 0, parent).inherited == 0

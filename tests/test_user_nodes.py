@@ -1,6 +1,7 @@
 """Nodes written by users for tensorpack, with nothing but ``__iter__``, work unchanged."""
 
 import dataclasses
+import gc
 import pickle
 import threading
 from abc import ABC, abstractmethod
@@ -8,10 +9,10 @@ from itertools import islice
 
 import pytest
 
-from dataflow import seeding
+from dataflow import DataFromList, MapData, seeding
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
-from dataflow.passes import open_flow, root_stream
+from dataflow.passes import RunningPass, open_flow, root_stream
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def seeded():
 
 
 class Passes(DataFlow):
-    """A built-in node: datapoints tell pass and turns, so that a test sees what the node was told."""
+    """A built-in node: datapoints tell pass and turns, so that a test sees which pass the node ran."""
 
     def __init__(self, n=2):
         self.n = n
@@ -149,7 +150,7 @@ def test_a_mistake_in_a_length_comes_through():
         len(Wrong(Passes()))
 
 
-def test_the_input_is_told_the_pass_of_its_node():
+def test_the_input_gets_the_pass_of_its_node():
     df = Through(Through(Passes()))
     assert [first(df) for _ in range(3)] == [[0, 0], [1, 1], [2, 2]]
 
@@ -174,7 +175,7 @@ def test_iterating_the_input_late_gives_the_pass_of_that_time():
     df = Late(ds)
     early, later = iter(df), iter(df)
     assert [next(early), next(later)] == [["header"]] * 2
-    assert first(ds) == [0], "who iterates the input alone is not told what the node was told"
+    assert first(ds) == [0], "iterating the input by itself gives its own pass"
     assert [next(later)[0], next(early)[0]] == [1, 0]
     assert first(ds) == [1]
 
@@ -612,7 +613,7 @@ def test_two_threads_may_iterate_one_user_node_and_get_a_pass_each():
 
 
 class Draws(RNGDataFlow):
-    """Reads its input anew for every datapoint, and draws."""
+    """Iterates its input for every datapoint, and draws."""
 
     def __init__(self, ds):
         self.ds = ds
@@ -644,7 +645,7 @@ def test_between_the_steps_nothing_is_told():
     open_flow(df, stream)
     steps = df._df_run_pass(5, stream)
     assert next(steps) == [5, 0]
-    assert first(ds) == [0, 0], "who iterates the input alone is not told what the node was told"
+    assert first(ds) == [0, 0], "iterating the input by itself gives its own pass"
     assert next(steps) == [5, 1]
 
 
@@ -726,3 +727,55 @@ def test_a_pass_that_another_thread_steps_is_not_found_in_this_one():
     go_on.set()
     thread.join(20)
     assert found == [[0, 0]], "pass 0 of its node, and so of the input"
+
+
+def test_a_pass_is_forgotten_when_it_ends_however_it_ends():
+    class Source(DataFlow):
+        def __iter__(self):
+            yield from range(3)
+
+    class Above(ProxyDataFlow):
+        def __iter__(self):
+            yield from self.ds
+
+    class Failing(DataFlow):
+        def __iter__(self):
+            yield 0
+            raise ValueError
+
+    df, failing = Above(Source()), Failing()
+    for _ in range(5):
+        assert list(df) == [0, 1, 2]
+        next(iter(df))  # broken off
+        with pytest.raises(ValueError):
+            list(failing)
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, RunningPass)]
+
+
+@pytest.mark.parametrize("name", ["__iter__", "get_data"])
+def test_a_mixin_that_is_no_flow_may_define_the_iteration(name):
+    def iterate(self):
+        yield from ([k * self.factor] for k in range(3))
+
+    mixin = type("Mixin", (), {name: iterate})
+
+    class Flow(mixin, DataFlow):
+        factor = 2
+
+    class Later(Flow):
+        factor = 3
+
+    for df, expected in ((Flow(), [[0], [2], [4]]), (Later(), [[0], [3], [6]])):
+        assert list(df) == list(df.get_data()) == list(MapData(df, lambda dp: dp)) == expected
+
+
+def test_a_mixin_behind_the_flow_defines_nothing():
+    class Mixin:
+        def __iter__(self):
+            raise AssertionError
+
+    class Flow(ProxyDataFlow, Mixin):
+        pass
+
+    assert list(Flow(DataFromList([[1], [2]], shuffle=False))) == [[1], [2]]

@@ -1,10 +1,12 @@
-"""Integer arguments, also written as floats that are whole numbers."""
+"""Numeric arguments: integers, also written as floats that are whole numbers; and fractions."""
+
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.parameters import whole_number
+from dataflow.parameters import count_or_fraction, whole_number
 
 
 def numbers(n=8):
@@ -113,3 +115,29 @@ WRONG = {
 def test_flows_in_the_wrong_place_are_refused_with_the_cure(make, message):
     with pytest.raises(TypeError, match=message):
         make()
+
+
+@pytest.mark.parametrize(("given", "budget"), [(None, None), (0, 0), (5, 5), (np.int64(5), 5), (0.25, 0.25)])
+def test_a_budget_is_a_number_or_a_fraction(given, budget):
+    assert count_or_fraction("MapData", "max_failures", given) == budget
+    assert type(count_or_fraction("MapData", "max_failures", given)) is type(budget)
+
+
+def test_a_budget_may_be_given_as_any_kind_of_fraction():
+    assert (
+        count_or_fraction("MapData", "max_failures", Fraction(1, 4))
+        == count_or_fraction("MapData", "max_failures", np.float32(0.25))
+        == 0.25
+    )
+
+
+@pytest.mark.parametrize("wrong", [-1, -0.5, 0.0, 1.0, 1.5, float("nan"), float("inf"), np.int64(-3)])
+def test_a_budget_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"MapData: max_failures is an integer from 0, or a fraction .* got"):
+        count_or_fraction("MapData", "max_failures", wrong)
+
+
+@pytest.mark.parametrize("wrong", [True, False, "3", [1], 1j])
+def test_a_budget_that_is_no_number_is_refused(wrong):
+    with pytest.raises(TypeError, match="MapData: max_failures is an integer from 0"):
+        count_or_fraction("MapData", "max_failures", wrong)

@@ -34,8 +34,8 @@ _FLUSH_INTERVAL: Final = 0.008
 _SHORT: Final = 0.0005  # a message that fills up faster may be longer
 _LONG: Final = 0.002
 _MAX: Final = 640  # 700 new containers alive would trigger garbage collections, which would find nothing
-_NAP: Final = 50e-6
-_LONGEST_NAP: Final = 2e-3
+_MIN_SLEEP: Final = 50e-6
+_MAX_SLEEP: Final = 2e-3
 _MAX_REPORTS: Final = 64  # under way: while a flow yields only failures, no window bounds it
 
 
@@ -63,11 +63,11 @@ class BatchingSender:
         """Report that the worker is connected."""
         self._send(Message(Kind.HELLO, self._worker))
 
-    def rehearse(self) -> None:
+    def calibrate_encoder(self) -> None:
         """Calibrate the encoder by encoding sample datapoints on this path, without sending them."""
-        nobody = BatchingSender(self._worker, _Nobody(), self._encoder, self._quota.without_end())
-        self._encoder.calibrate(nobody.put_all)
-        nobody.close(0)
+        calibrator = BatchingSender(self._worker, _DiscardingSender(), self._encoder, self._quota.unlimited())
+        self._encoder.calibrate(calibrator.put_all)
+        calibrator.close(0)
 
     def put_mark(self, mark: Any) -> None:
         """Put a task header, which describes the datapoints that follow.
@@ -103,27 +103,27 @@ class BatchingSender:
             if not count:
                 return before - start
             self._adapt(count, time.perf_counter() - began)
-            self._quota.give_way()
+            self._quota.yield_processor()
 
     def _fill(self, steps: Iterator[Any], room: Room, start: int) -> None:
         """Put datapoints until there are enough for a message, or the pass has ended."""
         encoder, append = self._encoder, self._collected.append
         if encoder.plain:
-            few = min(self._target, max(1, room.count, room.nbytes // PLAIN_BYTES))
-            dp = encoder.encode_plain(islice(steps, few), append)
+            max_count = min(self._target, max(1, room.count, room.nbytes // PLAIN_BYTES))
+            dp = encoder.encode_plain(islice(steps, max_count), append)
             if dp is NO_ROOM:
                 return
             steps = chain([dp], steps)
             del dp
         encode = encoder.encode
-        most, min_bytes, max_bytes = room.count, min(room.nbytes, room.max_bytes), room.max_bytes
+        max_count, min_bytes, max_bytes = room.count, min(room.nbytes, room.max_bytes), room.max_bytes
         nbytes = 0
         for count, dp in enumerate(islice(steps, self._target), 1):
             try:
                 item = encode(dp)
                 if item is NO_ROOM:
                     item = self._encode_when_there_is_room(dp)
-                    most = min_bytes = 0
+                    max_count = min_bytes = 0
             except Stopped:
                 raise
             except Exception as error:
@@ -131,7 +131,7 @@ class BatchingSender:
                 raise
             append(item)
             nbytes += encoder.nbytes
-            if nbytes >= min_bytes and (count >= most or nbytes >= max_bytes):
+            if nbytes >= min_bytes and (count >= max_count or nbytes >= max_bytes):
                 break
 
     def report(self, report: Report, note: str) -> None:
@@ -141,7 +141,7 @@ class BatchingSender:
             Stopped: The consumer has requested the worker to stop.
         """
         self.flush()
-        if not self._quota.wait_for_hearing(_MAX_REPORTS):
+        if not self._quota.wait_for_report_credit(_MAX_REPORTS):
             raise Stopped
         self._send(Message(Kind.REPORT, self._worker, body=self._encoder.encode_report(report, note)))
 
@@ -208,16 +208,16 @@ class BatchingSender:
         message, and each worker has only one such message at a time, so the queue stays bounded.
         """
         self.flush()
-        nap = _NAP
+        delay = _MIN_SLEEP
         while not self._quota.stopped:
-            hoarding = self._quota.nothing_left()
+            all_done = self._quota.all_done()
             item = self._encoder.encode(dp)
             if item is not NO_ROOM:
                 return item
-            if hoarding:
+            if all_done:
                 return self._encoder.encode_inline(dp)
-            time.sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
+            time.sleep(delay)
+            delay = min(2 * delay, _MAX_SLEEP)
         raise Stopped
 
     def _keep_flushing(self) -> None:
@@ -260,16 +260,16 @@ class BatchingSender:
             parts = list(dp.items())
         elif isinstance(dp, list | tuple):
             parts = list(enumerate(dp))
-        guilty = ""
+        component = ""
         for key, value in parts:
             try:
                 self._encoder.encode(value)
             except Exception:
-                guilty = f", component {key!r} of type {type(value).__name__}"
+                component = f", component {key!r} of type {type(value).__name__}"
                 break
         error.add_note(
-            f"datapoint {position} of the pass{guilty} cannot be sent to another process. Yield arrays, numbers, text "
-            "and containers of them, or use MultiThreadRunner, which sends nothing"
+            f"datapoint {position} of the pass{component} cannot be sent to another process. Yield arrays, numbers, "
+            "text and containers of them, or use MultiThreadRunner, which sends nothing"
         )
 
     def _check_process(self) -> None:
@@ -283,7 +283,7 @@ class BatchingSender:
             self._sender.send(message)
 
 
-class _Nobody:
+class _DiscardingSender:
     """A sender that discards every message."""
 
     def send(self, message: Message) -> None:

@@ -25,7 +25,7 @@ from typing import Final
 
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
-__all__ = ["Credit", "Line", "Quota", "Room", "Window"]
+__all__ = ["Credit", "CreditPort", "Quota", "Room", "Window"]
 
 
 # -- Layout of the counters --------------------------------------------------------------------------------------------
@@ -34,13 +34,13 @@ __all__ = ["Credit", "Line", "Quota", "Room", "Window"]
 _WORDS: Final = 16  # per worker: one cache line for the words of the consumer, and one for those of the worker
 # Index in the block before those of the workers; set by senders, cleared by the consumer before it waits.
 _BUSY: Final = 0
-_COUNT, _BYTES, _FRAMES, _DONE, _STOP, _HEARD = range(6)  # written by the consumer
+_COUNT, _BYTES, _FRAMES, _DONE, _STOP, _REPORTS = range(6)  # written by the consumer
 _MADE: Final = 8  # written by the worker
 _WORD_BYTES: Final = 8
-_NAP: Final = 20e-6
-_LONGEST_NAP: Final = 2e-3
+_MIN_SLEEP: Final = 20e-6
+_MAX_SLEEP: Final = 2e-3
 # Yields the processor; no-op if no other process is ready.
-_let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
+_sched_yield: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 _MAX_AT_ONCE: Final = 8 << 20  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
 
 
@@ -69,7 +69,7 @@ class Room:
     max_bytes: int
 
 
-class _Board:
+class _CounterMemory:
     """The memory that holds the credit counters."""
 
     def __init__(self, num_words: int, *, shared: bool) -> None:
@@ -100,43 +100,43 @@ class Credit:
     """The consumer's side: credit counters for each worker."""
 
     def __init__(self, num_workers: int, *, shared: bool) -> None:
-        self._board = _Board((1 + num_workers) * _WORDS, shared=shared)
+        self._counters = _CounterMemory((1 + num_workers) * _WORDS, shared=shared)
 
-    def line(self, worker: int) -> Line:
+    def port(self, worker: int) -> CreditPort:
         """The description of the counters of `worker`."""
-        return Line(self._board, worker)
+        return CreditPort(self._counters, worker)
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         """Grant credit for `count` datapoints of `worker` that begin to be handed out.
 
         `queued` bytes of its messages are used up.
         """
-        words, start = self._board.words, _start_of(worker)
+        words, start = self._counters.words, _start_of(worker)
         words[start + _FRAMES] += queued
         words[start + _COUNT] += count
         words[start + _BYTES] += nbytes
 
     def done(self, worker: int, count: int) -> None:
         """Record that `count` datapoints of `worker` have all been handed out, and the consumer asks for more."""
-        self._board.words[_start_of(worker) + _DONE] += count
+        self._counters.words[_start_of(worker) + _DONE] += count
 
-    def heard(self, worker: int) -> None:
+    def report_received(self, worker: int) -> None:
         """Record that one report of `worker` was received."""
-        self._board.words[_start_of(worker) + _HEARD] += 1
+        self._counters.words[_start_of(worker) + _REPORTS] += 1
 
     def idle(self) -> None:
         """Record that the consumer has nothing to do and is about to wait."""
-        self._board.words[_BUSY] = 0
+        self._counters.words[_BUSY] = 0
 
     def stop(self) -> None:
         """Request every worker to stop at its next step."""
-        words = self._board.words
+        words = self._counters.words
         for start in _starts(words):
             words[start + _STOP] = 1
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
-        self._board.close()
+        self._counters.close()
 
 
 def _start_of(worker: int) -> int:
@@ -149,20 +149,20 @@ def _starts(words: memoryview) -> range:
     return range(_WORDS, len(words), _WORDS)
 
 
-class Line:
+class CreditPort:
     """Description of one worker's credit counters; picklable while a process is started."""
 
-    def __init__(self, board: _Board, worker: int) -> None:
-        self._board = board
+    def __init__(self, counters: _CounterMemory, worker: int) -> None:
+        self._counters = counters
         self._worker = worker
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
-        return () if self._board.file is None else (self._board.file,)
+        return () if self._counters.file is None else (self._counters.file,)
 
     def quota(self, window: Window) -> Quota:
         """Open the worker's side, in the worker."""
-        return Quota(self._board.words, self._worker, window, yields=self._board.file is not None)
+        return Quota(self._counters.words, self._worker, window, yields=self._counters.file is not None)
 
 
 class Quota:
@@ -186,7 +186,7 @@ class Quota:
         self._made = words[start + _COUNT]
         self._made_bytes = words[start + _BYTES]
         self._sent_bytes = words[start + _FRAMES]
-        self._reported = words[start + _HEARD]
+        self._reported = words[start + _REPORTS]
         words[start + _MADE] = self._made
 
     @property
@@ -204,44 +204,44 @@ class Quota:
         """Record that a message of `nbytes` was sent. Called by one thread at a time."""
         self._sent_bytes += nbytes
 
-    def without_end(self) -> Quota:
+    def unlimited(self) -> Quota:
         """Return a quota without limits, for calibration."""
         words = memoryview(bytearray(2 * _WORDS * _WORD_BYTES)).cast("Q")
         words[_start_of(0) + _DONE] = sys.maxsize
         return Quota(words, 0, Window(sys.maxsize))
 
-    def give_way(self) -> None:
+    def yield_processor(self) -> None:
         """Yield the processor after a message was sent, if the consumer already had something to do."""
         # The worker is a thread, which takes turns by the interpreter's lock, or runs on another machine.
         if not self._yields:
             return
         if self._all_words[_BUSY]:
-            _let_others_run()
+            _sched_yield()
         self._all_words[_BUSY] = 1
 
     def wait_for_room(self) -> Room | None:
         """Wait until datapoints may be made. Return how many; None if the worker has to stop."""
-        nap = _NAP
+        delay = _MIN_SLEEP
         while not self.stopped:
             room = self._room()
             if room is not None:
                 return room
-            time.sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
+            time.sleep(delay)
+            delay = min(2 * delay, _MAX_SLEEP)
         return None
 
-    def wait_for_hearing(self, most: int) -> bool:
-        """Wait until fewer than `most` reports are outstanding, and count one more.
+    def wait_for_report_credit(self, max_outstanding: int) -> bool:
+        """Wait until fewer than `max_outstanding` reports are outstanding, and count one more.
 
         Returns False if the worker has to stop.
         """
-        nap = _NAP
+        delay = _MIN_SLEEP
         while not self.stopped:
-            if self._reported - self._words[_HEARD] < most:
+            if self._reported - self._words[_REPORTS] < max_outstanding:
                 self._reported += 1
                 return True
-            time.sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
+            time.sleep(delay)
+            delay = min(2 * delay, _MAX_SLEEP)
         return False
 
     def _room(self) -> Room | None:
@@ -255,7 +255,7 @@ class Quota:
         max_bytes = min(max_bytes, _MAX_AT_ONCE)
         return Room(max(0, min(count, window.count // 2 or 1)), max(0, min(nbytes, window.nbytes // 2)), max_bytes)
 
-    def nothing_left(self) -> bool:
+    def all_done(self) -> bool:
         """Return True if the consumer is done with all datapoints that all workers have made.
 
         The `done` count of another worker may already include datapoints that its `made` count does not: the flusher

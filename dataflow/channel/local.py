@@ -35,7 +35,7 @@ class ThreadChannel:
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
-        self._news = threading.Event()
+        self._arrived = threading.Event()
 
     def port(self, worker: int) -> ThreadChannel:
         return self
@@ -46,7 +46,7 @@ class ThreadChannel:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """No-op: both sides share everything."""
 
     def open(self) -> ThreadChannel:
@@ -56,20 +56,20 @@ class ThreadChannel:
         self._messages.append(message)
         # The receiver clears the event before it looks for messages. So either the event is set here, or the receiver
         # sees this message.
-        if not self._news.is_set():
-            self._news.set()
+        if not self._arrived.is_set():
+            self._arrived.set()
 
-    def take(self) -> Message | None:
+    def receive_nowait(self) -> Message | None:
         return self._messages.popleft() if self._messages else None
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
-        self._news.clear()
-        return bool(self._messages) or self._news.wait(timeout)
+        self._arrived.clear()
+        return bool(self._messages) or self._arrived.wait(timeout)
 
-    def readmit(self, worker: int) -> ThreadChannel:
+    def port_of_successor(self, worker: int) -> ThreadChannel:
         return self
 
-    def everyone_connected(self) -> None:
+    def stop_accepting(self) -> None:
         """No-op: nothing else can connect."""
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class _PipePort:
     def open(self) -> _PipeSender:
         return _PipeSender(self._token, self._end)
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         self._end.close()
 
 
@@ -170,7 +170,7 @@ class _PipeReceiver:
         os.set_blocking(fd, False)
         self._poll.register(fd, select.POLLIN)
 
-    def take(self) -> Message | None:
+    def receive_nowait(self) -> Message | None:
         if not self._inbox:
             for fd, _ in self._poll.poll(0):
                 self._read(fd)
@@ -207,7 +207,7 @@ class _PipeReceiver:
             start = end
         del data[:start]
 
-    def readmit(self, worker: int) -> _PipePort:
+    def port_of_successor(self, worker: int) -> _PipePort:
         old = self._ends[worker]
         if self._partial.pop(old.fd, None) is not None:  # end of file was not read yet
             self._poll.unregister(old.fd)
@@ -217,7 +217,7 @@ class _PipeReceiver:
         self._add(read.fd)
         return _PipePort(self._token, write)
 
-    def everyone_connected(self) -> None:
+    def stop_accepting(self) -> None:
         """No-op: a pipe has no address to connect to."""
 
     def stop(self) -> None:

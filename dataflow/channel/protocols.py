@@ -38,14 +38,14 @@ class Port(Protocol):
     def open(self) -> Sender:
         """Open the end, in the worker."""
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """Close what only the worker may hold. Called once the worker was started."""
 
 
 class Receiver(Protocol):
     """The consumer's end. One thread at a time."""
 
-    def take(self) -> Message | None:
+    def receive_nowait(self) -> Message | None:
         """Return the next message that has arrived, or None. An interrupt in this method may lose a message."""
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
@@ -55,13 +55,13 @@ class Receiver(Protocol):
         interrupt in this method is harmless.
         """
 
-    def readmit(self, worker: int) -> Port:
+    def port_of_successor(self, worker: int) -> Port:
         """Return the description for the successor of `worker`.
 
         `worker` has ended, and all its messages were received.
         """
 
-    def everyone_connected(self) -> None:
+    def stop_accepting(self) -> None:
         """Refuse further connections: every worker has said hello."""
 
     def stop(self) -> None:

@@ -33,7 +33,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.nested_arrays import Direction, ToWorkers
 from dataflow.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file
-from dataflow.memory.arena import Arena, ArenaWriter, Budget
+from dataflow.memory.arena import Arena, ArenaWriter, MemoryLimit
 from dataflow.memory.blocks import Block, divided
 
 __all__ = [
@@ -134,11 +134,11 @@ class SharedPort:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return (self._end, *self._ownership.descriptors(), *self._arena.descriptors())
 
-    def open(self) -> _SharedInbox:
-        return _SharedInbox(self._worker, self._arena.open_writer(), self._limit, self._ownership, self._end)
+    def open(self) -> _SharedTaskReader:
+        return _SharedTaskReader(self._worker, self._arena.open_writer(), self._limit, self._ownership, self._end)
 
 
-class _SharedInbox:
+class _SharedTaskReader:
     def __init__(self, worker: int, arena: ArenaWriter, limit: int, ownership: TaskOwnership, end: Descriptor) -> None:
         self._ownership = ownership
         self._worker = worker
@@ -148,7 +148,7 @@ class _SharedInbox:
         self._taken = -1, 0  # the last task taken: its number, and the word index of its start
         self._decoder = ArrayDecoder((_Copies(arena),))
 
-    def take(self) -> Task | None:
+    def receive(self) -> Task | None:
         words, ownership = self._words, self._ownership
         # The kernel wakes one of several readers that block in `read`, but all of those that wait in `poll`. The read
         # returns no bytes when the consumer has closed the pipe; the lifeline ends it when the consumer is gone.
@@ -217,8 +217,8 @@ class _Copies:
 _NO_TASK: Final = 2**64 - 1
 
 
-class _Share(Budget):
-    """Budget of a task arena, limited to its share unless one datapoint is alone.
+class _TaskMemoryLimit(MemoryLimit):
+    """MemoryLimit of a task arena, limited to its share unless one datapoint is alone.
 
     The arena itself is laid out for the largest datapoint.
     """
@@ -226,15 +226,15 @@ class _Share(Budget):
     def __init__(self, share: int, largest: int) -> None:
         super().__init__(max(largest, share), 1)
         self._share = share
-        self.alone = False
+        self.is_only_task = False
 
     def reserve(self, worker: int, nbytes: int) -> bool:
-        if not self.alone and self.held()[0] + nbytes > self._share:
+        if not self.is_only_task and self.held()[0] + nbytes > self._share:
             return False
         return super().reserve(worker, nbytes)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_share": self._share, "alone": False}
+        return {**super().__getstate__(), "_share": self._share, "is_only_task": False}
 
 
 class SharedTaskQueue:
@@ -248,37 +248,39 @@ class SharedTaskQueue:
 
     def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES, *, direction: Direction | None = None) -> None:
         self._direction = direction or ToWorkers(forked=True, main=None)
-        self._budget = _Share(max_bytes, largest)
-        self._arena = Arena(0, self._budget)
+        self._memory_limit = _TaskMemoryLimit(max_bytes, largest)
+        self._arena = Arena(0, self._memory_limit)
         self.ownership = TaskOwnership()
         self._read, self._write = pipe()
-        self._writer: _Recorder | None = None  # None while the queue is not open
+        self._writer: _RecordingWriter | None = None  # None while the queue is not open
         self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
 
     def port(self, worker: int) -> SharedPort:
-        return SharedPort(worker, self._arena, self._budget.limit, self.ownership, self._read)
+        return SharedPort(worker, self._arena, self._memory_limit.limit, self.ownership, self._read)
 
     def open(self) -> None:
         arena = self._arena.open_writer()
-        self._writer = _Recorder(arena)
-        self._words = words_of(arena, self._budget.limit)
+        self._writer = _RecordingWriter(arena)
+        self._words = words_of(arena, self._memory_limit.limit)
         self._encoder = ArrayEncoder(self._writer, self._direction)
         os.set_blocking(self._write.fd, False)
 
-    def encode(self, dp: Any, *, alone: bool) -> Any:
-        self._budget.alone = alone
+    def encode(self, dp: Any, *, is_only_task: bool) -> Any:
+        self._memory_limit.is_only_task = is_only_task
         item = self._encoder.encode(dp)
-        if item is NO_ROOM and alone:
-            raise MemoryError(f"a datapoint for a worker has more than {self._budget.limit >> 30} GiB; make it smaller")
+        if item is NO_ROOM and is_only_task:
+            raise MemoryError(
+                f"a datapoint for a worker has more than {self._memory_limit.limit >> 30} GiB; make it smaller"
+            )
         return item
 
     def plain_encoder(self) -> PlainEncoder | None:
         return self._encoder.encode_plain if self._encoder.plain else None
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, alone: bool) -> _SharedSlot | None:
+    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _SharedQueuedTask | None:
         writer = self._writer
-        assert writer is not None, "tasks are put after the tray was opened"
-        self._budget.alone = alone
+        assert writer is not None, "tasks are put after the task queue was opened"
+        self._memory_limit.is_only_task = is_only_task
         before = len(writer.taken)
         frames, _ = self._encoder.join(encoded)
         words = array("Q", [number, first, len(frames), *map(len, frames)])
@@ -288,9 +290,9 @@ class SharedTaskQueue:
                 writer.give_back(unused)
             return None
         taken, writer.taken = writer.taken, []
-        slot = _SharedSlot(self, number, block.start, taken)
-        slot.put_back()
-        return slot
+        queued = _SharedQueuedTask(self, number, block.start, taken)
+        queued.put_back()
+        return queued
 
     def drop(self) -> None:
         if self._writer is not None:
@@ -339,10 +341,10 @@ class SharedTaskQueue:
             del self._encoder, self._words
         self.ownership.close()
         self._arena.close()
-        self._budget.close()
+        self._memory_limit.close()
 
 
-class _Recorder:
+class _RecordingWriter:
     """Arena writer that records which blocks the encoder has taken."""
 
     def __init__(self, writer: ArenaWriter) -> None:
@@ -371,11 +373,11 @@ class _Recorder:
     def give_back_all(self) -> None:
         self._writer.give_back_all()
 
-    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self._writer.draft(shape, dtype)
+    def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self._writer.output_buffer(shape, dtype)
 
-    def is_draft(self, base: Any) -> bool:
-        return self._writer.is_draft(base)
+    def is_output_buffer(self, base: Any) -> bool:
+        return self._writer.is_output_buffer(base)
 
     def release(self, base: Any) -> Block:
         return self._writer.release(base)
@@ -384,7 +386,7 @@ class _Recorder:
         self._writer.tidy()
 
 
-class _SharedSlot:
+class _SharedQueuedTask:
     def __init__(self, task_queue: SharedTaskQueue, number: int, start: int, blocks: Sequence[Block]) -> None:
         self._task_queue = task_queue
         self._number = number

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.descriptors import Descriptor
 
-__all__ = ["TaskReader", "PlainEncoder", "Slot", "Task", "ThreadTaskQueue", "TaskQueue", "TaskQueuePort"]
+__all__ = ["TaskReader", "PlainEncoder", "QueuedTask", "Task", "ThreadTaskQueue", "TaskQueue", "TaskQueuePort"]
 
 
 PlainEncoder = Callable[[Iterator[Any], Callable[[Any], object]], Any]
@@ -46,7 +46,7 @@ class Task:
 class TaskReader(Protocol):
     """The worker's end."""
 
-    def take(self) -> Task | None:
+    def receive(self) -> Task | None:
         """Wait for the next task. Return None when the consumer has no more."""
 
     def is_wanted(self) -> bool:
@@ -66,7 +66,7 @@ class TaskQueuePort(Protocol):
         """Open the end, in the worker."""
 
 
-class Slot(Protocol):
+class QueuedTask(Protocol):
     """A queued task, as the consumer sees it."""
 
     @property
@@ -89,7 +89,7 @@ class TaskQueue(Protocol):
     def open(self) -> None:
         """Open the consumer's end. Called after the workers were started."""
 
-    def encode(self, dp: Any, *, alone: bool) -> Any:
+    def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         """Encode a snapshot of one datapoint. Return `NO_ROOM` if there is no room at present.
 
         A datapoint that is alone always has room.
@@ -101,7 +101,7 @@ class TaskQueue(Protocol):
         None if it should not be tried.
         """
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, alone: bool) -> Slot | None:
+    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> QueuedTask | None:
         """Queue a task of everything encoded since the last one. Return None if there is no room at present."""
 
     def drop(self) -> None:
@@ -117,7 +117,7 @@ class TaskQueue(Protocol):
         """Close what this process holds. Idempotent."""
 
 
-def _as_they_are(datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
+def _append_all(datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
     for dp in datapoints:
         append(dp)
     return NO_ROOM
@@ -127,24 +127,24 @@ class ThreadTaskQueue:
     """Task queue between threads, which holds the datapoints themselves."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[_ThreadSlot | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_ThreadQueuedTask | None] = queue.SimpleQueue()
 
-    def port(self, worker: int) -> _ThreadInbox:
-        return _ThreadInbox(self._waiting, worker)
+    def port(self, worker: int) -> _ThreadTaskReader:
+        return _ThreadTaskReader(self._waiting, worker)
 
     def open(self) -> None:
         """No-op: both sides share everything."""
 
-    def encode(self, dp: Any, *, alone: bool) -> Any:
+    def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         return dp
 
     def plain_encoder(self) -> PlainEncoder:
-        return _as_they_are
+        return _append_all
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, alone: bool) -> _ThreadSlot:
-        slot = _ThreadSlot(self._waiting, Task(number, first, tuple(encoded)))
-        slot.put_back()
-        return slot
+    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _ThreadQueuedTask:
+        queued = _ThreadQueuedTask(self._waiting, Task(number, first, tuple(encoded)))
+        queued.put_back()
+        return queued
 
     def drop(self) -> None:
         """No-op: nothing was copied."""
@@ -159,8 +159,8 @@ class ThreadTaskQueue:
         """No-op."""
 
 
-class _ThreadSlot:
-    def __init__(self, waiting: queue.SimpleQueue[_ThreadSlot | None], task: Task) -> None:
+class _ThreadQueuedTask:
+    def __init__(self, waiting: queue.SimpleQueue[_ThreadQueuedTask | None], task: Task) -> None:
         self._waiting = waiting
         self.task: Task | None = task
         self.taken_by: int | None = None
@@ -173,30 +173,30 @@ class _ThreadSlot:
         self.task = None
 
 
-class _ThreadInbox:
-    def __init__(self, waiting: queue.SimpleQueue[_ThreadSlot | None], worker: int) -> None:
+class _ThreadTaskReader:
+    def __init__(self, waiting: queue.SimpleQueue[_ThreadQueuedTask | None], worker: int) -> None:
         self._waiting = waiting
         self._worker = worker
-        self._slot: _ThreadSlot | None = None  # of the last task taken
+        self._queued: _ThreadQueuedTask | None = None  # of the last task taken
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
-    def open(self) -> _ThreadInbox:
+    def open(self) -> _ThreadTaskReader:
         return self
 
-    def take(self) -> Task | None:
-        while (slot := self._waiting.get()) is not None:
-            task = slot.task  # read once: the consumer may discard the task at any time
-            if task is not None and slot.taken_by is None:
-                slot.taken_by = self._worker
-                self._slot = slot
+    def receive(self) -> Task | None:
+        while (queued := self._waiting.get()) is not None:
+            task = queued.task  # read once: the consumer may discard the task at any time
+            if task is not None and queued.taken_by is None:
+                queued.taken_by = self._worker
+                self._queued = queued
                 return task
         self._waiting.put(None)  # for the next thread
         return None
 
     def is_wanted(self) -> bool:
-        return self._slot is not None and self._slot.task is not None
+        return self._queued is not None and self._queued.task is not None
 
     def close(self) -> None:
         """No-op."""

@@ -90,7 +90,7 @@ class _SocketPort:
     def open(self) -> _SocketSender:
         return _SocketSender(self._address, self._token)
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """No-op: the worker opens its own socket."""
 
 
@@ -159,7 +159,7 @@ class _SocketReceiver:
             self._is_empty = not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
         return not self._is_empty
 
-    def take(self) -> Message | None:
+    def receive_nowait(self) -> Message | None:
         for _ in range(_READ_AT_ONCE):
             try:
                 data = self._socket.recv(zmq.NOBLOCK)
@@ -175,13 +175,13 @@ class _SocketReceiver:
                 _LOG.warning("refused a message that does not come from a worker of this run; others are not reported")
         return None
 
-    def readmit(self, worker: int) -> _SocketPort:
+    def port_of_successor(self, worker: int) -> _SocketPort:
         self._directories.append(directory := _private_directory())
         address = _address_in(directory)
         self._socket.bind(address)
         return _SocketPort(address, self._token)
 
-    def everyone_connected(self) -> None:
+    def stop_accepting(self) -> None:
         # The open socket does not need its file.
         while self._directories:
             self._directories.pop().close()
@@ -192,4 +192,4 @@ class _SocketReceiver:
     def close(self) -> None:
         self._socket.close(linger=0)
         self._context.term()
-        self.everyone_connected()
+        self.stop_accepting()

@@ -126,10 +126,10 @@ def _complete(shells: list[Any], gaps: Any, columns: Sequence[Iterable[Any]]) ->
     """Fill the gaps of skeletons that all have the same gaps."""
     if gaps is None or gaps == NESTED:
         return shells
-    is_tuple, places, names = gaps
-    for place, column in zip(places, columns, strict=True):
+    is_tuple, indexes, names = gaps
+    for index, column in zip(indexes, columns, strict=True):
         for shell, array in zip(shells, column, strict=False):  # in this order: a column may be shared
-            shell[place] = array
+            shell[index] = array
     if names is not None:
         return [dict(zip(names, shell, strict=False)) for shell in shells]
     return list(map(tuple, shells)) if is_tuple else shells

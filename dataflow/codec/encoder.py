@@ -75,7 +75,7 @@ class ArrayEncoder:
         self.nbytes = 0  # of the last encoded datapoint
         self.plain = False  # the last datapoint was short and without arrays, so the next one probably is too
         self._kinds = Kinds()
-        self._drafts = OutputBufferCounts()
+        self._buffer_counts = OutputBufferCounts()
 
     def encode_plain(self, datapoints: Iterator[Any], append: Callable[[bytes], object]) -> Any:
         """Encode datapoints as long as they are short and without arrays; call `append` with each result.
@@ -105,14 +105,18 @@ class ArrayEncoder:
         return NO_ROOM
 
     def encode(self, dp: Any) -> Any:
-        """Encode one datapoint: bytes, or a `Parcel` if it has arrays.
+        """Encode one datapoint: bytes, or a `EncodedDatapoint` if it has arrays.
 
         Returns `NO_ROOM` if the arena has no room for its arrays now.
         """
         its_type = type(dp)
         kind = self._kinds.last
-        if its_type is kind.type and kind.alone is not None and (parcel := self._encode_like(dp, kind)) is not None:
-            return parcel
+        if (
+            its_type is kind.type
+            and kind.single_array is not None
+            and (encoded := self._encode_like(dp, kind)) is not None
+        ):
+            return encoded
         if its_type is dict:
             row = list(dp.values())
         elif its_type in ROWS:
@@ -122,12 +126,12 @@ class ArrayEncoder:
         types = list(map(type, row))
         if types != kind.types or its_type is not kind.type or (its_type is dict and not kind.has_names_of(dp)):
             kind = self._kinds.find(dp, types)
-        if not kind.places:
+        if not kind.array_indexes:
             return self._encode_without(dp, kind.is_simple, kind.is_row)
         if not kind.has_plain_keys:
             return self._encode_nested(dp)
         # Contiguous arrays are encoded here, all others in `_encode_mixed`.
-        arrays: Any = (row[kind.places[0]],) if kind.pick is None else kind.pick(row)
+        arrays: Any = (row[kind.array_indexes[0]],) if kind.pick is None else kind.pick(row)
         shapes: list[Any] = []
         data: list[Any] = []
         nbytes = 0
@@ -157,8 +161,8 @@ class ArrayEncoder:
             )
             if maybe_twice and len(set(map(id, arrays))) < num:
                 return self._encode_nested(dp)
-            for place in kind.places:
-                row[place] = None
+            for index in kind.array_indexes:
+                row[index] = None
             body = _marshalled(row, VERSION) if kind.is_row else self._pickled(row)
             if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
                 return self._encode_nested(dp)
@@ -181,9 +185,9 @@ class ArrayEncoder:
         if kind.names is not None and not kind.has_names_of(dp):
             return None
         row = list(dp if kind.names is None else dp.values())
-        place: Any = kind.alone
+        index: Any = kind.single_array
         try:
-            array = row[place]
+            array = row[index]
         except IndexError:
             return None
         dtype, name, shape, size = kind.last[0]
@@ -197,7 +201,7 @@ class ArrayEncoder:
         is_small = size < LARGE_BYTES or self._inline
         if not is_small and type(array.base) is Base:
             return None
-        row[place] = None
+        row[index] = None
         for value in row:
             if type(value) not in TEXTS:
                 body = self._pickled(row)
@@ -238,7 +242,7 @@ class ArrayEncoder:
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an output buffer for the flow to fill, in a block of the arena if there is room."""
-        return self._arena.draft(shape, dtype)
+        return self._arena.output_buffer(shape, dtype)
 
     # -- Datapoints with arrays ----------------------------------------------------------------------------------------
 
@@ -266,11 +270,11 @@ class ArrayEncoder:
     def _encode_mixed(self, dp: Any, kind: DatapointKind) -> Any:
         """Encode components of which at least one is an output buffer or not contiguous."""
         row = list(dp if kind.names is None else dp.values())
-        arrays = [row[place] for place in kind.places]
+        arrays = [row[index] for index in kind.array_indexes]
         if len(set(map(id, arrays))) < len(arrays) or True in [array.dtype.hasobject for array in arrays]:
             return self._encode_nested(dp)
-        for place in kind.places:
-            row[place] = None
+        for index in kind.array_indexes:
+            row[index] = None
         body = _marshalled(row, VERSION) if kind.is_row else self._pickled(row)  # before any block is taken
         if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
@@ -292,7 +296,7 @@ class ArrayEncoder:
         """Convert arrays to bytes and blocks. Return None if the arena has no room."""
         layouts: list[Layout] = []
         data: list[Any] = []
-        drafts = False
+        has_output_buffers = False
         for array in arrays:
             flags = array.flags
             order: Any = "C" if flags.c_contiguous or not flags.f_contiguous else "F"
@@ -303,10 +307,10 @@ class ArrayEncoder:
                 data.append(array.tobytes(order))
                 continue
             base = array.base
-            if base is not None and self._arena.is_draft(base):
+            if base is not None and self._arena.is_output_buffer(base):
                 counts = dp_count, sys.getrefcount(array), sys.getrefcount(base)
-                if self._drafts.unreachable(kind, counts) and flags.c_contiguous and nbytes == base.nbytes:
-                    drafts = True
+                if self._buffer_counts.unreachable(kind, counts) and flags.c_contiguous and nbytes == base.nbytes:
+                    has_output_buffers = True
                     data.append(base)
                     continue
             block = self._arena.copy(array, order)
@@ -315,11 +319,11 @@ class ArrayEncoder:
                 return None
             data.append(block)
         # From here on the datapoint is certain to leave, so output buffers can be handed over.
-        return layouts, list(map(self._passed_on, data)) if drafts else data
+        return layouts, list(map(self._passed_on, data)) if has_output_buffers else data
 
     def _passed_on(self, data: Any) -> bytes | Block:
         return self._arena.release(data) if isinstance(data, np.ndarray) else data
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
         """Measure the reference counts of an unshared output buffer, on the same path that encodes datapoints."""
-        self._drafts.calibrate(run, self._arena.draft, self._arena.give_back_all)
+        self._buffer_counts.calibrate(run, self._arena.output_buffer, self._arena.give_back_all)

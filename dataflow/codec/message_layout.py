@@ -4,9 +4,9 @@ Terms:
 
 - Skeleton: the part of a datapoint that is left without its arrays. A datapoint without arrays is encoded as its
   skeleton alone.
-- Gaps: the places in a skeleton where arrays belong.
+- Gaps: the positions in a skeleton where arrays belong.
 - Form: the gaps, and the dtype and order of the arrays in them; many datapoints have the same form.
-- Encoded datapoint (`Parcel`): skeleton, form, shapes of the arrays, and the arrays themselves, as bytes or as blocks
+- Encoded datapoint: skeleton, form, shapes of the arrays, and the arrays themselves, as bytes or as blocks
   of the arena.
 
 Datapoint kinds: most flows yield datapoints of one kind, with arrays in the same places and other components of the
@@ -16,7 +16,7 @@ takes 3 times as long in the benchmark `mnist`, and 1.3 times in `ragged`.
 Skeletons: many of them are joined in one buffer and loaded by one call. A skeleton is a pickle; or, if it is a row of
 numbers and text, the output of `marshal`, which is faster. Both can be joined: `marshal` writes the elements of a list
 one after the other, and so does pickle with protocol 3, which has explicit memo indexes and no frames. The first byte
-tells the two apart.
+distinguishes the two.
 
 Array columns: the arrays of similar datapoints are described by component. If all arrays of a column are alike except
 for the first dimension, as is common for texts, sounds and point sets, one description covers the whole column. The
@@ -38,7 +38,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.memory.blocks import LARGE_BYTES, PLACE, Block
+from dataflow.memory.blocks import LARGE_BYTES, LOCATION, Block
 
 __all__ = [
     "ColumnReader",
@@ -55,7 +55,7 @@ __all__ = [
     "NUMBERS",
     "PLAIN_BYTES",
     "PROTOCOL",
-    "Parcel",
+    "EncodedDatapoint",
     "Piece",
     "ROWS",
     "Run",
@@ -100,7 +100,7 @@ class DatapointKind:
     """
 
     __slots__ = (
-        "alone",
+        "array_indexes",
         "form",
         "gaps",
         "has_plain_keys",
@@ -109,8 +109,8 @@ class DatapointKind:
         "last",
         "names",
         "pick",
-        "places",
         "shapes",
+        "single_array",
         "type",
         "types",
     )
@@ -120,17 +120,19 @@ class DatapointKind:
         self.types = types
         self.names = list(dp) if self.type is dict else None  # the keys of a dict
         self.has_plain_keys = self.names is None or _PLAIN_KEYS.issuperset(map(type, self.names))
-        self.places = [place for place, its in enumerate(types) if its is _ARRAY]  # of the arrays
-        self.gaps = (self.type is tuple, self.places, self.names)
-        self.alone = self.places[0] if len(self.places) == 1 and self.has_plain_keys else None
-        self.pick = itemgetter(*self.places) if len(self.places) > 1 else None
-        self.last = [_UNKNOWN] * len(self.places)  # dtype, its name, shape and bytes of each array, as found by `learn`
+        self.array_indexes = [index for index, its in enumerate(types) if its is _ARRAY]  # of the arrays
+        self.gaps = (self.type is tuple, self.array_indexes, self.names)
+        self.single_array = self.array_indexes[0] if len(self.array_indexes) == 1 and self.has_plain_keys else None
+        self.pick = itemgetter(*self.array_indexes) if len(self.array_indexes) > 1 else None
+        self.last = [_UNKNOWN] * len(
+            self.array_indexes
+        )  # dtype, its name, shape and bytes of each array, as found by `learn`
         self.shapes: Any = ()  # of these arrays; shared by all encoded datapoints with the same shapes
-        self.form = (self.gaps, [("", "C")] * len(self.places))
+        self.form = (self.gaps, [("", "C")] * len(self.array_indexes))
         rest = set(types) - {_ARRAY}
         # Whether `marshal` can write what is sent: without arrays that is the whole datapoint, which must not be a
         # dict.
-        self.is_row = rest <= TEXTS if self.places else self.names is None and rest <= NUMBERS
+        self.is_row = rest <= TEXTS if self.array_indexes else self.names is None and rest <= NUMBERS
         self.is_simple = self.has_plain_keys and rest <= _SIMPLE  # arrays occur as components only
 
     def learn(self, arrays: Sequence[NDArray[Any]]) -> None:
@@ -178,9 +180,9 @@ PROTOCOL: Final = 3  # of pickle
 VERSION: Final = 2  # of marshal: the last without references, whose numbers would be wrong inside a list
 
 _PICKLED: Final = b"\x80"  # first byte of each pickle
-_ALONE: Final = b"\x80\x03"  # with its protocol
+_PROTOCOL_OPCODE: Final = b"\x80\x03"  # with its protocol
 _STOP: Final = b"."  # last byte of each pickle
-_HEAD: Final = _ALONE + b"]("  # opcodes: empty list, and a stack mark
+_HEAD: Final = _PROTOCOL_OPCODE + b"]("  # opcodes: empty list, and a stack mark
 _TAIL: Final = b"e" + _STOP  # opcode: append everything since the mark; no pickled object begins with it
 _ROWS: Final = b"["  # a list in marshal format; its length is in the next four bytes
 _COUNT_BYTES: Final = 4
@@ -196,7 +198,7 @@ def joined(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
         return [data, b""], len(data) - len(_ROWS) - _COUNT_BYTES
     if not bodies or min(bodies) >= _PICKLED:
         data, lengths = _pickles(bodies)
-        cut = len(_ALONE + _STOP) * len(bodies)
+        cut = len(_PROTOCOL_OPCODE + _STOP) * len(bodies)
         return [data, lengths.tobytes()], len(data) - len(_HEAD + _TAIL) + cut
     parts, lengths = [], array("I")
     for is_pickled, run in groupby(bodies, lambda body: body >= _PICKLED):
@@ -243,7 +245,7 @@ def apart(data: Any, lengths: Any) -> Iterator[bytes]:
             start += len(_HEAD)
             while data[start] != _TAIL[0]:
                 end = start + next(sizes)
-                yield _ALONE + bytes(data[start:end]) + _STOP
+                yield _PROTOCOL_OPCODE + bytes(data[start:end]) + _STOP
                 start = end
             start += len(_TAIL)
         else:
@@ -264,15 +266,15 @@ Piece = bytes | Block  # a copied array
 Run = tuple[Any, tuple[int, ...], str, int, bool, bool]
 """Consecutive arrays of a column: the name of their dtype; their shape, or the dimensions after the first; their order;
 their number; whether they differ in the first dimension; and whether any of them has a block. All of this is the same
-in many messages: the first dimensions and the places of the blocks are stored separately, in the details.
+in many messages: the first dimensions and the locations of the blocks are stored separately, in the details.
 """
 KnownRun = tuple[np.dtype[Any], tuple[int, ...], str, int, bool, bool, int]
 """A `Run` in the reader: with a dtype object, and the bytes of one array, or of one of its rows."""
 
 _SMALL: Final = -(2**63), 0  # stands for a small array among blocks, instead of status byte and start
-_NO_PLACE: Final = PLACE.pack(*_SMALL)
+_NO_LOCATION: Final = LOCATION.pack(*_SMALL)
 _LENGTH_BYTES: Final = 8
-_place: Final = attrgetter("place")
+_location: Final = attrgetter("location")
 _copied: Final = np.ndarray.copy
 
 
@@ -280,7 +282,7 @@ class ColumnWriter:
     """Describes arrays column by column, and collects the details of each.
 
     Attributes:
-        details: Of each run: the first dimensions, if they differ; and the places of the blocks, if it has any.
+        details: Of each run: the first dimensions, if they differ; and the locations of the blocks, if it has any.
         small: The bytes of the arrays without a block.
     """
 
@@ -294,7 +296,7 @@ class ColumnWriter:
         count, first = len(shapes), shapes[0]
         kinds = set(map(type, data))
         if len(kinds) == 1 and first == shapes[-1] and shapes.count(first) == count:
-            return [(name, first, order, count, False, self._place(data, kinds))]
+            return [(name, first, order, count, False, self._add_blocks(data, kinds))]
         if order == "C":
             lengths: Any = None
             if set(map(len, shapes)) == {1}:
@@ -303,7 +305,7 @@ class ColumnWriter:
                 lengths = [shape[0] for shape in shapes]
             if lengths is not None:
                 self.details.append(array("q", lengths).tobytes())
-                return [(name, first[1:], order, count, True, self._place(data, kinds))]
+                return [(name, first[1:], order, count, True, self._add_blocks(data, kinds))]
         return self.column_apart([(name, shape, order) for shape in shapes], data)
 
     def column_apart(self, layouts: Iterable[Layout], data: Iterable[Piece]) -> list[Run]:
@@ -312,35 +314,35 @@ class ColumnWriter:
         pieces = zip(layouts, data, strict=True)
         for (layout, kind), run in groupby(pieces, lambda piece: (piece[0], type(piece[1]))):
             some = [piece for _, piece in run]
-            runs.append((*layout, len(some), False, self._place(some, {kind})))
+            runs.append((*layout, len(some), False, self._add_blocks(some, {kind})))
         return runs
 
-    def _place(self, data: Sequence[Any], kinds: set[type]) -> bool:
-        """Record the places of the blocks. Return True if there are any."""
+    def _add_blocks(self, data: Sequence[Any], kinds: set[type]) -> bool:
+        """Record the locations of the blocks. Return True if there are any."""
         if Block not in kinds:
             self.small += data
             return False
         if len(kinds) == 1:
-            self.details += map(_place, data)
+            self.details += map(_location, data)
         else:
             self.small += [where for where in data if type(where) is not Block]
-            self.details += [where.place if type(where) is Block else _NO_PLACE for where in data]
+            self.details += [where.location if type(where) is Block else _NO_LOCATION for where in data]
         return True
 
 
 def known(runs: Iterable[Run]) -> list[KnownRun]:
     """Prepare the runs of a column for `ColumnReader`."""
     found: list[KnownRun] = []
-    for name, shape, order, count, differ, placed in runs:
+    for name, shape, order, count, differ, in_blocks in runs:
         dtype = _dtype(name)
-        found.append((dtype, shape, order, count, differ, placed, math.prod(shape) * dtype.itemsize))
+        found.append((dtype, shape, order, count, differ, in_blocks, math.prod(shape) * dtype.itemsize))
     return found
 
 
 def detail_bytes(run: Run) -> int:
     """Bytes of a run's details."""
-    *_, count, differ, placed = run
-    return count * (_LENGTH_BYTES * differ + PLACE.size * placed)
+    *_, count, differ, in_blocks = run
+    return count * (_LENGTH_BYTES * differ + LOCATION.size * in_blocks)
 
 
 class ColumnReader:
@@ -360,13 +362,13 @@ class ColumnReader:
     def read(self, runs: Iterable[KnownRun]) -> list[NDArray[Any]]:
         """Return the arrays of a column."""
         arrays: list[NDArray[Any]] = []
-        for dtype, shape, order, count, differ, placed, nbytes in runs:
+        for dtype, shape, order, count, differ, in_blocks, nbytes in runs:
             lengths = self._details.take(count * _LENGTH_BYTES).cast("q").tolist() if differ else None
-            places = PLACE.iter_unpack(self._details.take(count * PLACE.size)) if placed else None
+            locations = LOCATION.iter_unpack(self._details.take(count * LOCATION.size)) if in_blocks else None
             if lengths is not None:
-                arrays += self._of_lengths(lengths, places, shape, dtype, nbytes)
-            elif places is not None:
-                arrays += self._leases(places, shape, dtype, order)
+                arrays += self._of_lengths(lengths, locations, shape, dtype, nbytes)
+            elif locations is not None:
+                arrays += self._leases(locations, shape, dtype, order)
             else:
                 arrays += _copies(self._small.take(count * nbytes), shape, dtype, order, count)
         return arrays
@@ -374,7 +376,7 @@ class ColumnReader:
     def _of_lengths(
         self,
         lengths: list[int],
-        places: Iterable[Any] | None,
+        locations: Iterable[Any] | None,
         tail: tuple[int, ...],
         dtype: np.dtype[Any],
         row_bytes: int,
@@ -382,21 +384,21 @@ class ColumnReader:
         """Return arrays that are alike except for the first dimension."""
         if not row_bytes:
             return [np.ndarray((length, *tail), dtype) for length in lengths]
-        if places is None:
+        if locations is None:
             stops = list(accumulate(lengths))
             many = np.ndarray((stops[-1], *tail), dtype, self._small.take(stops[-1] * row_bytes))
             return [many[start:stop].copy() for start, stop in zip([0, *stops], stops, strict=False)]
-        where = list(places)
-        total = sum([length for length, place in zip(lengths, where, strict=True) if place == _SMALL])
+        where = list(locations)
+        total = sum([length for length, location in zip(lengths, where, strict=True) if location == _SMALL])
         many = np.ndarray((total, *tail), dtype, self._small.take(total * row_bytes))
         arrays: list[NDArray[Any]] = []
         stop = 0
-        for length, place in zip(lengths, where, strict=True):
-            if place == _SMALL:
+        for length, location in zip(lengths, where, strict=True):
+            if location == _SMALL:
                 start, stop = stop, stop + length
                 arrays.append(many[start:stop].copy())
             else:
-                arrays += self._leases([place], (length, *tail), dtype, "C")
+                arrays += self._leases([location], (length, *tail), dtype, "C")
         return arrays
 
 
@@ -462,7 +464,7 @@ _WHERE: Final = struct.Struct("<qqq")  # status byte and start of the block with
 Form = tuple[Any, Sequence[Like]]
 """The gaps, and dtype and order of the arrays in them."""
 
-Parcel = tuple[bytes, Form | str, Sequence[Any], Sequence[Piece], int]
+EncodedDatapoint = tuple[bytes, Form | str, Sequence[Any], Sequence[Piece], int]
 """An encoded datapoint with arrays: its skeleton, its form, the shapes of its arrays, the arrays, and the total bytes.
 """
 
@@ -472,12 +474,12 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
 
     The body consists of all skeletons and their lengths. If there are arrays, two frames follow: the data of a
     `Description`, which is the same for many messages; and the details of the columns, followed by the bytes of the
-    small arrays, or by the place of a block with these bytes, if they are many and `write` finds a block.
+    small arrays, or by the location of a block with these bytes, if they are many and `write` finds a block.
     """
     if _ONLY_BYTES.issuperset(map(type, encoded)):
         return joined(encoded)
-    parcels = [item if type(item) is tuple else (item, None, (), (), len(item)) for item in encoded]
-    bodies, forms, every_shapes, every_data, sizes = zip(*parcels, strict=True)
+    datapoints = [item if type(item) is tuple else (item, None, (), (), len(item)) for item in encoded]
+    bodies, forms, every_shapes, every_data, sizes = zip(*datapoints, strict=True)
     writer = ColumnWriter()
     groups: list[tuple[Any, int, list[list[Run]]]] = []
     end = 0

@@ -18,7 +18,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.descriptors import Descriptor
 from dataflow.failures import Report
-from dataflow.memory.arena import Arena, Budget
+from dataflow.memory.arena import Arena, MemoryLimit
 from dataflow.memory.leases import ArenaReader
 
 __all__ = ["ArrayCodec", "Codec", "Decoder", "Encoder", "EncoderPort", "ObjectCodec", "Undecodable"]
@@ -195,8 +195,8 @@ class ArrayCodec:
     """
 
     def __init__(self, num_workers: int, max_bytes: int) -> None:
-        self.budget = Budget(max_bytes, num_workers)
-        self._arenas = [Arena(k, self.budget) for k in range(num_workers)]
+        self.memory_limit = MemoryLimit(max_bytes, num_workers)
+        self._arenas = [Arena(k, self.memory_limit) for k in range(num_workers)]
         self._readers: list[ArenaReader] = []
 
     def port(self, worker: int) -> _ArrayPort:
@@ -211,8 +211,8 @@ class ArrayCodec:
         # returned now, or when the last views of what the worker did send are gone.
         self._readers[worker].worker_ended()
         self._arenas[worker].close()
-        self.budget.give_back(worker, self.budget.held()[worker])
-        self._arenas[worker] = Arena(worker, self.budget)
+        self.memory_limit.give_back(worker, self.memory_limit.held()[worker])
+        self._arenas[worker] = Arena(worker, self.memory_limit)
         self._readers[worker] = self._arenas[worker].open_reader()
 
     def close(self) -> None:
@@ -220,4 +220,4 @@ class ArrayCodec:
             self._readers.pop().worker_ended()
         for arena in self._arenas:
             arena.close()
-        self.budget.close()
+        self.memory_limit.close()

@@ -63,15 +63,15 @@ class PrintData(ProxyDataFlow):
         yield from datapoints
 
     def _shown(self, datapoints: Iterator[Any]) -> Iterator[Any]:
-        flow_state = state_of(self)
-        while flow_state.shown < self.num:
+        state = state_of(self)
+        while state.shown < self.num:
             try:
                 dp = next(datapoints)
             except StopIteration:
                 return
             # One call, so that the output of several workers is not interleaved.
-            print(self._text(dp, flow_state.shown))
-            flow_state.shown += 1
+            print(self._text(dp, state.shown))
+            state.shown += 1
             yield dp
 
     def _text(self, dp: Any, k: int) -> str:

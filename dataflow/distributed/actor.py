@@ -29,7 +29,7 @@ from dataflow.descriptors import Descriptor
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.pickling import loads
-from dataflow.workers.place import entering
+from dataflow.workers.info import entering
 
 __all__ = ["Chunking", "ActorTaskReader", "ReplyBuffer", "WorkerActor"]
 
@@ -65,7 +65,7 @@ class ReplyBuffer:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """No-op."""
 
     def open(self) -> ReplyBuffer:
@@ -90,7 +90,7 @@ class ReplyBuffer:
             self._is_whole = self._is_closed = True
             self._changed.notify()
 
-    def take(self, patience: float) -> list[Message]:
+    def receive(self, patience: float) -> list[Message]:
         """Return the next reply; empty after `patience` seconds without output."""
         chunking = self._chunking
         with self._changed:
@@ -147,7 +147,7 @@ class ActorTaskReader:
             self._is_stopped = True
             self._changed.notify()
 
-    def take(self) -> Task | None:
+    def receive(self) -> Task | None:
         if self.replies is not None:
             self.replies.make_whole()
         with self._changed:
@@ -183,12 +183,12 @@ class WorkerActor:
 
     def work(self, packed: bytes) -> None:
         """Run the worker; return when it has ended."""
-        spec = replace(self.prepare(loads(packed)), credit=self._credit.line(0))
+        spec = replace(self.prepare(loads(packed)), credit=self._credit.port(0))
         self._spec = spec
         if spec.task_queue is not None:
             self._spec.task_queue.replies = spec.port
         self._arrived.set()
-        with entering(spec.place):
+        with entering(spec.info):
             spec()
 
     def prepare(self, spec: WorkerSpec) -> WorkerSpec:
@@ -199,13 +199,13 @@ class WorkerActor:
         """Return the output since the last reply; empty if there was none for some time."""
         if not self._arrived.wait(_PATIENCE):
             return []
-        messages: list[Message] = self._spec.port.take(_PATIENCE)
+        messages: list[Message] = self._spec.port.receive(_PATIENCE)
         for message in messages:
             if message.kind is Kind.DATA:
                 self._credit.grant(0, message.count, message.nbytes, message.queued)
                 self._credit.done(0, message.count)
             elif message.kind is Kind.REPORT:
-                self._credit.heard(0)
+                self._credit.report_received(0)
         return messages
 
     def give(self, number: int, first: int, body: Sequence[Any]) -> None:

@@ -14,8 +14,8 @@ from dataflow.distributed.cluster import Cluster, RayCluster
 from dataflow.distributed.object_store_codec import ObjectStoreCodec
 from dataflow.distributed.pull_channel import Demand, PullChannel
 from dataflow.distributed.push_queue import PushedTaskQueue
-from dataflow.engine.engine import Placed, Plan
-from dataflow.parallel.worker_setup import Staffed
+from dataflow.engine.engine import NodeEngine, Plan
+from dataflow.parallel.worker_setup import WorkerSetup
 from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
 from dataflow.seeding import Stream
 from dataflow.workers.native_threads import ThreadLimit, limit_of
@@ -40,11 +40,11 @@ _OURS: Final = {
 """Options that would break our guarantees: the actor would outlive its runner, or Ray would restart it."""
 
 
-class Actors(Staffed):
+class Actors(WorkerSetup):
     """Mixin: run the workers as Ray actors."""
 
     _df_own_process = True
-    _df_run_settings = Staffed._df_run_settings | {
+    _df_run_settings = WorkerSetup._df_run_settings | {
         "actor_options",
         "address",
         "chunking",
@@ -112,7 +112,7 @@ class Actors(Staffed):
         """Bytes that may be under way for each actor: of tasks, and as much of their results."""
         return _IN_FLIGHT * self.chunking.nbytes
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         asking = plan.channel
         assert isinstance(asking, PullChannel), "as it was made above"
         plan.died = asking.died

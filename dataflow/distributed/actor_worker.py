@@ -9,7 +9,7 @@ from typing import Any, cast
 from dataflow.distributed.cluster import ActorLost, Cluster
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec
 from dataflow.pickling import dumps
-from dataflow.workers.place import WorkerInfo
+from dataflow.workers.info import WorkerInfo
 
 __all__ = ["ActorWorker", "Start"]
 
@@ -19,19 +19,19 @@ class ActorWorker:
 
     Attributes:
         lost: Why it is lost; None if it is not known to be lost.
-        is_heard: Whether any message has come from it.
+        has_answered: Whether any message has come from it.
         is_over: Whether no more messages will come.
     """
 
     sentinel: int | None = None
 
-    def __init__(self, cluster: Cluster, options: Mapping[str, Any], place: WorkerInfo, packed: bytes) -> None:
-        self.place = place
+    def __init__(self, cluster: Cluster, options: Mapping[str, Any], info: WorkerInfo, packed: bytes) -> None:
+        self.info = info
         self.cluster = cluster
         self.options = options
         self.pid: int | None = None  # on its machine, once it has started
         self.lost: ActorLost | None = None
-        self.is_heard = self.is_over = False
+        self.has_answered = self.is_over = False
         self._where = "an actor that has not started"
         self._actor = cluster.start(options)
         self._started = self.call("where")
@@ -115,7 +115,7 @@ class Start:
     def __call__(self, spec: WorkerSpec) -> ActorWorker:
         """Start a worker, and register it with its channel and task queue."""
         packed = dumps(replace(spec, payload=_ActorPayload(spec.payload.load())))
-        worker = ActorWorker(self.cluster, self.options, spec.place, packed)
+        worker = ActorWorker(self.cluster, self.options, spec.info, packed)
         cast(Any, spec.port).introduce(worker)
         if spec.task_queue is not None:
             cast(Any, spec.task_queue).introduce(worker)

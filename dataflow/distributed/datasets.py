@@ -9,7 +9,6 @@ Guarantees:
 from __future__ import annotations
 
 import math
-import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from dataflow.distributed.shards import Columns, FlowPass, Shard
 from dataflow.engine.worker_main import FlowPayload
 from dataflow.errors import DataFlowError, LengthUnknown, NotAddressable
 from dataflow.extras import optional
+from dataflow.parameters import whole_number
 from dataflow.passes import root_stream
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
@@ -61,9 +61,13 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
     """
     require_flow(df, "to_ray_dataset")
     names = _column_names(names, "to_ray_dataset")
-    rows_per_block = _at_least_one("rows_per_block", rows_per_block)
+    rows_per_block = whole_number("to_ray_dataset", "rows_per_block", rows_per_block, 1)
     breaks = df._df_unaddressable()
-    if num_shards is not None and _at_least_one("num_shards", num_shards) > 1 and breaks is not None:
+    if (
+        num_shards is not None
+        and whole_number("to_ray_dataset", "num_shards", num_shards, 1) > 1
+        and breaks is not None
+    ):
         raise NotAddressable(
             f"to_ray_dataset divides a pass among {num_shards} shards by index, but {type(breaks).__name__} is only a "
             "sequence of passes. Leave out num_shards, and do the costly work with map_batches of the dataset; or put "
@@ -74,10 +78,10 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         divisible = breaks is None and not df._df_endless
         most = 2 * int(ray_package().cluster_resources().get("CPU", 1))
         num_shards = max(1, min(math.ceil(len(df) / rows_per_block), most)) if divisible else 1
-    life = state_of(df)
-    of = FlowPass(df, life.passes, root_stream(df))
+    state = state_of(df)
+    of = FlowPass(df, state.passes, root_stream(df))
     packed = _PassPayload(of).packed()
-    life.passes += 1
+    state.passes += 1
     shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]
     # One row for each shard, and a task for each row, which yields: Ray takes each block as soon as it is full, and
     # limits how far tasks run ahead.
@@ -117,7 +121,7 @@ class DataFromRayDataset(Source):
             )
         self.ds = ds
         self.names = _column_names(names, "from_ray_dataset")
-        self.batch_size = None if batch_size is None else _at_least_one("batch_size", batch_size)
+        self.batch_size = None if batch_size is None else whole_number("from_ray_dataset", "batch_size", batch_size, 1)
         # Only for a materialized dataset is the number known without reading.
         self._num_rows = int(ds.count()) if type(ds).__name__ == "MaterializedDataset" else None
 
@@ -253,10 +257,3 @@ def _column_names(names: Sequence[str], owner: str) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{owner}: names has one name for each column, each another, got {list(names)}")
     return tuple(names)
-
-
-def _at_least_one(name: str, value: Any) -> int:
-    number = operator.index(value)
-    if number < 1:
-        raise ValueError(f"{name} is an integer from 1, got {number}")
-    return number

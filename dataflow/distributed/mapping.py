@@ -86,7 +86,7 @@ class RayMapData(Actors, ParallelMap):
         start_timeout: float = 60.0,
     ) -> None:
         super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
-        self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
+        self._df_set_workers(self.num_workers, UNBOUNDED, timeout)
         self._df_set_actors(
             hwm=None,
             max_bytes=max_bytes,

@@ -90,7 +90,7 @@ class _StoredMessage:
         self._written.append(block.start)
         return block
 
-    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an output buffer: an array for the flow to fill."""
         if dtype.hasobject or math.prod(shape) * dtype.itemsize < LARGE_BYTES:
             return np.empty(shape, dtype)
@@ -98,7 +98,7 @@ class _StoredMessage:
         base.block = Block(_BUFFER, 0, base.nbytes)
         return base.view(np.ndarray)
 
-    def is_draft(self, base: Any) -> bool:
+    def is_output_buffer(self, base: Any) -> bool:
         return type(base) is Base and base.block is not None
 
     def release(self, base: Base) -> Block:
@@ -120,8 +120,8 @@ class _StoredMessage:
         Messages leave in the order in which their datapoints were encoded: a buffer with a lower number that is not in
         this message belongs to a datapoint whose encoding failed half-way.
         """
-        parcels = [item[3] for item in encoded if type(item) is tuple]
-        blocks = [piece for data in parcels for piece in data if type(piece) is Block]
+        pieces = [item[3] for item in encoded if type(item) is tuple]
+        blocks = [piece for data in pieces for piece in data if type(piece) is Block]
         numbers = [block.start for block in blocks] + self._written
         self._written = []
         buffers = [self._buffers[number] for number in numbers]

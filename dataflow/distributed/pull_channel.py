@@ -115,7 +115,7 @@ class PullChannel:
 
     # -- the receiver --------------------------------------------------------------------------------------------------
 
-    def take(self) -> Message | None:
+    def receive_nowait(self) -> Message | None:
         if not self._inbox:
             self._collect()
         return self._inbox.popleft() if self._inbox else None
@@ -128,14 +128,14 @@ class PullChannel:
             try:
                 return bool(self._cluster.wait(asked, timeout))
             except ActorLost:
-                return True  # `take` finds the error
+                return True  # `receive_nowait` finds the error
         time.sleep(min(timeout, _MAX_IDLE))
         return False
 
-    def readmit(self, worker: int) -> _PullPort:
+    def port_of_successor(self, worker: int) -> _PullPort:
         return self.port(worker)
 
-    def everyone_connected(self) -> None:
+    def stop_accepting(self) -> None:
         """No-op: an actor has no address to close."""
 
     def stop(self) -> None:
@@ -163,13 +163,13 @@ class PullChannel:
                 except ActorLost as error:
                     line.worker.lose(error)
                 else:
-                    self._heard(line, messages)
+                    self._process_reply(line, messages)
             if line.worker.lost is not None and not line.worker.is_over:
                 self._lose(number, line)
 
-    def _heard(self, line: _Line, messages: list[Message]) -> None:
+    def _process_reply(self, line: _Line, messages: list[Message]) -> None:
         self._inbox.extend(messages)
-        line.worker.is_heard = line.worker.is_heard or bool(messages)
+        line.worker.has_answered = line.worker.has_answered or bool(messages)
         line.worker.is_over = any(message.kind in _LAST_WORDS for message in messages)
         num_counted = sum(message.kind in _COUNTED for message in messages)
         if num_counted:
@@ -237,7 +237,7 @@ class Demand(Credit):
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         self._asking.used(worker)
 
-    def heard(self, worker: int) -> None:
+    def report_received(self, worker: int) -> None:
         self._asking.used(worker)
 
     def done(self, worker: int, count: int) -> None:
@@ -261,7 +261,7 @@ class _PullPort:
     def open(self) -> ReplyBuffer:
         return ReplyBuffer(self._chunking)
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """No-op."""
 
     def introduce(self, actor: ActorWorker) -> None:

@@ -38,8 +38,8 @@ class PushedTaskQueue:
         self._nbytes = 0  # of unfinished tasks, and of datapoints encoded for the next one
         self._encoded = 0  # of the datapoints encoded for the next task
         self._workers: dict[int, ActorWorker] = {}
-        self._dealt: dict[int, list[_Slot]] = {}  # by worker: its unfinished tasks, in the order of pushing
-        self._waiting: list[_Slot] = []  # a heap: by number
+        self._dealt: dict[int, list[_PushedTask]] = {}  # by worker: its unfinished tasks, in the order of pushing
+        self._waiting: list[_PushedTask] = []  # a heap: by number
         self._next = 0  # larger than the numbers of all tasks so far
         self._forgotten = 0  # workers know that tasks below this number are not needed
 
@@ -54,8 +54,8 @@ class PushedTaskQueue:
     def open(self) -> None:
         """No-op."""
 
-    def encode(self, dp: Any, *, alone: bool) -> Any:
-        if self._nbytes >= self._max_bytes and not alone:
+    def encode(self, dp: Any, *, is_only_task: bool) -> Any:
+        if self._nbytes >= self._max_bytes and not is_only_task:
             return NO_ROOM
         item = self._encoder.encode(dp)
         self._encoded += self._encoder.nbytes
@@ -65,13 +65,13 @@ class PushedTaskQueue:
     def plain_encoder(self) -> PlainEncoder | None:
         return self._encoder.encode_plain if self._encoder.plain else None
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, alone: bool) -> _Slot:
+    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _PushedTask:
         body, _ = self._encoder.join(encoded)
-        slot = _Slot(self, number, first, body, self._encoded)
+        queued = _PushedTask(self, number, first, body, self._encoded)
         self._encoded = 0
         self._next = number + 1
-        self.wait_for_worker(slot)
-        return slot
+        self.wait_for_worker(queued)
+        return queued
 
     def drop(self) -> None:
         self._nbytes -= self._encoded
@@ -80,45 +80,45 @@ class PushedTaskQueue:
         if self._forgotten < self._next:
             self._forgotten = self._next
             for actor in self._workers.values():
-                if actor.is_heard and not actor.is_over:
+                if actor.has_answered and not actor.is_over:
                     actor.call("forget", self._next)
 
     def pump(self) -> None:
         while self._waiting:
-            slot = self._waiting[0]
-            if slot.body is not None:
-                able = [k for k, actor in self._workers.items() if actor.is_heard and not actor.is_over]
+            queued = self._waiting[0]
+            if queued.body is not None:
+                able = [k for k, actor in self._workers.items() if actor.has_answered and not actor.is_over]
                 worker = min(able, key=lambda k: len(self._dealt[k]), default=None)
                 if worker is None or len(self._dealt[worker]) >= self._ahead:
                     return
-                self._dealt[worker].append(slot)
-                slot.worker, slot.actor = worker, self._workers[worker]
-                slot.actor.call("give", slot.number, slot.first, slot.body)
+                self._dealt[worker].append(queued)
+                queued.worker, queued.actor = worker, self._workers[worker]
+                queued.actor.call("give", queued.number, queued.first, queued.body)
             heapq.heappop(self._waiting)
 
-    def wait_for_worker(self, slot: _Slot) -> None:
-        """Queue `slot` to be pushed, for the first time or again."""
-        heapq.heappush(self._waiting, slot)
+    def wait_for_worker(self, queued: _PushedTask) -> None:
+        """Queue `queued` to be pushed, for the first time or again."""
+        heapq.heappush(self._waiting, queued)
         self.pump()
 
-    def is_in_hand(self, slot: _Slot) -> bool:
-        """Whether a worker is running `slot`, as far as is known here: it is the first of that worker's tasks."""
-        return next(iter(self._dealt.get(slot.worker, ())), None) is slot
+    def is_in_hand(self, queued: _PushedTask) -> bool:
+        """Whether a worker is running `queued`, as far as is known here: it is the first of that worker's tasks."""
+        return next(iter(self._dealt.get(queued.worker, ())), None) is queued
 
-    def done(self, slot: _Slot) -> None:
-        """Remove `slot` from its worker."""
-        self._nbytes -= slot.nbytes
-        self._take_back(slot)
+    def done(self, queued: _PushedTask) -> None:
+        """Remove `queued` from its worker."""
+        self._nbytes -= queued.nbytes
+        self._take_back(queued)
 
-    def lost(self, slot: _Slot) -> None:
-        """Push `slot` to another worker, because its worker has ended."""
-        self._take_back(slot)
-        self.wait_for_worker(slot)
+    def lost(self, queued: _PushedTask) -> None:
+        """Push `queued` to another worker, because its worker has ended."""
+        self._take_back(queued)
+        self.wait_for_worker(queued)
 
-    def _take_back(self, slot: _Slot) -> None:
-        dealt = self._dealt.get(slot.worker, [])
-        if slot in dealt:
-            dealt.remove(slot)
+    def _take_back(self, queued: _PushedTask) -> None:
+        dealt = self._dealt.get(queued.worker, [])
+        if queued in dealt:
+            dealt.remove(queued)
 
     def stop(self) -> None:
         """No-op: `Demand` stops the workers."""
@@ -129,7 +129,7 @@ class PushedTaskQueue:
         self._dealt.clear()
 
 
-class _Slot:
+class _PushedTask:
     """One task in the queue."""
 
     def __init__(self, task_queue: PushedTaskQueue, number: int, first: int, body: Sequence[Any], nbytes: int) -> None:
@@ -155,7 +155,7 @@ class _Slot:
             self.body = None
             self._task_queue.done(self)
 
-    def __lt__(self, other: _Slot) -> bool:
+    def __lt__(self, other: _PushedTask) -> bool:
         return self.number < other.number
 
 

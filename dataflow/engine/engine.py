@@ -7,7 +7,7 @@ Guarantees:
 
 - Every wait has a limit: the engine checks its workers whenever no message arrives, and every half second while
   messages do.
-- Messages before verdicts: what a worker had sent before it died or failed is handed out before its end is reported.
+- Messages before errors: what a worker had sent before it died or failed is handed out before its end is reported.
 - A pass in which a worker died never ends normally: before its end is reported, the workers are checked, and a death
   that was found is raised.
 - No message is lost silently: any interruption of the engine (an exception, Ctrl-C) between taking a message and
@@ -54,7 +54,7 @@ from dataflow.state import terminated
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.pool import Worker, WorkerPool
 
-__all__ = ["Placed", "Engine", "PassEngine", "Plan", "Restarts", "WaitTimer"]
+__all__ = ["NodeEngine", "Engine", "PassEngine", "Plan", "Restarts", "WaitTimer"]
 
 
 # -- Plan --------------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Plan:
 
 # Maximum seconds counted per call: time spent reading a slow source, or in a debugger, is not waiting for workers.
 _MAX_AT_ONCE: Final = 0.1
-_DRAINED: Final = 0.1  # seconds after which all earlier messages have been received, even if new ones keep coming
+_DRAIN_SECONDS: Final = 0.1  # seconds after which all earlier messages have been received, even if new ones keep coming
 
 
 class WaitTimer:
@@ -124,11 +124,11 @@ class WaitTimer:
         self._now = 0.0  # time up to which `_waited` is counted
         self._over_since: float | None = None  # when the wait was first found to be too long
 
-    def satisfied(self) -> None:
+    def reset(self) -> None:
         """Reset the timer: a datapoint is handed out, or another iteration begins to wait."""
         self._waited = self._over_since = None
 
-    def asked(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Count the time since the last call: the consumer asks, or continues to wait."""
         self._waited = 0.0 if self._waited is None else self._waited + min(now - self._now, _MAX_AT_ONCE)
         self._now = now
@@ -139,7 +139,7 @@ class WaitTimer:
             return False
         if self._over_since is None:
             self._over_since = self._now
-        return silent or self._now - self._over_since >= _DRAINED
+        return silent or self._now - self._over_since >= _DRAIN_SECONDS
 
 
 # -- Restarts ----------------------------------------------------------------------------------------------------------
@@ -171,20 +171,20 @@ class Restarts:
         self.num_left = num_left
         self._num_made = 0
 
-    def made_good(self, worker: int, death: WorkerDied, pool: WorkerPool, receiver: Receiver) -> bool:
-        """Start a replacement for `worker`; return False if there were too many deaths."""
+    def try_restart(self, worker: int, death: WorkerDied, pool: WorkerPool, receiver: Receiver) -> bool:
+        """Start a replacement for `worker`. Return False if no further death is tolerated."""
         if not self.num_left:
             return False
         self.num_left -= 1
         self._num_made += 1
         plan = self._plan
         plan.codec.renew(worker)
-        port = receiver.readmit(worker)
+        port = receiver.port_of_successor(worker)
         spec = replace(plan.specs[worker], port=port, encoder=plan.codec.port(worker))
         try:
             pool.replace(worker, partial(plan.start, spec))
         except BaseException:
-            port.hand_over()  # close our copy: no worker was started with it
+            port.close_in_parent()  # close our copy: no worker was started with it
             raise
         plan.specs[worker] = spec
         _LOG.warning(
@@ -200,9 +200,9 @@ class Restarts:
 
 
 _POLL: Final = 0.1  # maximum seconds of one wait
-_LOOK: Final = 0.5  # seconds between checks of the workers while datapoints arrive
-_SETTLE: Final = 0.1  # seconds without a message after which all messages of a killed worker have arrived
-_SETTLE_EXITED: Final = 0.5  # the same for a worker that exited: nearly all of these have sent a last message
+_CHECK_SECONDS: Final = 0.5  # seconds between checks of the workers while datapoints arrive
+_SETTLE_SECONDS: Final = 0.1  # seconds without a message after which all messages of a killed worker have arrived
+_SETTLE_SECONDS_EXITED: Final = 0.5  # the same for a worker that exited: nearly all of these have sent a last message
 
 
 class Engine:
@@ -218,18 +218,18 @@ class Engine:
         self.closing = False  # close() was called; set before the lock is taken, so that a waiting consumer yields
         self._failure: BaseException | None = None  # the error raised to the consumer; the engine is closed then
         self.generation: object = None  # identifies the iteration that may step
-        self.take_chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
+        self.current_chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
         # Pairs (worker, number of datapoints): received, and possibly still being handed out.
-        self._undone: list[tuple[int, int]] = []
+        self._outstanding: list[tuple[int, int]] = []
         self._worker_states = WorkerStates(len(plan.specs))
         self._restarts = Restarts(plan, plan.max_restarts)
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         self._wait_timer = WaitTimer()
-        # Workers that died without a last message: when that was found, or the time of their last message.
-        self._untimely: dict[int, float] = {}
+        # Workers that ended without a last message: since when nothing has arrived from them.
+        self._quiet_since: dict[int, float] = {}
         self._watched: tuple[int, ...] | None = None  # descriptors of the workers whose end is yet unknown, if computed
         self._backlog: deque[Message] = deque()  # taken from the receiver, not yet processed
-        self._verdict: BaseException | None = None  # to be raised when the chunk has been handed out
+        self._pending_error: BaseException | None = None  # to be raised when the chunk has been handed out
         # A signal that arrives in this block is delivered between the starts of two workers, and undoes the others.
         with signals_deferred(), ExitStack() as undo:
             undo.callback(plan.close)
@@ -256,9 +256,9 @@ class Engine:
         generation = self.generation = object()
         with self.lock:
             self.check(generation)
-            self._wait_timer.satisfied()
+            self._wait_timer.reset()
             # The previous iteration may be in the middle of a chunk: take the rest away from it.
-            self.take_chunk = iter(list(self.take_chunk))
+            self.current_chunk = iter(list(self.current_chunk))
         return generation
 
     def chunk(self, generation: object, timeout: float | None, *, wait: bool = True) -> Iterator[Any] | None:
@@ -279,25 +279,25 @@ class Engine:
             now = time.monotonic()
             with self.lock:
                 self.check(generation)
-                self._wait_timer.asked(now)
-                if operator.length_hint(self.take_chunk):
-                    return self._in_hand(now)
-                self.hand_out_ended()
+                self._wait_timer.advance(now)
+                if operator.length_hint(self.current_chunk):
+                    return self._checked_chunk(now)
+                self.finish_chunk()
                 ready = self._ready()
                 over = ready is None and (self._worker_states.exhausted or self._plan.schedule.exhausted)
                 if over and not self._num_unreported_ends():
                     return None
-                news = not ready and self._step(now, silent or over)
-                if news and ready is None:
+                progressed = not ready and self._step(now, silent or over)
+                if progressed and ready is None:
                     ready = self._ready()
                 if ready:
-                    return self._in_hand(now)
-                silent = silent and not news
-                if self._wait_timer.is_over(timeout, silent=silent) and not self._untimely:
+                    return self._checked_chunk(now)
+                silent = silent and not progressed
+                if self._wait_timer.is_over(timeout, silent=silent) and not self._quiet_since:
                     raise late(self._plan.owner, timeout, [worker.state() for worker in self._pool.workers])
-                if ready is not None or not (news or wait):  # everything was dropped: there is room for more
-                    return self.take_chunk
-                if not news:
+                if ready is not None or not (progressed or wait):  # everything was dropped: there is room for more
+                    return self.current_chunk
+                if not progressed:
                     self._plan.credit.idle()
                     silent = not self._receiver.wait(min(_POLL, timeout or _POLL), self._watched or self._sentinels())
 
@@ -315,16 +315,16 @@ class Engine:
                     return
                 if self._num_unreported_ends() <= self._restarts.num_left:
                     return  # what follows belongs to the next pass, exceptions included
-                # The rest of the chunk belongs to the next pass: it must not delay the verdict on the dead worker.
-                rest, self.take_chunk = self.take_chunk, iter(())
+                # The rest of the chunk belongs to the next pass: it must not delay the error about the dead worker.
+                rest, self.current_chunk = self.current_chunk, iter(())
                 try:
-                    news = self._step(time.monotonic(), silent=True)
-                    if isinstance(self._verdict, WorkerDied):
-                        self._fail(self._verdict)
-                    if not news:
+                    progressed = self._step(time.monotonic(), silent=True)
+                    if isinstance(self._pending_error, WorkerDied):
+                        self._fail(self._pending_error)
+                    if not progressed:
                         self._receiver.wait(_POLL, self._sentinels())
                 finally:
-                    self.take_chunk = rest
+                    self.current_chunk = rest
 
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; no-op in a forked child."""
@@ -336,13 +336,13 @@ class Engine:
             last.callback(self._plan.close)
             last.callback(self._receiver.close)
             last.callback(self._pool.stop)
-            list(self.take_chunk)  # an iteration in the middle of the chunk finds it empty, and asks for the next
+            list(self.current_chunk)  # an iteration in the middle of the chunk finds it empty, and asks for the next
             self._plan.stop()
             self._receiver.stop()
 
-    def leave(self) -> None:
+    def drop_chunk(self) -> None:
         """Drop the current chunk, in a child forked from this process: these datapoints belong to the parent alone."""
-        list(self.take_chunk)
+        list(self.current_chunk)
 
     def check_process(self) -> None:
         """Raise in a forked child. Called before the lock is taken, because a thread of the parent may have held it."""
@@ -366,46 +366,49 @@ class Engine:
             ready = self._plan.schedule.ready()
         except KeyboardInterrupt as error:  # the schedule may be inconsistent
             self._fail(error)
-        ready = self._verdict if ready is None else ready
+        ready = self._pending_error if ready is None else ready
         if isinstance(ready, BaseException):
             self._fail(ready)
-        self.take_chunk = iter(ready or ())
+        self.current_chunk = iter(ready or ())
         return ready
 
     def _step(self, now: float, silent: bool) -> bool:
-        """Process one message, if there is one, and check the workers, if it is time. Return True if there is news."""
+        """Process one message, if there is one, and check the workers, if it is time.
+
+        Returns True if something has changed.
+        """
         try:
-            message = self._backlog.popleft() if self._backlog else self._receiver.take()
+            message = self._backlog.popleft() if self._backlog else self._receiver.receive_nowait()
             if message is not None:
-                self._hear(message, now)
-            if silent or now - self._looked > _LOOK:
-                self._look(now)
+                self._receive(message, now)
+            if silent or now - self._checked_at > _CHECK_SECONDS:
+                self._check_workers(now)
         except BaseException as error:
             self._fail(error)
-        return message is not None or self._verdict is not None
+        return message is not None or self._pending_error is not None
 
-    def _hear(self, message: Message, now: float) -> None:
+    def _receive(self, message: Message, now: float) -> None:
         worker = message.worker
-        if worker in self._untimely:
-            self._untimely[worker] = now
+        if worker in self._quiet_since:
+            self._quiet_since[worker] = now
         if message.kind is Kind.DATA:
-            self._worker_states.heard(worker, Kind.DATA, self._hear_datapoints(message))
+            self._worker_states.record_message(worker, Kind.DATA, self._receive_datapoints(message))
             return
-        self._worker_states.heard(worker, message.kind)
+        self._worker_states.record_message(worker, message.kind)
         self._watched = None
         if message.kind is Kind.HELLO and self._worker_states.all_connected:
-            self._receiver.everyone_connected()
+            self._receiver.stop_accepting()
         elif message.kind is Kind.ERROR:
-            self._verdict = self._plan.tolerance.complete(self._decoder.decode_failure(message.body))
+            self._pending_error = self._plan.tolerance.complete(self._decoder.decode_failure(message.body))
         elif message.kind is Kind.REPORT:
-            self._plan.credit.heard(worker)
-            self._verdict = self._plan.tolerance.heard(self._decoder.decode_report(message.body))
+            self._plan.credit.report_received(worker)
+            self._pending_error = self._plan.tolerance.process_report(self._decoder.decode_report(message.body))
         elif message.kind is Kind.LEFT:
             death = self._death(worker, message.count)
             death.__cause__ = self._decoder.decode_failure(message.body)  # shows where
-            self._bury(worker, death)
+            self._handle_exit(worker, death)
 
-    def _hear_datapoints(self, message: Message) -> int:
+    def _receive_datapoints(self, message: Message) -> int:
         worker, error = message.worker, None
         try:
             datapoints = self._decoder.decode(worker, message.body)
@@ -415,82 +418,84 @@ class Engine:
             datapoints = broken.before
         # Credit is granted as a chunk begins: the worker continues while the consumer takes the chunk.
         self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
-        self._undone.append((worker, message.count))
-        return self._plan.schedule.heard(worker, datapoints, error, message.nbytes)
+        self._outstanding.append((worker, message.count))
+        return self._plan.schedule.receive(worker, datapoints, error, message.nbytes)
 
-    def hand_out_ended(self) -> None:
+    def finish_chunk(self) -> None:
         """Report the last chunk as used up: its worker may know that the consumer keeps what it still has of it.
 
         The same holds for datapoints that have come and cannot be handed out yet: a worker whose task has to come first
         may need the memory.
         """
-        next(self.take_chunk, None)  # an exhausted list iterator releases its list, and so the arrays in it
-        while self._undone:
-            self._plan.credit.done(*self._undone.pop())
+        next(self.current_chunk, None)  # an exhausted list iterator releases its list, and so the arrays in it
+        while self._outstanding:
+            self._plan.credit.done(*self._outstanding.pop())
         self._plan.schedule.handed_out()
 
     def _sentinels(self) -> tuple[int, ...]:
         """Descriptors of the workers whose end is yet unknown."""
-        self._watched = self._pool.sentinels(but=self._worker_states.over | self._untimely.keys())
+        self._watched = self._pool.sentinels(but=self._worker_states.over | self._quiet_since.keys())
         return self._watched
 
-    def _look(self, now: float) -> None:
+    def _check_workers(self, now: float) -> None:
         """Check the workers, and declare one dead that ended without a last message and has no message under way."""
-        self._looked = now
+        self._checked_at = now
         self._watched = None
         for k in self._pool.ended():
-            if not self._worker_states.missed(k):
+            if not self._worker_states.awaits_last_message(k):
                 continue
             exitcode = self._pool.workers[k].exitcode()
             killed = exitcode is not None and exitcode < 0
-            if now - self._untimely.setdefault(k, now) < (_SETTLE if killed else _SETTLE_EXITED):
-                self._looked = now - _LOOK + _SETTLE  # check again soon, also while other workers deliver
+            if now - self._quiet_since.setdefault(k, now) < (_SETTLE_SECONDS if killed else _SETTLE_SECONDS_EXITED):
+                self._checked_at = (
+                    now - _CHECK_SECONDS + _SETTLE_SECONDS
+                )  # check again soon, also while other workers deliver
             elif not self._is_under_way(k):
                 death = self._death(k, exitcode)  # first: it depends on whether the worker had connected
-                self._worker_states.dead(k)
-                self._bury(k, death)
+                self._worker_states.record_death(k)
+                self._handle_exit(k, death)
 
     def _num_unreported_ends(self) -> int:
         """Number of workers that have ended without a last message so far: they died, or the message is under way."""
-        return sum(map(self._worker_states.missed, self._pool.ended()))
+        return sum(map(self._worker_states.awaits_last_message, self._pool.ended()))
 
-    def _bury(self, worker: int, death: WorkerDied) -> None:
+    def _handle_exit(self, worker: int, death: WorkerDied) -> None:
         """Replace a worker that has ended, after all its messages were received; otherwise record the error."""
-        if self._restarts.made_good(worker, death, self._pool, self._receiver):
-            self._untimely.pop(worker, None)
-            self._undone = [(whose, count) for whose, count in self._undone if whose != worker]
-            self._worker_states.replaced(worker)
+        if self._restarts.try_restart(worker, death, self._pool, self._receiver):
+            self._quiet_since.pop(worker, None)
+            self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != worker]
+            self._worker_states.record_replacement(worker)
             self._plan.schedule.replaced(worker)
         elif not self._plan.schedule.lost(worker, death):
-            self._verdict = self._verdict or death
+            self._pending_error = self._pending_error or death
 
-    def _in_hand(self, now: float) -> Iterator[Any]:
-        """Return the chunk, on its way to the consumer.
+    def _checked_chunk(self, now: float) -> Iterator[Any]:
+        """Return the current chunk, to be handed out.
 
         A slow consumer may take long over a chunk, so the workers are checked here too: a death is raised without
         waiting for the end of the chunk. What other workers have sent is given up then; what the dead worker has sent
         is handed out first, as always.
         """
-        self._wait_timer.satisfied()
-        if now - self._looked > _LOOK:
+        self._wait_timer.reset()
+        if now - self._checked_at > _CHECK_SECONDS:
             try:
-                self._look(now)
+                self._check_workers(now)
             except BaseException as error:  # it may have taken a message
                 self._fail(error)
-            if self._verdict is not None:
-                self._fail(self._verdict)
-        return self.take_chunk
+            if self._pending_error is not None:
+                self._fail(self._pending_error)
+        return self.current_chunk
 
     def _is_under_way(self, worker: int) -> bool:
         """Return True if a message of `worker` was not processed yet.
 
         Takes all messages that have come. These are few, because no credit is granted in the meantime.
         """
-        while (message := self._receiver.take()) is not None or self._receiver.wait(0):
+        while (message := self._receiver.receive_nowait()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._backlog.append(message)
-        in_hand = operator.length_hint(self.take_chunk) and any(whose == worker for whose, _ in self._undone)
-        return bool(in_hand) or any(message.worker == worker for message in self._backlog)
+        is_current = operator.length_hint(self.current_chunk) and any(whose == worker for whose, _ in self._outstanding)
+        return bool(is_current) or any(message.worker == worker for message in self._backlog)
 
     def _death(self, worker: int, exitcode: int | None) -> WorkerDied:
         plan, pid = self._plan, self._pool.workers[worker].pid
@@ -506,39 +511,39 @@ class Engine:
 _engines: Final[weakref.WeakSet[Engine]] = weakref.WeakSet()
 
 
-def _leave_all() -> None:
+def _drop_chunks() -> None:
     for engine in list(_engines):
-        engine.leave()
+        engine.drop_chunk()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all)
+    os.register_at_fork(after_in_child=_drop_chunks)
 
 
 # -- Engines with passes -----------------------------------------------------------------------------------------------
 
 
-class Placed(Engine):
-    """An engine that knows its position in the chain of nodes."""
+class NodeEngine(Engine):
+    """The engine of one node, at one position in a chain of nodes."""
 
     def __init__(self, plan: Plan, stream: Stream) -> None:
         self.stream = stream
         super().__init__(plan)
 
 
-class PassEngine(Placed):
+class PassEngine(NodeEngine):
     """Engine in which every iteration is one complete pass; outstanding work of an abandoned pass is discarded."""
 
     def __init__(self, plan: Plan, stream: Stream) -> None:
         assert isinstance(plan.schedule, TaskSchedule)
         self.schedule: Any = plan.schedule  # its class is known to the subclasses and owners
-        self._served: object = None  # the generation of the iteration that is not over
+        self._active_generation: object = None  # the generation of the iteration that is not over
         super().__init__(plan, stream)
 
     @property
     def is_free(self) -> bool:
         """Whether no iteration is under way."""
-        return self._served is None
+        return self._active_generation is None
 
     def begin_pass(self, *what: Any, holes: bool = False) -> object:
         """Take over for a new pass. Return the generation of this iteration.
@@ -550,10 +555,10 @@ class PassEngine(Placed):
         generation = self.take_over()
         with self.lock:
             self.check(generation)
-            self._forget()
+            self._discard_work()
             self.schedule.begin_pass(*what)
             self.schedule.keeps_holes = holes
-            self._served = generation
+            self._active_generation = generation
         return generation
 
     def abandon(self, generation: object) -> None:
@@ -562,10 +567,10 @@ class PassEngine(Placed):
             return
         with self.lock:
             if self.generation is generation and not self.closing:
-                self._forget()
-                self._served = None
+                self._discard_work()
+                self._active_generation = None
 
-    def _forget(self) -> None:
-        list(self.take_chunk)
-        self.hand_out_ended()
+    def _discard_work(self) -> None:
+        list(self.current_chunk)
+        self.finish_chunk()
         self.schedule.begin()

@@ -28,7 +28,7 @@ from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.workers.native_threads import limit_threads_again
 
-__all__ = ["Address", "Apply", "ApplyAndBatch", "Handed", "Job", "Produce", "WholePasses"]
+__all__ = ["Address", "Apply", "ApplyAndBatch", "TaskInput", "Job", "Produce", "WholePasses"]
 
 
 # -- Jobs without tasks ------------------------------------------------------------------------------------------------
@@ -37,8 +37,8 @@ __all__ = ["Address", "Apply", "ApplyAndBatch", "Handed", "Job", "Produce", "Who
 class Job(Protocol):
     """The job of one worker."""
 
-    def run(self, sender: BatchingSender, inbox: TaskReader | None = None) -> None:
-        """Run until the work is complete or the sender raises `Stopped`; `inbox` is where tasks come from."""
+    def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
+        """Run until the work is complete or the sender raises `Stopped`; `task_reader` is where tasks come from."""
 
     def close(self) -> None:
         """Close what the job has opened."""
@@ -52,8 +52,8 @@ class Produce:
     stream: Stream
     first: int
 
-    def run(self, sender: BatchingSender, inbox: TaskReader | None = None) -> None:
-        state_of(self.df).worked_by = threading.current_thread()
+    def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
+        state_of(self.df).worker_thread = threading.current_thread()
         open_flow(self.df, self.stream)
         limit_threads_again()  # of libraries that the reset has imported
         p = self.first
@@ -65,7 +65,7 @@ class Produce:
     def close(self) -> None:
         # A thread that was left behind and returns late must not close what its successor has opened. It may have the
         # same job.
-        if state_of(self.df).worked_by is threading.current_thread():
+        if state_of(self.df).worker_thread is threading.current_thread():
             close_flow(self.df)
 
 
@@ -86,45 +86,45 @@ class _Tasks:
     stream: Stream
     note: str
 
-    def run(self, sender: BatchingSender, inbox: TaskReader | None = None) -> None:
+    def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
         """Execute tasks until the consumer wants no more."""
-        assert inbox is not None, "tasks come from a tray"
-        state_of(self.node).worked_by = threading.current_thread()
+        assert task_reader is not None, "tasks come from a task queue"
+        state_of(self.node).worker_thread = threading.current_thread()
         open_flow(self.node, self.stream)
         limit_threads_again()
         pace = 0.0
-        while (task := inbox.take()) is not None:
+        while (task := task_reader.receive()) is not None:
             began = time.perf_counter()
-            self._do(task, sender, inbox, pace)
+            self._do(task, sender, task_reader, pace)
             pace = (time.perf_counter() - began) / self.count(task)
 
     def count(self, task: Task) -> int:
         """Number of datapoints that the task asks for."""
         raise NotImplementedError
 
-    def results(self, task: Task, inbox: TaskReader) -> Iterator[Any]:
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
         """Results of the task, one per datapoint; `HOLE` for one that was dropped."""
         raise NotImplementedError
 
-    def _do(self, task: Task, sender: BatchingSender, inbox: TaskReader, pace: float) -> None:
+    def _do(self, task: Task, sender: BatchingSender, task_reader: TaskReader, pace: float) -> None:
         sender.put_mark(Mark(task.number, pace))
         try:
-            sender.put_all(_told(self.results(task, inbox), self.note))
+            sender.put_all(_errors_as_results(self.results(task, task_reader), self.note))
         except (Stopped, ConsumerGone):
             raise
         except Exception as error:  # a result cannot be sent; all results before it have left
-            _leave_out_the_number(error)
+            _remove_position(error)
             sender.put_all([Failed(error, self.note, placed=False)])
 
     def close(self) -> None:
         """Close what the job has opened."""
         # A thread that was left behind and returns late must not close what its successor has opened. It may have the
         # same job.
-        if state_of(self.node).worked_by is threading.current_thread():
+        if state_of(self.node).worker_thread is threading.current_thread():
             close_flow(self.node)
 
 
-class Handed(DataFlow):
+class TaskInput(DataFlow):
     """The input of a map's node in a worker: yields the datapoints of the current task, whatever index is asked for."""
 
     def __init__(self, length: int | None) -> None:
@@ -153,13 +153,13 @@ class Apply(_Tasks):
         handed: The input of `node`.
     """
 
-    handed: Handed
+    task_input: TaskInput
 
     def count(self, task: Task) -> int:
         return len(task.datapoints)
 
-    def results(self, task: Task, inbox: TaskReader) -> Iterator[Any]:
-        self.handed.datapoints = task.datapoints
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
+        self.task_input.datapoints = task.datapoints
         return self.node._df_at([np.arange(task.first, task.first + len(task.datapoints))], self.stream)
 
 
@@ -174,10 +174,10 @@ class ApplyAndBatch(Apply):
 
     batch_size: int
 
-    def results(self, task: Task, inbox: TaskReader) -> Iterator[Any]:
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
         made: list[Any] = []
         try:
-            made.extend(super().results(task, inbox))  # keeps what comes before an exception
+            made.extend(super().results(task, task_reader))  # keeps what comes before an exception
         except SystemExit:
             raise
         except BaseException:
@@ -199,12 +199,14 @@ class Address(_Tasks):
     """
 
     def count(self, task: Task) -> int:
-        (span,) = task.datapoints
-        return len(span) if isinstance(span, np.ndarray) else int(span)
+        (task_range,) = task.datapoints
+        return len(task_range) if isinstance(task_range, np.ndarray) else int(task_range)
 
-    def results(self, task: Task, inbox: TaskReader) -> Iterator[Any]:
-        (span,) = task.datapoints
-        indexes = span if isinstance(span, np.ndarray) else np.arange(task.first, task.first + int(span))
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
+        (task_range,) = task.datapoints
+        indexes = (
+            task_range if isinstance(task_range, np.ndarray) else np.arange(task.first, task.first + int(task_range))
+        )
         return self.node._df_at([indexes], self.stream)
 
 
@@ -215,9 +217,9 @@ class WholePasses(_Tasks):
     def count(self, task: Task) -> int:
         return 1
 
-    def results(self, task: Task, inbox: TaskReader) -> Iterator[Any]:
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
         datapoints = self.node._df_run_pass(task.first, self.stream)
-        while inbox.is_wanted():
+        while task_reader.is_wanted():
             try:
                 yield next(datapoints)  # no variable: the receiver may reuse its memory
             except StopIteration:
@@ -225,7 +227,7 @@ class WholePasses(_Tasks):
         yield END  # ignored if the pass is no longer wanted
 
 
-def _told(results: Iterator[Any], note: str) -> Iterator[Any]:
+def _errors_as_results(results: Iterator[Any], note: str) -> Iterator[Any]:
     """The results of a task; an exception is yielded as `Failed`."""
     try:
         yield from results  # no variable: the receiver of a result may reuse its memory
@@ -237,7 +239,7 @@ def _told(results: Iterator[Any], note: str) -> Iterator[Any]:
         yield Failed(error, note, placed=True)
 
 
-def _leave_out_the_number(error: Exception) -> None:
+def _remove_position(error: Exception) -> None:
     """Remove the datapoint's number from a note.
 
     The batching sender counts datapoints, not tasks; the consumer adds the right index.

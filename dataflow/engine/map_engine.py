@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.engine.engine import PassEngine
-from dataflow.engine.source_reader import Reading
+from dataflow.engine.source_reader import SourceReader
 
 __all__ = ["MapEngine"]
 
@@ -31,9 +31,9 @@ _MAX_AT_ONCE: Final = 256
 class MapEngine(PassEngine):
     """An engine whose workers process what the consumer reads."""
 
-    _at_once = 1  # maximum number of datapoints read between two checks of results and time
+    _num_at_once = 1  # maximum number of datapoints read between two checks of results and time
 
-    def go_on(self) -> object:
+    def resume(self) -> object:
         """Take over, and continue with the work under way. Return the generation of this iteration."""
         generation = self.take_over()
         with self.lock:
@@ -41,12 +41,14 @@ class MapEngine(PassEngine):
             self.schedule.resume()
         return generation
 
-    def steps(self, generation: object, source: Iterator[Reading], timeout: float | None) -> Iterator[Iterator[Any]]:
+    def steps(
+        self, generation: object, source: Iterator[SourceReader], timeout: float | None
+    ) -> Iterator[Iterator[Any]]:
         """Yield chunks of results until the source has ended and all are handed out.
 
         Args:
             generation: Of this iteration.
-            source: Iterator over `Reading` objects, stepped once before each read.
+            source: Iterator over `SourceReader` objects, stepped once before each read.
             timeout: As for `chunk`.
         """
         failure: Exception | None = None
@@ -60,7 +62,7 @@ class MapEngine(PassEngine):
                 except Exception as error:
                     if os.getpid() != self.pid:  # in a child that the source has forked
                         raise
-                    self._no_more(generation)  # raises instead if the iteration was superseded or the flow is closed
+                    self._end_source(generation)  # raises instead if the iteration was superseded or the flow is closed
                     failure, reading = error, False
             chunk = self.chunk(generation, timeout, wait=not more)
             if chunk is None:
@@ -69,31 +71,31 @@ class MapEngine(PassEngine):
         if failure is not None:
             raise failure
 
-    def _read(self, generation: object, source: Iterator[Reading]) -> tuple[bool, bool]:
+    def _read(self, generation: object, source: Iterator[SourceReader]) -> tuple[bool, bool]:
         """Read for a while. Return whether the source continues, and whether more could be read at once."""
-        dispatch, lock, check = self.schedule, self.lock, self.check
+        schedule, lock, check = self.schedule, self.lock, self.check
         with lock:
             check(generation)
-            if not operator.length_hint(self.take_chunk):
-                self.hand_out_ended()
+            if not operator.length_hint(self.current_chunk):
+                self.finish_chunk()
         now = time.perf_counter()
         until = now + _BURST
         while True:
             with lock:
                 check(generation)
-                if not dispatch.has_room():
-                    dispatch.pause()
+                if not schedule.has_room():
+                    schedule.pause()
                     return True, False
-                encode_plain, few = dispatch.plain_encoder(), min(self._at_once, dispatch.room_in_task())
+                encode_plain, max_count = schedule.plain_encoder(), min(self._num_at_once, schedule.room_in_task())
             reading = next(source, None)
             if reading is None:
-                self._no_more(generation)
+                self._end_source(generation)
                 return False, False
             plain: list[Any] = []
             other: Any = NO_ROOM
             began = now
             try:
-                other = reading.read(few, encode_plain, plain)
+                other = reading.read(max_count, encode_plain, plain)
             except BaseException:
                 next(source, None)  # release what the source keeps for the next loop
                 raise
@@ -101,25 +103,25 @@ class MapEngine(PassEngine):
                 if os.getpid() == self.pid:  # not in a child that the source has forked
                     with lock:
                         # If passes continue one another, the datapoints belong to the iteration that took over.
-                        check(self.generation if dispatch.continues else generation)
-                        dispatch.give_encoded(plain)
+                        check(self.generation if schedule.continues else generation)
+                        schedule.add_encoded(plain)
                         if other is not NO_ROOM:
-                            dispatch.give(other)
+                            schedule.add(other)
                             del other
             self.check_process()
             now = time.perf_counter()
             took = now - began
             if took > _SHORT:
-                self._at_once = max(1, int(few * _SHORT / took))
-            elif self._at_once < 2 * few:
-                self._at_once = min(2 * few, _MAX_AT_ONCE)
+                self._num_at_once = max(1, int(max_count * _SHORT / took))
+            elif self._num_at_once < 2 * max_count:
+                self._num_at_once = min(2 * max_count, _MAX_AT_ONCE)
             if now > until:
                 with lock:
-                    check(self.generation if dispatch.continues else generation)
-                    dispatch.pause()
+                    check(self.generation if schedule.continues else generation)
+                    schedule.pause()
                 return True, True
 
-    def _no_more(self, generation: object) -> None:
+    def _end_source(self, generation: object) -> None:
         with self.lock:
             self.check(generation)
             self.schedule.send()

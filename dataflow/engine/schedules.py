@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.channel.task_queue import Slot, TaskQueue
+from dataflow.channel.task_queue import QueuedTask, TaskQueue
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.datapoint import present
 from dataflow.engine.task_headers import END, Failed, Mark
@@ -47,7 +47,7 @@ class Schedule(Protocol):
     def open(self) -> None:
         """Begin, after the workers were started."""
 
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
+    def receive(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         """Add received datapoints of `nbytes`, followed by `error` if one could not be decoded. Return their number."""
 
     def ready(self) -> list[Any] | BaseException | None:
@@ -90,7 +90,7 @@ class MixedSchedule:
     def open(self) -> None:
         """No-op: these workers get no tasks."""
 
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
+    def receive(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         if datapoints:
             self._ready.append(datapoints)
         if error is not None:
@@ -119,20 +119,20 @@ class MixedSchedule:
 # -- Base class of the schedules with tasks ----------------------------------------------------------------------------
 
 
-_FADING: Final = 0.9  # weight of the previous size of datapoints at the next message
+_DECAY: Final = 0.9  # weight of the previous size of datapoints at the next message
 
 
 @dataclass(slots=True)
-class _Asked:
+class _IssuedTask:
     """A task that is not done."""
 
-    slot: Slot
+    queued: QueuedTask
     first: int  # index of its first datapoint
     count: int
 
 
 @dataclass(slots=True)
-class _Done:
+class _TaskResults:
     """The results of a task."""
 
     results: list[Any] | None  # None: handed out, and only the error is left
@@ -166,11 +166,11 @@ class TaskSchedule:
         self._num_alive = num_workers
         self._enough = 2 * num_workers  # tasks that keep all workers busy
         self._max_per_task = max_per_task
-        self.asked: dict[int, _Asked] = {}  # by number, in the order of the numbers
-        self._done: dict[int, _Done] = {}  # by number, in the order of completion
+        self.issued: dict[int, _IssuedTask] = {}  # by number, in the order of the numbers
+        self._done: dict[int, _TaskResults] = {}  # by number, in the order of completion
         self._next = 0  # number of the next task
         self._due = 0  # number of the task that is handed out next, if ordered
-        self._in_hand = 0  # the part of `under_way` that `ready` returned last
+        self._being_handed_out = 0  # the part of `under_way` that `ready` returned last
         self.current: dict[int, int] = {}  # by worker: number of the task whose results it is sending
         self._partial: dict[int, list[Any]] = {}  # by worker: these results
 
@@ -178,20 +178,20 @@ class TaskSchedule:
 
     def begin(self, index: int = 0) -> None:
         """Begin a pass at this index; tasks under way belong to an abandoned pass and are discarded."""
-        for asked in self.asked.values():
-            asked.slot.discard()
+        for task in self.issued.values():
+            task.queued.discard()
         self.task_queue.drop()
-        self.asked, self._done = {}, {}
+        self.issued, self._done = {}, {}
         self._due = self._next
-        self.under_way = self._in_hand = 0
+        self.under_way = self._being_handed_out = 0
         self.index = index
 
-    def ask(self, encoded: Sequence[Any], count: int) -> bool:
+    def issue(self, encoded: Sequence[Any], count: int) -> bool:
         """Put a task of `count` datapoints into the task queue. Return False if there is no room at present."""
-        slot = self.task_queue.put(self._next, self.index, encoded, alone=not self.asked)
-        if slot is None:
+        queued = self.task_queue.put(self._next, self.index, encoded, is_only_task=not self.issued)
+        if queued is None:
             return False
-        self.asked[self._next] = _Asked(slot, self.index, count)
+        self.issued[self._next] = _IssuedTask(queued, self.index, count)
         self._next += 1
         self.index += count
         return True
@@ -199,19 +199,19 @@ class TaskSchedule:
     @property
     def is_idle(self) -> bool:
         """Whether no task is outstanding."""
-        return not self.asked
+        return not self.issued
 
     @property
     def has_enough(self) -> bool:
         """Whether there are enough tasks for all workers."""
-        return len(self.asked) >= self._enough
+        return len(self.issued) >= self._enough
 
     def refill(self) -> None:
         """Issue more tasks, as far as there is room."""
         raise NotImplementedError
 
     @property
-    def read_all(self) -> bool:
+    def all_issued(self) -> bool:
         """Whether the whole pass was asked for."""
         raise NotImplementedError
 
@@ -220,16 +220,16 @@ class TaskSchedule:
     def open(self) -> None:
         self.task_queue.open()
 
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
+    def receive(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         mark = datapoints.pop(0) if datapoints and type(datapoints[0]) is Mark else None
         if datapoints:  # the size of one large datapoint among small ones fades slowly
-            self.bytes_each = max(nbytes / len(datapoints), _FADING * self.bytes_each)
+            self.bytes_each = max(nbytes / len(datapoints), _DECAY * self.bytes_each)
         if mark is not None:
             self.current[worker], self._partial[worker] = mark.number, []
             self.adapt(mark.pace)
         number = self.current.get(worker, -1)
-        asked = self.asked.get(number)
-        if asked is None:
+        task = self.issued.get(number)
+        if task is None:
             return len(datapoints)  # done before, or of an abandoned pass
         partial = self._partial[worker]
         partial += datapoints
@@ -238,8 +238,8 @@ class TaskSchedule:
             failed = partial.pop()
             error, placed = failed.unpacked(), failed.placed
         if error is not None and not placed:
-            error.add_note(f"it was made of the datapoint at index {asked.first + len(partial)} of the input")
-        if error is not None or len(partial) == asked.count:
+            error.add_note(f"it was made of the datapoint at index {task.first + len(partial)} of the input")
+        if error is not None or len(partial) == task.count:
             self._finish(number, self._partial.pop(worker), error)
         return len(datapoints)
 
@@ -258,30 +258,30 @@ class TaskSchedule:
         return done.error
 
     def _handing_out(self, number: int) -> None:
-        self._in_hand += self._done.pop(number).count
+        self._being_handed_out += self._done.pop(number).count
         self._due = number + 1
 
     def handed_out(self) -> None:
-        self.under_way -= self._in_hand
-        self._in_hand = 0
+        self.under_way -= self._being_handed_out
+        self._being_handed_out = 0
 
     @property
     def exhausted(self) -> bool:
-        return self.read_all and not self.asked and not self._done
+        return self.all_issued and not self.issued and not self._done
 
     def _finish(self, number: int, results: Sequence[Any], error: BaseException | None) -> None:
-        asked = self.asked.pop(number)
-        asked.slot.discard()
-        self._done[number] = _Done(list(results if self.keeps_holes else present(results)), error, asked.count)
+        task = self.issued.pop(number)
+        task.queued.discard()
+        self._done[number] = _TaskResults(list(results if self.keeps_holes else present(results)), error, task.count)
 
     def adapt(self, pace: float) -> None:
         took = pace * self.per_task
-        most = min(self._max_per_task, int(self.max_bytes_per_task / (self.bytes_each or 1)))
-        most = max(self.min_per_task, most)
-        if self.per_task > most:
-            self.per_task = most
+        max_per_task = min(self._max_per_task, int(self.max_bytes_per_task / (self.bytes_each or 1)))
+        max_per_task = max(self.min_per_task, max_per_task)
+        if self.per_task > max_per_task:
+            self.per_task = max_per_task
         elif 0 < took < self.short_task:
-            self.per_task = min(2 * self.per_task, most)
+            self.per_task = min(2 * self.per_task, max_per_task)
         elif took > self.long_task:
             self.per_task = max(self.min_per_task, min(int(self.long_task / pace), self.per_task))
 
@@ -289,7 +289,7 @@ class TaskSchedule:
 
     def lost(self, worker: int, error: BaseException) -> bool:
         self._num_alive -= 1
-        taken = [number for number, asked in self.asked.items() if asked.slot.taken_by == worker]
+        taken = [number for number, task in self.issued.items() if task.queued.taken_by == worker]
         if not taken:
             return False
         # The worker took its tasks in order, and died in the last one. Its results of the others may not have been
@@ -307,15 +307,15 @@ class TaskSchedule:
         self._partial.pop(worker, None)
         # Tasks that are not taken are put back too: their token may have gone with the worker. A worker that reads a
         # second token drops it.
-        for asked in self.asked.values():
-            if asked.slot.taken_by in {worker, None}:
-                asked.slot.put_back()
+        for task in self.issued.values():
+            if task.queued.taken_by in {worker, None}:
+                task.queued.put_back()
 
     def stop(self) -> None:
         self.task_queue.stop()
 
     def close(self) -> None:
-        self.asked, self._done, self._partial = {}, {}, {}
+        self.issued, self._done, self._partial = {}, {}, {}
         self.task_queue.close()
 
 
@@ -342,8 +342,8 @@ class IndexRanges(TaskSchedule):
     def __init__(
         self, task_queue: TaskQueue, num_workers: int, ahead: int | None, *, grain: int, ordered: bool
     ) -> None:
-        most = self.max_per_task if ahead is None else max(1, ahead // 2)
-        super().__init__(task_queue, num_workers, most, ordered=ordered)
+        max_per_task = self.max_per_task if ahead is None else max(1, ahead // 2)
+        super().__init__(task_queue, num_workers, max_per_task, ordered=ordered)
         self._num_workers = num_workers
         self._ahead = ahead
         self._grain = grain
@@ -363,16 +363,16 @@ class IndexRanges(TaskSchedule):
     def refill(self) -> None:
         self.task_queue.pump()
         ahead = self.ahead()
-        while not self.read_all:
+        while not self.all_issued:
             room = ahead * self._num_workers - self.under_way
-            wanted = min(self._whole(self.per_task), self._stop - self.index)
+            wanted = min(self._up_to_grain(self.per_task), self._stop - self.index)
             # A range that is short for want of room is issued only if a worker may be idle.
             if room < 1 or (room < wanted and self.has_enough):
                 return
             count = min(wanted, room)
-            span = count if self._picked is None else self._picked[self.index : self.index + count]
-            item = self.task_queue.encode(span, alone=self.is_idle)
-            if item is NO_ROOM or not self.ask([item], count):
+            task_range = count if self._picked is None else self._picked[self.index : self.index + count]
+            item = self.task_queue.encode(task_range, is_only_task=self.is_idle)
+            if item is NO_ROOM or not self.issue([item], count):
                 self.task_queue.drop()
                 return
             self.under_way += count
@@ -381,12 +381,12 @@ class IndexRanges(TaskSchedule):
         """How many datapoints may be under way for each worker."""
         return self._ahead or max(_MIN_AHEAD, _TASKS_AHEAD * self.per_task)
 
-    def _whole(self, count: int) -> int:
+    def _up_to_grain(self, count: int) -> int:
         """Round `count` up so that the next range begins at a multiple of the grain."""
         return count + -(self.index + count) % self._grain
 
     @property
-    def read_all(self) -> bool:
+    def all_issued(self) -> bool:
         return self.index >= self._stop
 
 
@@ -397,34 +397,34 @@ class OnePass(TaskSchedule):
     that were already received are skipped.
     """
 
-    read_all = True
+    all_issued = True
 
     def __init__(self, task_queue: TaskQueue) -> None:
         super().__init__(task_queue, 1, 1, ordered=True)
-        self._come = 0  # datapoints received of this pass
+        self._num_received = 0  # datapoints received of this pass
         self._to_skip = 0  # datapoints that a successor makes again
         self._parts: list[Any] = []  # lists of datapoints, and exceptions to raise
 
     def begin_pass(self, p: int) -> None:
         """Begin pass `p`."""
         self.begin(p)
-        asked = self.ask([self.task_queue.encode(1, alone=True)], 1)
-        assert asked, "an empty tray has room"
+        is_issued = self.issue([self.task_queue.encode(1, is_only_task=True)], 1)
+        assert is_issued, "an empty task queue has room"
 
     def begin(self, index: int = 0) -> None:
-        self._come = self._to_skip = 0
+        self._num_received = self._to_skip = 0
         self._parts = []
         super().begin(index)
 
     def refill(self) -> None:
         self.task_queue.pump()
 
-    def heard(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
+    def receive(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
         if datapoints and type(datapoints[0]) is Mark:
             self.current[worker] = datapoints[0].number
             del datapoints[0]
         number = self.current.get(worker, -1)
-        if number not in self.asked:
+        if number not in self.issued:
             return len(datapoints)
         over = False
         if datapoints and datapoints[-1] is END:
@@ -435,13 +435,13 @@ class OnePass(TaskSchedule):
         count = len(datapoints)
         skipped = min(self._to_skip, count)
         self._to_skip -= skipped
-        self._come += count - skipped
+        self._num_received += count - skipped
         if count > skipped:
             self._parts.append(list(present(datapoints[skipped:])))
         if error is not None:
             self._parts.append(error)
         if over:
-            self.asked.pop(number).slot.discard()
+            self.issued.pop(number).queued.discard()
         return count
 
     def ready(self) -> list[Any] | BaseException | None:
@@ -450,13 +450,13 @@ class OnePass(TaskSchedule):
 
     @property
     def exhausted(self) -> bool:
-        return not self.asked and not self._parts
+        return not self.issued and not self._parts
 
     def lost(self, worker: int, error: BaseException) -> bool:
         return False
 
     def replaced(self, worker: int) -> None:
-        self._to_skip = self._come
+        self._to_skip = self._num_received
         super().replaced(worker)
 
 
@@ -494,12 +494,12 @@ class MapTasks(TaskSchedule):
             self.per_task = self.min_per_task = per_task
         self.continues = continues
         self._buffer_size = buffer_size
-        self._held: Any = _NOTHING  # read, but not encoded for want of room
+        self._unencoded: Any = _NOTHING  # read, but not encoded for want of room
         self._collected: list[Any] = []  # encoded, for the next task
         self._ended = False  # the source is exhausted
 
     def begin(self, index: int = 0) -> None:
-        self._held, self._collected, self._ended = _NOTHING, [], False
+        self._unencoded, self._collected, self._ended = _NOTHING, [], False
         super().begin(index)
 
     def begin_pass(self, index: int) -> None:
@@ -512,7 +512,7 @@ class MapTasks(TaskSchedule):
 
     def has_room(self) -> bool:
         """Whether one more datapoint may be read."""
-        return self.under_way < self._buffer_size and self._held is _NOTHING
+        return self.under_way < self._buffer_size and self._unencoded is _NOTHING
 
     def room_in_task(self) -> int:
         """How many datapoints may be read before a task is issued."""
@@ -522,17 +522,17 @@ class MapTasks(TaskSchedule):
         """Return a function that encodes many datapoints at once, while they resemble the last one; None otherwise."""
         return self.task_queue.plain_encoder()
 
-    def give_encoded(self, items: list[Any]) -> None:
+    def add_encoded(self, items: list[Any]) -> None:
         """Add datapoints that were read and encoded by `plain_encoder`."""
         self.under_way += len(items)
         self._collected += items
         if len(self._collected) >= self.per_task:
             self.send()
 
-    def give(self, dp: Any) -> None:
+    def add(self, dp: Any) -> None:
         """Add a datapoint that was read."""
         self.under_way += 1
-        self._held = dp
+        self._unencoded = dp
         self._encode()
 
     def pause(self) -> None:
@@ -542,7 +542,7 @@ class MapTasks(TaskSchedule):
 
     def send(self) -> None:
         """Issue the collected datapoints as a task, if there is room."""
-        if self._collected and self.ask(self._collected, len(self._collected)):
+        if self._collected and self.issue(self._collected, len(self._collected)):
             self._collected = []
 
     def end(self) -> None:
@@ -551,38 +551,38 @@ class MapTasks(TaskSchedule):
 
     def _encode(self) -> None:
         try:
-            item = self.task_queue.encode(self._held, alone=False)
+            item = self.task_queue.encode(self._unencoded, is_only_task=False)
             if item is NO_ROOM:
                 self.send()
                 if self._collected or not self.is_idle:
                     return  # their memory will be freed
-                item = self.task_queue.encode(self._held, alone=True)
+                item = self.task_queue.encode(self._unencoded, is_only_task=True)
         except Exception as error:
-            self._held = _NOTHING
+            self._unencoded = _NOTHING
             self.under_way -= 1
             error.add_note(
                 f"the datapoint at index {self.index + len(self._collected)} of the input cannot be sent to a worker. "
                 "Give out arrays, numbers, text and containers of them, or use MultiThreadMapData, which sends nothing"
             )
             raise
-        self._held = _NOTHING
+        self._unencoded = _NOTHING
         self._collected.append(item)
         if len(self._collected) >= self.per_task:
             self.send()
 
     def refill(self) -> None:
         self.task_queue.pump()
-        if self._held is not _NOTHING:
+        if self._unencoded is not _NOTHING:
             self._encode()
-        if len(self._collected) >= self.per_task or self._held is not _NOTHING or self._ended:
+        if len(self._collected) >= self.per_task or self._unencoded is not _NOTHING or self._ended:
             self.send()
         else:
             self.pause()
 
     @property
-    def read_all(self) -> bool:
-        return self._ended and not self._collected and self._held is _NOTHING
+    def all_issued(self) -> bool:
+        return self._ended and not self._collected and self._unencoded is _NOTHING
 
     def close(self) -> None:
-        self._held, self._collected = _NOTHING, []
+        self._unencoded, self._collected = _NOTHING, []
         super().close()

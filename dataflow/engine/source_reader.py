@@ -21,7 +21,7 @@ from dataflow.channel.task_queue import PlainEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.seeding import Stream
 
-__all__ = ["Reading", "as_one_pass", "one_pass", "passes_from"]
+__all__ = ["SourceReader", "as_one_pass", "one_pass", "passes_from"]
 
 
 def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
@@ -39,7 +39,7 @@ def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]
     return (ds._df_run_pass(q, stream) for q in count(p))
 
 
-class Reading:
+class SourceReader:
     """Passes that are being read.
 
     It is an iterator that returns itself as long as datapoints may be left, so wrappers that guard the steps of
@@ -53,16 +53,16 @@ class Reading:
         self._is_empty = True  # no datapoint of the current pass was read so far
         self._is_over = False
 
-    def __iter__(self) -> Reading:
+    def __iter__(self) -> SourceReader:
         return self
 
-    def __next__(self) -> Reading:
+    def __next__(self) -> SourceReader:
         if self._is_over:
             raise StopIteration
         return self
 
-    def read(self, few: int, encode_plain: PlainEncoder | None, plain: list[Any]) -> Any:
-        """Read up to `few` datapoints, and append them to `plain`, encoded by `encode_plain`.
+    def read(self, max_count: int, encode_plain: PlainEncoder | None, plain: list[Any]) -> Any:
+        """Read up to `max_count` datapoints, and append them to `plain`, encoded by `encode_plain`.
 
         Returns:
             A datapoint that `encode_plain` does not encode, or any datapoint if it is None; otherwise `NO_ROOM`.
@@ -76,12 +76,12 @@ class Reading:
                 if encode_plain is None:
                     other = next(current, NO_ROOM)
                 else:
-                    other = encode_plain(islice(current, few), plain.append)
+                    other = encode_plain(islice(current, max_count), plain.append)
             except BaseException:
                 self._is_over = True
                 raise
             if other is not NO_ROOM or plain:
                 self._is_empty = False
-            if other is NO_ROOM and (encode_plain is None or len(plain) < few):
+            if other is NO_ROOM and (encode_plain is None or len(plain) < max_count):
                 self._current, self._is_over, self._is_empty = None, self._is_empty, True
             return other

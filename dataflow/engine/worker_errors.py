@@ -24,11 +24,11 @@ def died(
         exitcode: Its exit code, negative for a signal.
         received: Datapoints received from it; None if it ended before it connected.
     """
-    who = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
-    happened, cure = explanation(exitcode, heard=received is not None)
+    worker_name = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
+    happened, cure = explanation(exitcode, has_connected=received is not None)
     silent = received is None
     when = "before anything came from it" if silent else f"after {received} datapoints, before it finished its work"
-    message = f"{who} {happened} {when}; {cure}"
+    message = f"{worker_name} {happened} {when}; {cure}"
     return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
 
 
@@ -54,7 +54,7 @@ def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutErr
 def failed_before(owner: str, failure: BaseException) -> DataFlowTerminated:
     """Make the error for using a flow that has already failed with `failure`."""
     before = traceback.format_exception_only(failure)[0].strip()
-    return DataFlowTerminated(f"{owner} has failed before, with {before}. Call reset_state() to start afresh")
+    return DataFlowTerminated(f"{owner} has failed before, with {before}. Call reset_state() to restart it")
 
 
 def forked(owner: str, pid: int) -> DataFlowTerminated:
@@ -68,6 +68,6 @@ def forked(owner: str, pid: int) -> DataFlowTerminated:
 def superseded(owner: str) -> NotReentrant:
     """Make the error for the earlier of two concurrent iterations."""
     return NotReentrant(
-        f"a later iteration of {owner} took over; it can serve one at a time, because it has one crew of workers. Make "
+        f"a later iteration of {owner} took over; it can serve one at a time, because it has one pool of workers. Make "
         "one node for each loop"
     )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from dataflow.base import DataFlow
 from dataflow.channel.batching_sender import BatchingSender, Stopped
-from dataflow.channel.flow_control import Line, Window
+from dataflow.channel.flow_control import CreditPort, Window
 from dataflow.channel.protocols import ConsumerGone, Port
 from dataflow.channel.task_queue import TaskQueuePort
 from dataflow.codec.protocols import EncoderPort
@@ -24,9 +24,9 @@ from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
 from dataflow.workers.exit_reasons import end_if_forked, exit_code
+from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads, limit_threads_again
 from dataflow.workers.payload import Payload as AnyPayload
-from dataflow.workers.place import WorkerInfo
 
 __all__ = ["Prepared", "initialise", "prepared", "FlowPayload", "WorkerSpec"]
 
@@ -88,7 +88,7 @@ class WorkerSpec:
         encoder: Its end of the codec.
         credit: Credit counters, which limit how far it runs ahead.
         window: How far that is.
-        place: Which worker of how many, at every level.
+        info: Which worker of how many, at every level.
         seed: Words from which the worker process seeds the generators outside this library: `random` and
             `numpy.random`.
         reseed: Whether flows that the user's code makes in the worker are seeded too, because the user has called
@@ -104,9 +104,9 @@ class WorkerSpec:
     payload: Any
     port: Port
     encoder: EncoderPort
-    credit: Line
+    credit: CreditPort
     window: Window
-    place: WorkerInfo
+    info: WorkerInfo
     seed: tuple[int, ...]
     reseed: bool
     memory: int | None
@@ -120,8 +120,8 @@ class WorkerSpec:
         sender = BatchingSender(self.worker, self.port.open(), encoder, self.credit.quota(self.window))
         try:
             sender.hello()
-            sender.rehearse()
-            reporter = FailureReporter(self.budget, self.place.path, partial(sender.report, note=self.note))
+            sender.calibrate_encoder()
+            reporter = FailureReporter(self.budget, self.info.path, partial(sender.report, note=self.note))
             with allocating(encoder.allocate), memory_share(self.memory), reporting_to(reporter):
                 self._work(sender)
         except ConsumerGone:

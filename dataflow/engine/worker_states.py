@@ -29,8 +29,8 @@ _AFTER = {
     Kind.ERROR: WorkerState.FAILED,
     Kind.LEFT: WorkerState.LEFT,
 }
-_LAST_WORDS = (WorkerState.ENDED, WorkerState.FAILED, WorkerState.LEFT)
-_OVER = (*_LAST_WORDS, WorkerState.DEAD)
+_LAST_MESSAGES = (WorkerState.ENDED, WorkerState.FAILED, WorkerState.LEFT)
+_FINAL = (*_LAST_MESSAGES, WorkerState.DEAD)
 
 
 @dataclass
@@ -51,19 +51,19 @@ class WorkerStates:
         self.states = [WorkerState.STARTED] * self.num_workers
         self.received = [0] * self.num_workers
 
-    def heard(self, worker: int, kind: Kind, count: int = 0) -> None:
+    def record_message(self, worker: int, kind: Kind, count: int = 0) -> None:
         """Record a message of `worker`."""
-        assert self.states[worker] not in _LAST_WORDS, "a worker is silent after its last words"
+        assert self.states[worker] not in _LAST_MESSAGES, "a worker sends nothing after its last message"
         if kind is Kind.DATA:
             self.received[worker] += count
         if self.states[worker] is not WorkerState.DEAD:
             self.states[worker] = _AFTER[kind]
 
-    def dead(self, worker: int) -> None:
+    def record_death(self, worker: int) -> None:
         """Record that `worker` has died, after all its messages were received."""
         self.states[worker] = WorkerState.DEAD
 
-    def replaced(self, worker: int) -> None:
+    def record_replacement(self, worker: int) -> None:
         """Record that `worker` was replaced."""
         self.states[worker] = WorkerState.STARTED
         self.received[worker] = 0
@@ -82,11 +82,11 @@ class WorkerStates:
         """Whether all workers have ended normally: no more datapoints will come."""
         return self.states.count(WorkerState.ENDED) == self.num_workers
 
-    def missed(self, worker: int) -> bool:
+    def awaits_last_message(self, worker: int) -> bool:
         """Whether the last message of `worker` is still outstanding; if it ends now, it has died."""
-        return self.states[worker] not in _OVER
+        return self.states[worker] not in _FINAL
 
     @property
     def over(self) -> set[int]:
         """The workers whose end is already known."""
-        return {worker for worker in range(self.num_workers) if not self.missed(worker)}
+        return {worker for worker in range(self.num_workers) if not self.awaits_last_message(worker)}

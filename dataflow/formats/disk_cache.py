@@ -22,7 +22,7 @@ from dataflow.formats.saving import alone, named
 from dataflow.formats.tfrecord import RecordReader, writing
 from dataflow.passes import known_length, open_flow, walk
 from dataflow.seeding import Stream
-from dataflow.state import state_of, terminated
+from dataflow.state import Session, state_of, terminated
 from dataflow.transforms.arguments import require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions
 
@@ -135,14 +135,13 @@ class DiskCacheData(ProxyDataFlow):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self._until_closed(p, stream, state_of(self).session)
 
-    def _until_closed(self, p: int, stream: Stream, session: object) -> Iterator[Any]:
-        life = state_of(self)
+    def _until_closed(self, p: int, stream: Stream, session: Session) -> Iterator[Any]:
         self._filled(stream)
         for dp in pass_by_index(self, p, stream):
-            if life.session is not session:
+            if session.closed:
                 raise terminated(type(self).__name__)
             yield dp
-        if life.session is not session:
+        if session.closed:
             raise terminated(type(self).__name__)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -168,13 +167,13 @@ class DiskCacheData(ProxyDataFlow):
 
     def _reader(self, *, explain: bool = False) -> RecordReader | None:
         """Return the open file; None if there is none of this fingerprint."""
-        life = state_of(self)
-        with life.lock:
-            if life.resource is None and os.path.exists(self.path):
+        state = state_of(self)
+        with state.lock:
+            if state.resource is None and os.path.exists(self.path):
                 reader = self._opened(explain=explain)
                 if reader is not None:
-                    life.own(self, reader)
-            held: Any = life.resource
+                    state.own(self, reader)
+            held: Any = state.resource
         kept: RecordReader | None = held
         return kept
 

@@ -77,12 +77,12 @@ class DiskData(Source, RNGDataFlow):
 
     def reader(self) -> Any:
         """Return the open file; open it in a process that has not done so yet."""
-        life = state_of(self)
-        if life.resource is None:
-            with life.lock:  # if two threads begin, one opens it
-                if life.resource is None:
-                    life.own(self, self._df_open_reader())
-        return life.resource
+        state = state_of(self)
+        if state.resource is None:
+            with state.lock:  # if two threads begin, one opens it
+                if state.resource is None:
+                    state.own(self, self._df_open_reader())
+        return state.resource
 
     @property
     def _df_compared(self) -> dict[str, Any]:

@@ -10,13 +10,13 @@ Guarantees:
   array is garbage-collected. The two sides alternate on every byte, so there is no lock that a killed process could
   leave taken.
 - The lowest free block is taken first: memory that was touched before is reused and stays in the caches.
-- The worker reserves pages in the `Budget` before it touches them. Idle pages return to the system and to the budget
-  after one second, or at once when another worker finds no memory left.
+- The worker reserves pages in the `MemoryLimit` before it touches them. Idle pages return to the system, and
+  their bytes to the limit, after one second, or at once when another worker finds no memory left.
 - An array that the consumer holds stays readable and writable as long as the consumer keeps it, also after the worker
   has exited and the runner was closed; it then keeps only its own pages. A forked child of the consumer that drops its
   copy frees nothing.
-- The memory held by all workers of a runner never exceeds the limit of the `Budget`: a worker adds to its own counter
-  under a kernel lock, which is released if its holder is killed.
+- The memory held by all workers of a runner never exceeds the `MemoryLimit`: a worker adds to its own counter under a
+  kernel lock, which is released if its holder is killed.
 - Memory moves to the workers that need it. A worker that finds none left raises the pressure; every other worker
   returns its idle pages the next time it checks.
 - An output buffer (an array in a block that the flow itself fills) is sent without a copy only if its reference counts
@@ -43,13 +43,13 @@ from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.memory.blocks import LARGE_BYTES, PAGE, Block, class_of, divided
 from dataflow.memory.leases import GIVE_BACK, ArenaReader, Base, Lease
 
-__all__ = ["Arena", "ArenaWriter", "Budget", "OutputBufferCounts"]
+__all__ = ["Arena", "ArenaWriter", "MemoryLimit", "OutputBufferCounts"]
 
 
 # -- Reference counts of output buffers --------------------------------------------------------------------------------
 
 
-Draft = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+MakeBuffer = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 
 
 class OutputBufferCounts:
@@ -64,7 +64,9 @@ class OutputBufferCounts:
         self._seen = counts
         return counts == self._lowest.get(kind)
 
-    def calibrate(self, run: Callable[[Iterator[Any]], Any], draft: Draft, give_back: Callable[[], None]) -> None:
+    def calibrate(
+        self, run: Callable[[Iterator[Any]], Any], output_buffer: MakeBuffer, give_back: Callable[[], None]
+    ) -> None:
         """Measure the lowest reference counts.
 
         Args:
@@ -72,14 +74,14 @@ class OutputBufferCounts:
                 the generator keeps in a variable. Unless the second shows exactly one more reference to the datapoint
                 and the same counts elsewhere, this Python counts references differently, and output buffers are always
                 copied.
-            draft: Makes an output buffer.
+            output_buffer: Makes an output buffer.
             give_back: Frees what was encoded; other workers may have left little memory.
         """
         for kind in (list, tuple, dict):
             counts = []
             for keep in (False, True):
                 self._seen = ()  # stays empty if there is no room for an output buffer
-                run(_sample(kind, draft, keep=keep))
+                run(_sample(kind, output_buffer, keep=keep))
                 give_back()
                 counts.append(self._seen)
             lowest, kept = counts
@@ -87,28 +89,28 @@ class OutputBufferCounts:
                 self._lowest[kind] = lowest
 
 
-def _sample(kind: type, draft: Draft, *, keep: bool) -> Iterator[Any]:
+def _sample(kind: type, output_buffer: MakeBuffer, *, keep: bool) -> Iterator[Any]:
     if keep:
-        kept = _datapoint(kind, draft)
+        kept = _datapoint(kind, output_buffer)
         yield kept
     else:
-        yield _datapoint(kind, draft)
+        yield _datapoint(kind, output_buffer)
 
 
-def _datapoint(kind: type, draft: Draft) -> Any:
+def _datapoint(kind: type, output_buffer: MakeBuffer) -> Any:
     if kind is dict:
-        return {0: draft((LARGE_BYTES,), np.dtype(np.uint8))}
-    return kind([draft((LARGE_BYTES,), np.dtype(np.uint8))])
+        return {0: output_buffer((LARGE_BYTES,), np.dtype(np.uint8))}
+    return kind([output_buffer((LARGE_BYTES,), np.dtype(np.uint8))])
 
 
-# -- Memory budget -----------------------------------------------------------------------------------------------------
+# -- Memory limit ------------------------------------------------------------------------------------------------------
 
 
 _WORD_BYTES: Final = 8
 _PRESSURE: Final = 0  # word 0; word 1 + k is the bytes held by worker k
 
 
-class Budget:
+class MemoryLimit:
     """Memory limit shared by the arenas of one runner: counters in shared memory.
 
     Picklable while a process is started.
@@ -117,7 +119,7 @@ class Budget:
     def __init__(self, limit: int, num_workers: int) -> None:
         self.limit = limit
         self._size = (1 + num_workers) * _WORD_BYTES
-        self._file = shared_memory_file("dataflow-budget", self._size)
+        self._file = shared_memory_file("dataflow-limit", self._size)
         self._map()
 
     def _map(self) -> None:
@@ -180,7 +182,7 @@ class Budget:
 
 _IDLE_SECONDS: Final = 1.0
 _FREE: Final = b"\0"
-_MAX_DRAFTS: Final = 16
+_MAX_OUTPUT_BUFFERS: Final = 16
 # Bytes that are copied with the interpreter's lock held; longer copies must not stop the worker's other threads.
 _SHORT: Final = 1 << 18
 
@@ -190,29 +192,29 @@ class Arena:
 
     Args:
         worker: Index of the worker.
-        budget: Limits the touched pages of all arenas of the runner.
+        memory_limit: Limits the touched pages of all arenas of the runner.
     """
 
-    def __init__(self, worker: int, budget: Budget) -> None:
+    def __init__(self, worker: int, memory_limit: MemoryLimit) -> None:
         self._worker = worker
-        self._budget = budget
-        _, size = divided(budget.limit)
+        self._memory_limit = memory_limit
+        _, size = divided(memory_limit.limit)
         self._file = shared_memory_file("dataflow-arena", size)
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
-        return (self._file, *self._budget.descriptors())
+        return (self._file, *self._memory_limit.descriptors())
 
     def open_writer(self) -> ArenaWriter:
         """Open the worker's end."""
-        return ArenaWriter(self._memory(), self._budget, self._worker)
+        return ArenaWriter(self._memory(), self._memory_limit, self._worker)
 
     def open_reader(self) -> ArenaReader:
         """Open the consumer's end."""
-        return ArenaReader(self._memory(), divided(self._budget.limit)[0])
+        return ArenaReader(self._memory(), divided(self._memory_limit.limit)[0])
 
     def _memory(self) -> mmap.mmap:
-        return shared_mapping(self._file, divided(self._budget.limit)[1])
+        return shared_mapping(self._file, divided(self._memory_limit.limit)[1])
 
     def close(self) -> None:
         """Close the descriptor; the mappings stay valid as long as they are used."""
@@ -230,20 +232,22 @@ class _Touched:
 class ArenaWriter:
     """The worker's end: takes blocks, fills them and returns idle pages. Thread-safe within the worker."""
 
-    def __init__(self, memory: mmap.mmap, budget: Budget, worker: int) -> None:
+    def __init__(self, memory: mmap.mmap, memory_limit: MemoryLimit, worker: int) -> None:
         self._memory = memory
-        self._budget = budget
+        self._memory_limit = memory_limit
         self._worker = worker
         self._pid = os.getpid()
-        self._limit = budget.limit
-        classes, _ = divided(budget.limit)
-        kinds = [classes[class_of(1 << bits)] for bits in range((budget.limit - 1).bit_length() + 1)]
+        self._limit = memory_limit.limit
+        classes, _ = divided(memory_limit.limit)
+        by_size = [classes[class_of(1 << bits)] for bits in range((memory_limit.limit - 1).bit_length() + 1)]
         # Begin and end of the status bytes of each class, by the logarithm of the bytes to be held.
-        self._spans = [(kind.status, kind.status + kind.num_blocks, kind) for kind in kinds]
+        self._status_ranges = [
+            (block_class.status, block_class.status + block_class.num_blocks, block_class) for block_class in by_size
+        ]
         self._touched: dict[int, _Touched] = {}  # by status byte
         self._lock = threading.Lock()
-        self._drafts: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
-        self._pressure = budget.pressure
+        self._output_buffers: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
+        self._pressure = memory_limit.pressure
         self._used = True  # since the last `tidy`
         self._idle_since = 0.0
 
@@ -287,7 +291,7 @@ class ArenaWriter:
     def _take(self, nbytes: int) -> _Touched | None:
         if not self.fits(nbytes):
             return None
-        first, end, kind = self._spans[(nbytes - 1).bit_length()]
+        first, end, block_class = self._status_ranges[(nbytes - 1).bit_length()]
         memory = self._memory
         with self._lock:
             status = memory.find(_FREE, first, end)
@@ -295,7 +299,9 @@ class ArenaWriter:
                 return None
             touched = self._touched.get(status)
             if touched is None or touched.nbytes < nbytes:
-                touched = self._touch(Block(status, kind.start + (status - first) * kind.size, kind.size), nbytes)
+                touched = self._touch(
+                    Block(status, block_class.start + (status - first) * block_class.size, block_class.size), nbytes
+                )
                 if touched is None:
                     return None
             memory[status] = 1
@@ -321,35 +327,35 @@ class ArenaWriter:
         """The block as an array."""
         return np.ndarray(shape, dtype, self._memory, block.start, order=order)
 
-    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an output buffer for the flow to fill: in a block, if it is large and there is room."""
         nbytes = math.prod(shape) * dtype.itemsize
         # A flow that keeps its output buffers must not use up the arena, and a child that it forks has no arena.
-        fitting = nbytes >= LARGE_BYTES and not dtype.hasobject and len(self._drafts) < _MAX_DRAFTS
+        fitting = nbytes >= LARGE_BYTES and not dtype.hasobject and len(self._output_buffers) < _MAX_OUTPUT_BUFFERS
         fitting = fitting and os.getpid() == self._pid
         block = self.take(nbytes) if fitting else None
         if block is None:
             return np.empty(shape, dtype)
         base = Base(shape, dtype, self._memory, block.start)
         base.block = block
-        lease = Lease(base, self._drop_draft)
+        lease = Lease(base, self._drop_output_buffer)
         lease.status = block.status
-        self._drafts[block.status] = lease
+        self._output_buffers[block.status] = lease
         return base.view(np.ndarray)
 
-    def is_draft(self, base: Any) -> bool:
+    def is_output_buffer(self, base: Any) -> bool:
         """Return True if `base` is the base of an output buffer of this arena."""
-        return type(base) is Base and base.block is not None and base.block.status in self._drafts
+        return type(base) is Base and base.block is not None and base.block.status in self._output_buffers
 
     def release(self, base: Any) -> Block:
         """Return the block of an output buffer that will be sent; from now on the consumer frees it."""
         block: Block = base.block
-        del self._drafts[block.status]
+        del self._output_buffers[block.status]
         return block
 
-    def _drop_draft(self, lease: Lease) -> None:
+    def _drop_output_buffer(self, lease: Lease) -> None:
         if os.getpid() == self._pid:  # a forked child drops only a copy
-            del self._drafts[lease.status]
+            del self._output_buffers[lease.status]
             self._memory[lease.status] = 0
 
     def tidy(self) -> None:
@@ -357,10 +363,10 @@ class ArenaWriter:
         now = time.monotonic()
         if self._used:
             self._used, self._idle_since = False, now
-        pressed = self._budget.pressure != self._pressure
+        pressed = self._memory_limit.pressure != self._pressure
         if self._touched and (pressed or now - self._idle_since > _IDLE_SECONDS):
             with self._lock:
-                self._pressure = self._budget.pressure
+                self._pressure = self._memory_limit.pressure
                 self._give_back_idle()
 
     # -- Called with the lock held -------------------------------------------------------------------------------------
@@ -369,10 +375,10 @@ class ArenaWriter:
         """Reserve the pages that writing `nbytes` into the block will touch and that it does not have yet."""
         needed = -(-nbytes // PAGE) * PAGE
         known = self._touched.get(block.status)
-        if not self._budget.reserve(self._worker, needed - (known.nbytes if known else 0)):
+        if not self._memory_limit.reserve(self._worker, needed - (known.nbytes if known else 0)):
             self._give_back_idle()  # including the pages of this block, which is free
             known = None
-            if not self._budget.reserve(self._worker, needed):
+            if not self._memory_limit.reserve(self._worker, needed):
                 return None
         if known is None:
             known = self._touched[block.status] = _Touched(block, 0)
@@ -385,4 +391,4 @@ class ArenaWriter:
             self._memory.madvise(GIVE_BACK, touched.block.start, touched.nbytes)
             del self._touched[touched.block.status]
         if idle:
-            self._budget.give_back(self._worker, sum(touched.nbytes for touched in idle))
+            self._memory_limit.give_back(self._worker, sum(touched.nbytes for touched in idle))

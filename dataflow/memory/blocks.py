@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 __all__ = [
     "LARGE_BYTES",
     "PAGE",
-    "PLACE",
+    "LOCATION",
     "Block",
     "BlockClass",
     "BlockReader",
@@ -28,7 +28,7 @@ LARGE_BYTES: Final = 16 << 10
 """Arrays of at least this size get their own block."""
 
 PAGE: Final = mmap.PAGESIZE
-PLACE: Final = struct.Struct("qq")
+LOCATION: Final = struct.Struct("qq")
 """Status byte and start of a block, as written in a message."""
 
 # log2 of the smallest block, which is a whole number of pages.
@@ -53,10 +53,10 @@ class Block:
     status: int  # offset of its status byte
     start: int  # offset of its first byte
     size: int
-    place: bytes = field(init=False, repr=False, compare=False)  # status and start, as written in messages
+    location: bytes = field(init=False, repr=False, compare=False)  # status and start, as written in messages
 
     def __post_init__(self) -> None:
-        self.place = PLACE.pack(self.status, self.start)
+        self.location = LOCATION.pack(self.status, self.start)
 
 
 def class_of(nbytes: int) -> int:
@@ -86,11 +86,11 @@ class BlockWriter(Protocol):
     def write(self, data: bytes) -> Block | None:
         """Return a block with `data`, or None if there is no room."""
 
-    def draft(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an output buffer for the flow to fill, in a block if there is room."""
 
-    def is_draft(self, base: Any) -> bool:
-        """Return True if `base` is the base of an array returned by `draft`."""
+    def is_output_buffer(self, base: Any) -> bool:
+        """Return True if `base` is the base of an array returned by `output_buffer`."""
 
     def release(self, base: Any) -> Block:
         """Return the block of an output buffer; the message owns it from now on."""

@@ -29,7 +29,7 @@ class Base(np.ndarray[Any, Any]):
     """
 
     block: Block | None = None  # set for an output buffer; None where the consumer reads
-    last: _ReadAfter | None = None  # set once the worker has ended; the views may outlive the reader
+    last: _OrphanedBlockLease | None = None  # set once the worker has ended; the views may outlive the reader
 
 
 def is_base(array: object) -> bool:
@@ -44,7 +44,7 @@ class Lease(weakref.ref[Base]):
     status: int
 
 
-class _Read(weakref.ref[Base]):
+class _BlockLease(weakref.ref[Base]):
     """Weak reference that frees its block when the last view is gone.
 
     The callback runs no Python code: Ctrl-C could be raised in it, and an exception in the callback of a weak reference
@@ -55,7 +55,7 @@ class _Read(weakref.ref[Base]):
     __index__ = int
 
 
-class _ReadAfter(weakref.ref[Base]):
+class _OrphanedBlockLease(weakref.ref[Base]):
     """Weak reference that releases the pages of a block when its last view is gone after the worker has ended.
 
     Its callback runs no Python code either.
@@ -70,13 +70,13 @@ def _do_nothing(*_: object) -> None:
     pass
 
 
-class _Freeing(dict[int, Callable[[_Read], None]]):
+class _Freeing(dict[int, Callable[[_BlockLease], None]]):
     """Maps a status byte to the function that frees its block."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
 
-    def __missing__(self, status: int) -> Callable[[_Read], None]:
+    def __missing__(self, status: int) -> Callable[[_BlockLease], None]:
         free: Any = partial(self._memory.__setitem__, status)
         self[status] = free
         return self[status]
@@ -93,8 +93,10 @@ class ArenaReader:
         self._classes = classes
         self._pid = os.getpid()
         self._freeing = _Freeing(memory)
-        self._leases: dict[int, _Read] = {}  # by status byte; includes dead references, until the block is read again
-        self._last: list[_ReadAfter] = []  # blocks still in use after the worker has ended
+        self._leases: dict[
+            int, _BlockLease
+        ] = {}  # by status byte; includes dead references, until the block is read again
+        self._last: list[_OrphanedBlockLease] = []  # blocks still in use after the worker has ended
         _readers.add(self)
 
     def leases(
@@ -108,7 +110,7 @@ class ArenaReader:
         memory, leases, freeing = self._memory, self._leases, self._freeing
         for status, start in blocks:
             base = Base(shape, dtype, memory, start, None, order)  # keyword arguments would double the time
-            leases[status] = _Read(base, freeing[status])
+            leases[status] = _BlockLease(base, freeing[status])
             arrays.append(base.view(np.ndarray))
         return arrays
 
@@ -124,21 +126,21 @@ class ArenaReader:
         """Release the pages of a worker that has ended: idle pages now, others with their last view."""
         if os.getpid() != self._pid:
             return
-        spans = []
+        ranges = []
         for status, lease in sorted(self._leases.items()):
             base = lease()
             if base is not None:
-                start, end = self._span(status)
-                last = _ReadAfter(base, methodcaller("madvise", GIVE_BACK, start, end - start))
+                start, end = self._byte_range(status)
+                last = _OrphanedBlockLease(base, methodcaller("madvise", GIVE_BACK, start, end - start))
                 last.madvise = self._memory.madvise
                 last.reader = self
                 base.last = last
                 self._last.append(last)
-                spans.append((start, end))
+                ranges.append((start, end))
             del base  # if this was the last reference, its pages are returned below
         self._leases.clear()
         start = self._classes[0].start
-        for begin, end in (*sorted(spans), (len(self._memory), 0)):
+        for begin, end in (*sorted(ranges), (len(self._memory), 0)):
             if begin > start:
                 self._memory.madvise(GIVE_BACK, start, begin - start)
             start = end
@@ -149,11 +151,13 @@ class ArenaReader:
         for last in self._last:
             last.madvise = _do_nothing
 
-    def _span(self, status: int) -> tuple[int, int]:
+    def _byte_range(self, status: int) -> tuple[int, int]:
         """Begin and end of the block with that status byte."""
-        kind = self._classes[bisect.bisect(self._classes, status, key=lambda kind: kind.status) - 1]
-        start = kind.start + (status - kind.status) * kind.size
-        return start, start + kind.size
+        block_class = self._classes[
+            bisect.bisect(self._classes, status, key=lambda block_class: block_class.status) - 1
+        ]
+        start = block_class.start + (status - block_class.status) * block_class.size
+        return start, start + block_class.size
 
     def num_leases(self) -> int:
         """Number of blocks in use."""

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import Blocks, DataFlow
 from dataflow.datapoint import empty
-from dataflow.engine.jobs import Apply, ApplyAndBatch, Handed
+from dataflow.engine.jobs import Apply, ApplyAndBatch, TaskInput
 from dataflow.engine.rebatching import regrouped
 from dataflow.errors import ShapeMismatch
 from dataflow.failures import Budget, Failure
@@ -47,11 +47,11 @@ class _MapInBatches(MultiProcessMapDataZMQ):
     def _df_per_task(self) -> int | None:
         return self._batch_size if self._batch_size > 1 else None
 
-    def _df_job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
-        return ApplyAndBatch(node, stream, note, handed, self._batch_size)
+    def _df_job(self, node: DataFlow, stream: Stream, note: str, task_input: TaskInput) -> Apply:
+        return ApplyAndBatch(node, stream, note, task_input, self._batch_size)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self._df_at_home(blocks, stream)  # the workers return batches, not datapoints
+        return self._df_at_in_consumer(blocks, stream)  # the workers return batches, not datapoints
 
 
 class MultiProcessMapAndBatchDataZMQ(BatchData):
@@ -65,7 +65,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
 
     Args:
         ds: The input. It is reset and read in this process.
-        num_proc: Processes. 0 calls the function in the consumer, for a debugger.
+        num_proc: ProcessSetup. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it.
         batch_size: Datapoints per batch, at least 1.
         buffer_size: Datapoints, not batches, that may be read and not yet handed out, at least `batch_size`; None means
@@ -194,7 +194,7 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
 
     Args:
         ds: The input. It is reset and read in this process.
-        nr_proc: Processes. 0 calls the function in the consumer.
+        nr_proc: ProcessSetup. 0 calls the function in the consumer.
         map_func: Takes the component and returns an array of `output_shape`, or None to drop the datapoint.
         output_shape: Shape of the returned array.
         output_dtype: Its dtype; arrays of another dtype are converted, as by assignment.
@@ -241,7 +241,7 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
         self.index = index
         super().__init__(ds, nr_proc, _Shaped(map_func, self.output_shape, self.output_dtype), **more)
 
-    def _df_worked(self, ds: DataFlow) -> DataFlow:
+    def _df_node_in_worker(self, ds: DataFlow) -> DataFlow:
         return MapDataComponent(ds, self.func, self.index)
 
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:

@@ -23,17 +23,17 @@ from dataflow.channel.shared_task_queue import SharedTaskQueue
 from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
 from dataflow.codec.nested_arrays import ToWorkers
 from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
-from dataflow.engine.engine import Placed, Plan
-from dataflow.engine.jobs import Apply, Handed
+from dataflow.engine.engine import NodeEngine, Plan
+from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.map_engine import MapEngine
 from dataflow.engine.schedules import MapTasks, Schedule
-from dataflow.engine.source_reader import Reading, as_one_pass, one_pass, passes_from
+from dataflow.engine.source_reader import SourceReader, as_one_pass, one_pass, passes_from
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
-from dataflow.parallel.passes_of_workers import Looped, is_consecutive, until_over
+from dataflow.parallel.passes_of_workers import WorkerPasses, is_consecutive, until_over
 from dataflow.parallel.worker_options import ThreadLimitOption, tolerance_of
-from dataflow.parallel.worker_setup import UNBOUNDED, Processes, context_of, queued_bytes
+from dataflow.parallel.worker_setup import UNBOUNDED, ProcessSetup, context_of, queued_bytes
 from dataflow.parameters import flag, function, whole_number
 from dataflow.passes import known_length
 from dataflow.pickling import imported_main
@@ -69,7 +69,7 @@ class _Drawn(RandomMapData):
         return self._rngs
 
 
-class ParallelMap(Looped, MapData):
+class ParallelMap(WorkerPasses, MapData):
     """Base class of the parallel maps. Without workers it is a `MapData`."""
 
     def __init__(
@@ -100,19 +100,19 @@ class ParallelMap(Looped, MapData):
     def _df_shares_items(self) -> bool:
         return True
 
-    def _df_worked(self, ds: DataFlow) -> DataFlow:
+    def _df_node_in_worker(self, ds: DataFlow) -> DataFlow:
         """The node that applies the same function to `ds` without workers."""
         return RandomMapData(ds, self.func) if self.with_rng else MapData(ds, self.func)
 
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
         jobs = []
         for k in range(self.num_workers):
-            handed = Handed(self._stride)
-            node: DataFlow = self._df_worked(handed)
+            task_input = TaskInput(self._stride)
+            node: DataFlow = self._df_node_in_worker(task_input)
             if self.with_rng:
                 rngs = self._df_index_rngs(stream, None if self.ds._df_endless else self._stride)
-                node = _Drawn(handed, self.func, rngs)
-            jobs.append(self._df_job(node, stream, self._df_note(k), handed))
+                node = _Drawn(task_input, self.func, rngs)
+            jobs.append(self._df_job(node, stream, self._df_note(k), task_input))
         return jobs
 
     @property
@@ -121,7 +121,7 @@ class ParallelMap(Looped, MapData):
         return known_length(self.ds) or _LONGEST_PASS
 
     def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
-        assert task_queue is not None, "a map has a tray"
+        assert task_queue is not None, "a map has a task queue"
         return MapTasks(
             task_queue,
             self.num_workers,
@@ -135,11 +135,11 @@ class ParallelMap(Looped, MapData):
         """Datapoints per task; None chooses a number that keeps the overhead small."""
         return None
 
-    def _df_job(self, node: DataFlow, stream: Stream, note: str, handed: Handed) -> Apply:
+    def _df_job(self, node: DataFlow, stream: Stream, note: str, task_input: TaskInput) -> Apply:
         """The job that a worker runs."""
-        return Apply(node, stream, note, handed)
+        return Apply(node, stream, note, task_input)
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         return MapEngine(plan, stream)
 
     # -- node protocol -------------------------------------------------------------------------------------------------
@@ -166,53 +166,57 @@ class ParallelMap(Looped, MapData):
 
     @property
     def _df_stands_for(self) -> Any:
-        return self._df_worked(self.ds)
+        return self._df_node_in_worker(self.ds)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return (
-            self._df_at_work(blocks, stream) if self.num_workers and self.strict else self._df_at_home(blocks, stream)
+            self._df_at_in_workers(blocks, stream)
+            if self.num_workers and self.strict
+            else self._df_at_in_consumer(blocks, stream)
         )
 
-    def _df_at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return (
-            self._df_worked(self.ds)._df_at(blocks, stream) if self.with_rng else MapData._df_at(self, blocks, stream)
+            self._df_node_in_worker(self.ds)._df_at(blocks, stream)
+            if self.with_rng
+            else MapData._df_at(self, blocks, stream)
         )
 
     def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: reported failures and random numbers depend on the index
         generation = engine.begin_pass(int(block[0]), holes=True)
-        steps = engine.steps(generation, Reading(as_one_pass(self.ds._df_at([block], stream))), self.timeout)
+        steps = engine.steps(generation, SourceReader(as_one_pass(self.ds._df_at([block], stream))), self.timeout)
         return until_over(steps, engine, generation, state_of(self), self)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             if not self.with_rng:
                 return MapData._df_run_pass(self, p, stream)
-            return self._df_reported_here(partial(self._df_worked(self.ds)._df_run_pass, p, stream))()
+            return self._df_reported_here(partial(self._df_node_in_worker(self.ds)._df_run_pass, p, stream))()
         engine: MapEngine = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         first = p * self._stride
         generation = engine.begin_pass(first)
         if not self.with_rng or not self.ds._df_addressable:
-            source = Reading(one_pass(self.ds, p, stream))
+            source = SourceReader(one_pass(self.ds, p, stream))
         else:
             # A datapoint dropped below keeps its position, so the random numbers of later ones do not change.
             blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
-            source = Reading(as_one_pass(self.ds._df_at(blocks, stream)))
+            source = SourceReader(as_one_pass(self.ds._df_at(blocks, stream)))
         steps = engine.steps(generation, source, self.timeout)
         held = None if self.ds._df_endless else self
         return until_over(steps, engine, generation, state_of(self), held)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
-            return self._df_passes_here(self._df_worked(self.ds), stream)
-        source = self._df_continued_by(lambda p: Reading(passes_from(self.ds, p, stream)), stream)
+            return self._df_passes_here(self._df_node_in_worker(self.ds), stream)
+        source = self._df_continued_by(lambda p: SourceReader(passes_from(self.ds, p, stream)), stream)
         engine: MapEngine = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
-        return self._datapoints(engine, engine.go_on(), source)
+        return self._datapoints(engine, engine.resume(), source)
 
-    def _datapoints(self, engine: MapEngine, generation: object, source: Iterator[Reading]) -> Iterator[Any]:
+    def _datapoints(self, engine: MapEngine, generation: object, source: Iterator[SourceReader]) -> Iterator[Any]:
         """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
         try:
             for chunk in engine.steps(generation, source, self.timeout):
@@ -292,7 +296,7 @@ class MultiThreadMapData(ParallelMap):
         worker_init: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(ds, num_thread, map_func, buffer_size, strict, ordered, with_rng)
-        self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
+        self._df_set_workers(self.num_workers, UNBOUNDED, timeout)
         self._df_set_restarts(max_restarts)
         self._df_set_options(max_failures, worker_init)
 
@@ -306,7 +310,7 @@ class MultiThreadMapData(ParallelMap):
         return _start_thread
 
 
-class MultiProcessMapDataZMQ(Processes, ParallelMap):
+class MultiProcessMapDataZMQ(ProcessSetup, ParallelMap):
     """Apply a function to every datapoint, in `num_proc` processes, which send their results over ZeroMQ.
 
     The consumer reads `ds` itself, and idle processes take the next datapoints from a shared task queue. So this node
@@ -317,7 +321,7 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
 
     Args:
         ds: The input. It is reset and read in this process.
-        num_proc: Processes. 0 calls the function in the consumer, for a debugger.
+        num_proc: ProcessSetup. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
         buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
             that wait for a slower one before them.
@@ -375,9 +379,9 @@ class MultiProcessMapDataZMQ(Processes, ParallelMap):
         thread_limit: ThreadLimitOption = "share",
     ) -> None:
         super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
-        self._df_set_staff(self.num_workers, UNBOUNDED, timeout)
+        self._df_set_workers(self.num_workers, UNBOUNDED, timeout)
         self._df_set_restarts(max_restarts)
-        self._df_set_processes(context, max_bytes)
+        self._df_set_process_options(context, max_bytes)
         self._df_set_options(max_failures, worker_init, thread_limit)
 
     def _df_make_codec(self) -> ArrayCodec:
@@ -399,4 +403,4 @@ def _given_bytes(max_bytes: int) -> int:
 
 
 def _start_thread(spec: WorkerSpec) -> Worker:
-    return ThreadWorker(spec.place, spec)
+    return ThreadWorker(spec.info, spec)

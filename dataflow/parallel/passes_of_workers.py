@@ -1,8 +1,8 @@
 """Passes over nodes with workers: what an iteration or an index access yields, with and without `strict`.
 
-`Looped` is for iteration: a loop over a strict runner or map gets a pass of its own; otherwise it continues with the
-mixture that the workers make. `Addressed` is for index access: a node above asks a strict runner or map for indexes,
-and its workers make them, one block at a time.
+`WorkerPasses` is for iteration: a loop over a strict runner or map gets a pass of its own; otherwise it continues with
+the mixture that the workers make. `IndexedWorkers` is for index access: a node above asks a strict runner or map for
+indexes, and its workers make them, one block at a time.
 
 Guarantees of index access:
 
@@ -22,31 +22,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow
-from dataflow.engine.engine import PassEngine, Placed
+from dataflow.engine.engine import NodeEngine, PassEngine
 from dataflow.engine.worker_main import initialise
 from dataflow.interrupts import signals_deferred
 from dataflow.parallel.worker_options import reported_steps
-from dataflow.parallel.worker_setup import Staffed
+from dataflow.parallel.worker_setup import WorkerSetup
 from dataflow.passes import known_length, picked_here
 from dataflow.seeding import Stream
 from dataflow.state import FlowState, state_of
 from dataflow.transforms.repeating import passes_on
-from dataflow.workers.place import worker_info
+from dataflow.workers.info import worker_info
 
-__all__ = ["Addressed", "Looped", "is_consecutive", "until_over"]
+__all__ = ["IndexedWorkers", "WorkerPasses", "is_consecutive", "until_over"]
 
 
 # -- Index access ------------------------------------------------------------------------------------------------------
 
 
-class Addressed(Staffed):
+class IndexedWorkers(WorkerSetup):
     """A node whose workers can be asked for indexes."""
 
     @property
     def _df_grain(self) -> int:
         return self.ds._df_grain * max(1, self.num_workers)  # so that every worker gets a part
 
-    def _df_at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """The datapoints at these indexes, made in the calling process."""
         raise NotImplementedError
 
@@ -54,18 +54,18 @@ class Addressed(Staffed):
         """Ask the workers for a block: its datapoints, with holes. None if they cannot be asked."""
         raise NotImplementedError
 
-    def _df_at_work(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at_in_workers(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """The datapoints at these indexes, made by the workers if they can be asked."""
         for block in blocks:
             engine = None if picked_here() or len(block) < 2 else self._free_engine(stream)
             made = None if engine is None else self._df_steps_of_block(engine, block, stream)
-            yield from self._df_at_home([block], stream) if made is None else made
+            yield from self._df_at_in_consumer([block], stream) if made is None else made
 
     def _free_engine(self, stream: Stream) -> PassEngine | None:
-        life = state_of(self)
-        with life.lock:
-            engine = life.resource
-            if isinstance(engine, Placed) and engine.stream.turns != stream.turns:
+        state = state_of(self)
+        with state.lock:
+            engine = state.resource
+            if isinstance(engine, NodeEngine) and engine.stream.turns != stream.turns:
                 return None  # a node in two places has workers at one only: starting others for each block costs more
             engine = self._df_engine_at(stream)
         return engine if isinstance(engine, PassEngine) and engine.is_free else None
@@ -82,7 +82,7 @@ def is_consecutive(block: NDArray[np.int64]) -> bool:
 T = TypeVar("T")
 
 
-class Looped(Addressed):
+class WorkerPasses(IndexedWorkers):
     """A node whose workers repeat their work endlessly, or share each pass."""
 
     strict: bool = False
@@ -111,9 +111,9 @@ class Looped(Addressed):
             return self._alive(state_of(self).continued.take(stream, begin, type(self).__name__))
         if self.strict:
             return self._df_strict_pass(p, stream)
-        life = state_of(self)
-        if not life.warned:
-            life.warned = True
+        state = state_of(self)
+        if not state.warned:
+            state.warned = True
             if _is_first_worker():
                 self._df_warn_of_default()
         return iter(()) if known_length(self) == 0 else self._df_mixed_pass(stream)
@@ -124,10 +124,10 @@ class Looped(Addressed):
 
     def _df_continued_by(self, begin: Callable[[int], Iterator[T]], stream: Stream) -> Iterator[T]:
         """The iterator on which loops continue where the last one stopped; `begin` makes the first, from a pass."""
-        life = state_of(self)
-        p = life.begun
-        life.begun += 1
-        return life.continued.take(stream, lambda: begin(p), type(self).__name__)
+        state = state_of(self)
+        p = state.begun
+        state.begun += 1
+        return state.continued.take(stream, lambda: begin(p), type(self).__name__)
 
     def _df_reported_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
         """Wrap `begin` so that failures in the consumer are reported as they would be in a worker."""
@@ -162,7 +162,7 @@ def _is_first_worker() -> bool:
 
 
 def until_over(
-    chunks: Iterable[Iterator[Any]], engine: PassEngine, generation: object, life: FlowState, held: object
+    chunks: Iterable[Iterator[Any]], engine: PassEngine, generation: object, state: FlowState, held: object
 ) -> Iterator[Any]:
     """The datapoints of a strict pass; `held` stays alive as long as they are iterated.
 
@@ -175,5 +175,5 @@ def until_over(
     finally:
         with signals_deferred(later=True):  # it may be dropped, after a break
             if engine.failed:
-                life.settle()
+                state.settle()
             engine.abandon(generation)

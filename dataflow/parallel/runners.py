@@ -26,16 +26,16 @@ from dataflow.channel.protocols import Channel
 from dataflow.channel.shared_task_queue import SharedTaskQueue
 from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
 from dataflow.codec.protocols import Codec, ObjectCodec
-from dataflow.engine.engine import Engine, PassEngine, Placed, Plan
+from dataflow.engine.engine import Engine, NodeEngine, PassEngine, Plan
 from dataflow.engine.jobs import Address, Produce, WholePasses
 from dataflow.engine.schedules import IndexRanges, OnePass, Schedule
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.errors import NotAddressable
 from dataflow.failures import Budget
 from dataflow.keywords import hinting
-from dataflow.parallel.passes_of_workers import Looped, is_consecutive, until_over
+from dataflow.parallel.passes_of_workers import WorkerPasses, is_consecutive, until_over
 from dataflow.parallel.worker_options import ThreadLimitOption, tolerance_of
-from dataflow.parallel.worker_setup import UNBOUNDED, Processes, queued_bytes
+from dataflow.parallel.worker_setup import UNBOUNDED, ProcessSetup, queued_bytes
 from dataflow.parameters import flag, whole_number
 from dataflow.passes import known_length, open_flow, until_closed
 from dataflow.seeding import Stream
@@ -65,14 +65,14 @@ _STEP_SECONDS: Final = 0.2
 _LONGEST_STEP: Final = 128
 
 
-class Runner(Looped):
+class Runner(WorkerPasses):
     """Base class of the runners: N workers, each of which repeats its whole flow endlessly."""
 
     _df_remote_inputs = True
 
     def __init__(self, ds: DataFlow, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
         super().__init__(ds)
-        self._df_set_staff(num_workers, window, timeout)
+        self._df_set_workers(num_workers, window, timeout)
 
     def _df_set_strict(self, strict: bool, ordered: bool) -> None:
         """Check and keep the user's options; must be called last.
@@ -124,7 +124,7 @@ class Runner(Looped):
         ahead = None if self._df_window.nbytes else self._df_window.count
         return IndexRanges(task_queue, self.num_workers, ahead, grain=self.ds._df_grain, ordered=self.ordered)
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         return PassEngine(plan, stream) if self.strict else super()._df_make_engine(plan, stream)
 
     def _df_window_of_worker(self) -> Window:
@@ -166,9 +166,9 @@ class Runner(Looped):
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if not self.strict:
             return DataFlow._df_at(self, blocks, stream)
-        return self._df_at_work(blocks, stream) if self.num_workers else self._df_at_home(blocks, stream)
+        return self._df_at_in_workers(blocks, stream) if self.num_workers else self._df_at_in_consumer(blocks, stream)
 
-    def _df_at_home(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         open_flow(self.ds, stream)
         return self.ds._df_at(blocks, stream)
 
@@ -229,7 +229,7 @@ class Runner(Looped):
                 state_of(self).settle()
 
 
-class ProcessRunner(Processes, Runner):
+class ProcessRunner(ProcessSetup, Runner):
     """Base class of the runners whose workers are processes."""
 
     def __init__(
@@ -242,7 +242,7 @@ class ProcessRunner(Processes, Runner):
         max_bytes: SupportsIndex | None,
     ) -> None:
         super().__init__(ds, num_proc, window, timeout)
-        self._df_set_processes(context, max_bytes)
+        self._df_set_process_options(context, max_bytes)
 
     def _df_make_strict_task_queue(self) -> TaskQueue:
         return SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)
@@ -289,7 +289,7 @@ class MultiProcessRunnerZMQ(ProcessRunner):
 
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process.
-        num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
+        num_proc: ProcessSetup. 0 runs the flow in the consumer, for a debugger.
         hwm: How far each worker runs ahead: at most ``2 * hwm + 2`` of its datapoints are made and not yet handed out.
             None means 50, or as many as make up 256 KiB if that is more.
         strict: Whether a pass is exactly one of `ds`.
@@ -370,7 +370,7 @@ class MultiProcessRunner(ProcessRunner):
         ds: The flow. It is reset once inside every worker, and not in this process.
         num_prefetch: Datapoints that each worker may have sent and the consumer has not yet handed out; at most
             ``2 * num_prefetch + 2`` are computed ahead for each worker.
-        num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
+        num_proc: ProcessSetup. 0 runs the flow in the consumer, for a debugger.
         strict: Whether a pass is exactly one of `ds`, as for `MultiProcessRunnerZMQ`.
         ordered: With `strict`, whether the order is kept, too.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
@@ -490,4 +490,4 @@ class MultiThreadRunner(Runner):
 
 
 def _start_thread(spec: WorkerSpec) -> Worker:
-    return ThreadWorker(spec.place, spec)
+    return ThreadWorker(spec.info, spec)

@@ -1,6 +1,6 @@
 """Options shared by all nodes with workers: failure budget, worker_init, limits of native threads.
 
-`Staffed` derives from `WorkerOptions` and hands the options to every worker. A class with workers must do the
+`WorkerSetup` derives from `WorkerOptions` and hands the options to every worker. A class with workers must do the
 following:
 
 - in its constructor: ``self._df_set_options(max_failures, worker_init, thread_limit)``;
@@ -27,11 +27,10 @@ from dataflow.failures import (
     FailureReporter,
     Report,
     Tolerance,
-    budget_of,
     failure_reporter,
     reporting_to,
 )
-from dataflow.parameters import whole_number
+from dataflow.parameters import count_or_fraction, function, whole_number
 from dataflow.state import state_of
 from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
 
@@ -59,16 +58,16 @@ class WorkerOptions:
             TypeError: An option has the wrong type.
             ValueError: A number is out of range.
         """
-        name = type(self).__name__
-        self.max_failures = budget_of(self, max_failures)
-        if worker_init is not None and not callable(worker_init):
-            raise TypeError(f"{name}: worker_init is a function without arguments, got {worker_init!r}")
+        name = self._df_title
+        self.max_failures = count_or_fraction(name, "max_failures", max_failures)
+        if worker_init is not None:
+            function(name, "worker_init", worker_init, "is called without arguments in each worker")
         self.worker_init = worker_init
         if thread_limit is None or (isinstance(thread_limit, str) and thread_limit == "share"):
             self.thread_limit = thread_limit
             return
-        alternatives = ', "share", or None to leave threads alone'
-        self.thread_limit = whole_number(self._df_title, "thread_limit", thread_limit, 1, alternatives=alternatives)
+        alternatives = ', "share", or None for no limit'
+        self.thread_limit = whole_number(name, "thread_limit", thread_limit, 1, alternatives=alternatives)
 
     @property
     def _df_title(self) -> str:
@@ -104,7 +103,7 @@ class WorkerOptions:
 def tolerance_of(owner: WorkerOptions) -> Tolerance:
     """The `Tolerance` that counts the failures of the workers that `owner` has started."""
     tolerance = state_of(owner).tolerance
-    assert tolerance is not None, "begin_terms comes first"
+    assert tolerance is not None, "_df_begin_failures comes first"
     return tolerance
 
 
@@ -114,15 +113,15 @@ def reported_steps(begin: Callable[[], Iterator[Any]], owner: WorkerOptions) -> 
     Its steps raise `TooManyFailures` when the budget is used up.
     """
     # Not `owner` itself, which keeps this iterator; nor the tolerance, which a reset replaces.
-    life = weakref.ref(state_of(owner))
+    state_ref = weakref.ref(state_of(owner))
 
-    def hear(report: Report) -> None:
-        alive = life()
-        verdict = None if alive is None or alive.tolerance is None else alive.tolerance.heard(report)
-        if verdict is not None:
-            raise verdict
+    def process(report: Report) -> None:
+        state = state_ref()
+        too_many = None if state is None or state.tolerance is None else state.tolerance.process_report(report)
+        if too_many is not None:
+            raise too_many
 
-    return _steps(begin, FailureReporter(tolerance_of(owner).inherited, (), hear))
+    return _steps(begin, FailureReporter(tolerance_of(owner).inherited, (), process))
 
 
 def _steps(begin: Callable[[], Iterator[Any]], reporter: FailureReporter) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """Worker setup: base classes of nodes with workers, which decide how many, of which kind, and how they are started.
 
-`Staffed` holds the hooks that a subclass implements and keeps the engine; `Processes` implements them for processes.
+`WorkerSetup` holds the hooks that a subclass implements and keeps the engine; `ProcessSetup` implements them for
+processes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataflow.channel.protocols import Channel
 from dataflow.channel.task_queue import TaskQueue
 from dataflow.codec.protocols import ArrayCodec, Codec
 from dataflow.descriptors import closed_on_error, counted
-from dataflow.engine.engine import Engine, Placed, Plan
+from dataflow.engine.engine import Engine, NodeEngine, Plan
 from dataflow.engine.memory_limit import default_max_bytes
 from dataflow.engine.schedules import MixedSchedule, Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec, prepared
@@ -29,14 +30,14 @@ from dataflow.parallel.worker_options import WorkerOptions
 from dataflow.parameters import seconds, start_method, whole_number
 from dataflow.seeding import Stream, current_root
 from dataflow.state import state_of
-from dataflow.workers.place import place_of
+from dataflow.workers.info import worker_info_of
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 
 if TYPE_CHECKING:
     from dataflow.channel.zeromq import SocketChannel
 
-__all__ = ["UNBOUNDED", "Processes", "Staffed", "context_of", "queued_bytes"]
+__all__ = ["UNBOUNDED", "ProcessSetup", "WorkerSetup", "context_of", "queued_bytes"]
 
 UNBOUNDED: Final = Window(sys.maxsize // 4)
 """The window of a worker that makes only what it is asked for."""
@@ -47,8 +48,8 @@ _DESCRIPTORS: Final = 24  # for the pool itself: a ZeroMQ context, a task queue,
 _PER_WORKER: Final = 10  # for each worker
 
 
-class Staffed(WorkerOptions, ProxyDataFlow):
-    """A node that has workers."""
+class WorkerSetup(WorkerOptions, ProxyDataFlow):
+    """Base class of nodes with workers: their options, their hooks, and the start of the engine."""
 
     _df_own_process: ClassVar[bool] = False  # whether each worker has its own global state
     _df_run_settings = frozenset(
@@ -75,7 +76,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
     timeout: float | None
     max_restarts: int = 0
 
-    def _df_set_staff(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
+    def _df_set_workers(self, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
         """Check and keep the user's options."""
         self.num_workers = self._df_checked_workers(num_workers)
         self._df_window = window
@@ -115,9 +116,9 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         """The schedule: issued tasks, and results that wait to be handed out."""
         return MixedSchedule()
 
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> Placed:
+    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
         """Start the workers."""
-        return Placed(plan, stream)
+        return NodeEngine(plan, stream)
 
     def _df_window_of_worker(self) -> Window:
         """How far a worker may run ahead."""
@@ -135,10 +136,10 @@ class Staffed(WorkerOptions, ProxyDataFlow):
 
     def _df_engine_at(self, stream: Stream) -> Any:
         """The engine for this place in the chain, started if necessary."""
-        life = state_of(self)
-        with life.lock:  # of two threads that begin, one starts the workers
-            engine = life.resource
-            if isinstance(engine, Placed) and engine.stream == stream:
+        state = state_of(self)
+        with state.lock:  # of two threads that begin, one starts the workers
+            engine = state.resource
+            if isinstance(engine, NodeEngine) and engine.stream == stream:
                 return engine
             # Another seed or another place in the chain: other random numbers, so other workers.
             return self._df_start(stream)
@@ -149,13 +150,13 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         Raises:
             OSError: There are too few descriptors, processes or threads, or there is too little memory.
         """
-        life = state_of(self)
+        state = state_of(self)
         with signals_deferred(), closed_on_error():
-            life.own(self, None)
+            state.own(self, None)
             start = self._df_starter()  # may raise, so before there is anything to close
             with counted(self._df_title, self._df_num_descriptors()):
                 engine = self._df_started(stream, start)
-            life.own(self, engine)
+            state.own(self, engine)
             return engine
 
     def _df_num_descriptors(self) -> int:
@@ -164,7 +165,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
 
     def _df_started(self, stream: Stream, start: Callable[[WorkerSpec], Worker]) -> Engine:
         n, memory, window = self.num_workers, self._df_memory(), self._df_window_of_worker()
-        places = [place_of(k, n) for k in range(n)]
+        infos = [worker_info_of(k, n) for k in range(n)]
         jobs = self._df_jobs(stream)
         channel, codec, credit = self._df_make_channel()
         task_queue = self._df_make_task_queue()
@@ -175,10 +176,10 @@ class Staffed(WorkerOptions, ProxyDataFlow):
                 payload=FlowPayload(prepared(job, self.worker_init)),
                 port=channel.port(k),
                 encoder=codec.port(k),
-                credit=credit.line(k),
+                credit=credit.port(k),
                 window=window if memory is None else replace(window, max_queued=queued_bytes(memory) // n),
-                place=places[k],
-                seed=(stream.root, *(word for pair in places[k].path for word in pair), *self._df_shard_ranks),
+                info=infos[k],
+                seed=(stream.root, *(word for pair in infos[k].path for word in pair), *self._df_shard_ranks),
                 reseed=self._df_own_process and current_root() is not None,
                 memory=None if memory is None else memory // n,
                 note=self._df_note(k),
@@ -206,7 +207,7 @@ class Staffed(WorkerOptions, ProxyDataFlow):
         return f"raised in worker {worker} of {self.num_workers} of {self._df_title}"
 
 
-class Processes(Staffed):
+class ProcessSetup(WorkerSetup):
     """Base class of nodes whose workers are processes, with `context` and `max_bytes`."""
 
     _df_own_process = True
@@ -214,7 +215,7 @@ class Processes(Staffed):
     context: BaseContext | str | None
     max_bytes: int | None
 
-    def _df_set_processes(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
+    def _df_set_process_options(self, context: BaseContext | str | None, max_bytes: SupportsIndex | None) -> None:
         """Check and keep the user's options for processes."""
         self.context = start_method(self._df_title, context)
         cure = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
@@ -271,9 +272,9 @@ def _start_process(context: BaseContext, spec: WorkerSpec) -> Worker:
         *spec.credit.descriptors(),
         *(() if spec.task_queue is None else spec.task_queue.descriptors()),
     )
-    return ProcessWorker(context, spec.place, spec.seed, spec, descriptors, partial(_hand_over, spec))
+    return ProcessWorker(context, spec.info, spec.seed, spec, descriptors, partial(_close_in_parent, spec))
 
 
-def _hand_over(spec: WorkerSpec) -> None:
-    spec.payload.hand_over()
-    spec.port.hand_over()
+def _close_in_parent(spec: WorkerSpec) -> None:
+    spec.payload.close_in_parent()
+    spec.port.close_in_parent()

@@ -176,7 +176,7 @@ class ReceivingSocket:
         if self._failure is not None:
             before = traceback.format_exception_only(self._failure)[0].strip()
             raise DataFlowTerminated(
-                f"{self._owner} has failed before, with {before}. Call reset_state() to start afresh"
+                f"{self._owner} has failed before, with {before}. Call reset_state() to restart it"
             ) from self._failure
         if self._closing:
             raise terminated(self._owner)

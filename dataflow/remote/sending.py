@@ -128,7 +128,7 @@ def _source(where: str) -> str:
 def _send(datapoints: Iterator[Any], connection: Connection, *, encrypted: bool) -> int:
     window, max_bytes = connection.wait_welcome()
     sender = BatchingSender(
-        0, connection, FrameEncoder(max_bytes, encrypted=encrypted), connection.credit.line(0).quota(window)
+        0, connection, FrameEncoder(max_bytes, encrypted=encrypted), connection.credit.port(0).quota(window)
     )
     try:
         sender.put_all(datapoints)

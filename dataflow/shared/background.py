@@ -150,7 +150,7 @@ class BackgroundProc(SharedMem):
             return self._in_place()
         result_slots = self._result_slots
         if result_slots is None:
-            raise DataFlowTerminated(f"{self.owner} was shut down. Call {self.restart} to start afresh")
+            raise DataFlowTerminated(f"{self.owner} was shut down. Call {self.restart} to restart it")
         try:
             return result_slots.take(limit)
         except BaseException:

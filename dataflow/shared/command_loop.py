@@ -30,7 +30,7 @@ class Skill(Protocol):
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Return the descriptors that a forked worker must inherit."""
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """Called once the worker was started, or could not be: close what only the worker may hold."""
 
     def open(self) -> Callable[[Command], None]:

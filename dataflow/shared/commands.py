@@ -52,7 +52,7 @@ class CommandSender:
         """Return the descriptors that a forked worker must inherit."""
         return (self._theirs,)
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """Called once the worker was started: close what only the worker may hold."""
         self._theirs.close()
 

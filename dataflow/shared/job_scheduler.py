@@ -78,8 +78,8 @@ class Working:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
 
-    def hand_over(self) -> None:
-        self.payload.hand_over()
+    def close_in_parent(self) -> None:
+        self.payload.close_in_parent()
 
     def open(self) -> Callable[[Command], None]:
         return self._work
@@ -250,7 +250,7 @@ class CallSchedule:
             if not job.is_over:
                 self._look(job)
         for pool in list(self._idle):
-            pool.hear()
+            pool.receive()
             if pool.verdicts:  # killed while it was idle: no job is lost
                 self._idle.remove(pool)
                 pool.close()
@@ -259,7 +259,7 @@ class CallSchedule:
 
     def _look(self, job: IssuedCall) -> None:
         try:
-            job.pool.hear()
+            job.pool.receive()
             if job.pool.answers[0]:
                 self._idle.append(job.pool)
                 job.made = job.pool.answers[0].popleft()

@@ -61,8 +61,8 @@ class Filling:
     def descriptors(self) -> tuple[Descriptor, ...]:
         return (self.file,)
 
-    def hand_over(self) -> None:
-        self.payload.hand_over()
+    def close_in_parent(self) -> None:
+        self.payload.close_in_parent()
 
     def open(self) -> Callable[[Command], None]:
         call = self.payload.load()
@@ -166,7 +166,7 @@ class ResultSlots:
                     self._give_back()
                     if looked or time.monotonic() - self._looked > _LOOK:
                         self._looked = time.monotonic()
-                        self._pool.hear()
+                        self._pool.receive()
                     worker = self._next_ready()
                     if worker is not None:
                         return self._hand_out(worker, time.monotonic() - began)
@@ -192,10 +192,10 @@ class ResultSlots:
         if self._failure is not None:
             before = traceback.format_exception_only(self._failure)[0].strip()
             raise DataFlowTerminated(
-                f"{owner} has failed before, with {before}. Call {self._restart} to start afresh"
+                f"{owner} has failed before, with {before}. Call {self._restart} to restart it"
             ) from self._failure
         if self._closing:
-            raise DataFlowTerminated(f"{owner} was shut down. Call {self._restart} to start afresh")
+            raise DataFlowTerminated(f"{owner} was shut down. Call {self._restart} to restart it")
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

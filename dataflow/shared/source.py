@@ -90,9 +90,9 @@ class BackgroundData(Source):
 
     def reset_state(self) -> None:
         """Stop the processes, if there are any; the next pass starts new ones."""
-        life = state_of(self)
-        life.continued.drop()
-        life.own(self, None)
+        state = state_of(self)
+        state.continued.drop()
+        state.own(self, None)
 
     def _results(self, stream: Stream) -> Iterator[Any]:
         source = self._processes().at(stream, partial(self._open, stream))
@@ -100,18 +100,18 @@ class BackgroundData(Source):
             yield list(source.get(self.timeout))
 
     def _processes(self) -> _Processes:
-        life = state_of(self)
-        with life.lock:
-            if not isinstance(life.resource, _Processes):
-                life.own(self, _Processes())
-            processes = life.resource
+        state = state_of(self)
+        with state.lock:
+            if not isinstance(state.resource, _Processes):
+                state.own(self, _Processes())
+            processes = state.resource
             assert isinstance(processes, _Processes)
             return processes
 
     def _open(self, stream: Stream) -> BackgroundProc:
-        life = state_of(self)
-        words = self._df_words(stream, life.begun)  # new processes draw different numbers
-        life.begun += 1
+        state = state_of(self)
+        words = self._df_words(stream, state.begun)  # new processes draw different numbers
+        state.begun += 1
         return _Background(
             self.target,
             self.dtypes,

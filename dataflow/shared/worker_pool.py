@@ -34,7 +34,7 @@ from dataflow.shared.command_loop import ANSWER, CommandLoop, Skill
 from dataflow.shared.commands import CommandSender
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.exit_reasons import explanation
-from dataflow.workers.place import WorkerInfo, place_of
+from dataflow.workers.info import WorkerInfo, worker_info_of
 from dataflow.workers.pool import Worker, WorkerPool, grace
 from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
 
@@ -77,7 +77,7 @@ class CommandPool:
         self.answers: list[deque[float]] = [deque() for _ in range(n)]  # of each worker: seconds that each command took
         self.verdicts: dict[int, BaseException] = {}  # of workers that have failed or died
         self._pid = os.getpid()
-        self._heard: set[int] = set()  # workers that have sent at least one message
+        self._connected: set[int] = set()  # workers that have sent at least one message
         self._done = [0] * n  # number of acknowledgements from each
         with signals_deferred(), closed_on_error(), counted(owner, _DESCRIPTORS + _PER_WORKER * n):
             self._start(context, skills, words, reseed=reseed)
@@ -86,17 +86,17 @@ class CommandPool:
         n, owner = len(skills), self.owner
         self._books = [CommandSender() for _ in skills]
         channel = PipeChannel(n)
-        places = [place_of(k, n) for k in range(n)]
-        makes = []
-        for k, (skill, book, place) in enumerate(zip(skills, self._books, places, strict=True)):
-            own = (*words, *(word for pair in place.path for word in pair))
+        infos = [worker_info_of(k, n) for k in range(n)]
+        factories = []
+        for k, (skill, book, info) in enumerate(zip(skills, self._books, infos, strict=True)):
+            own = (*words, *(word for pair in info.path for word in pair))
             note = f"raised in worker {k} of {n} of {owner}"
             command_loop = CommandLoop(k, skill, book, channel.port(k), derived(own) if reseed else None, note)
-            makes.append(partial(_made, context, place, own, command_loop))
+            factories.append(partial(_made, context, info, own, command_loop))
         with ExitStack() as undo:
             undo.callback(self._close_books)
             undo.callback(channel.close)
-            self._pool = WorkerPool(makes)
+            self._pool = WorkerPool(factories)
             undo.callback(self._pool.stop, 0)
             self._receiver = channel.open_receiver()
             undo.callback(self._receiver.close)
@@ -111,11 +111,11 @@ class CommandPool:
         """Wait for a message or the end of a worker, `timeout` seconds at most. An interrupt in here is harmless."""
         self._receiver.wait(timeout, self._pool.sentinels(but=self.verdicts))
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Read all messages into `answers` and `verdicts`. An interrupt in here requires `close`."""
         ended = [k for k in self._pool.ended() if k not in self.verdicts]
         # A worker that has ended has written all it will ever write: now it is read to the end.
-        while (message := self._receiver.take()) is not None or self._receiver.wait(0):
+        while (message := self._receiver.receive_nowait()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._enter(message)
         for k in ended:
@@ -144,7 +144,7 @@ class CommandPool:
 
     def _enter(self, message: Message) -> None:
         worker = message.worker
-        self._heard.add(worker)
+        self._connected.add(worker)
         if message.kind is Kind.DATA:
             self._done[worker] += 1
             self.answers[worker].append(ANSWER.unpack(message.body[0])[0])
@@ -156,8 +156,10 @@ class CommandPool:
 
     def _death(self, worker: int, exitcode: int | None) -> WorkerDied:
         n, pid = len(self._books), self._pool.workers[worker].pid
-        heard = worker in self._heard
-        happened, cure = explanation(exitcode, heard=heard, work="the target", inline="n_proc=0", less="n_proc")
+        has_connected = worker in self._connected
+        happened, cure = explanation(
+            exitcode, has_connected=has_connected, work="the target", inline="n_proc=0", less="n_proc"
+        )
         done = self._done[worker]
         when = f"after {done} results" if done else "before its first result"
         return WorkerDied(
@@ -169,16 +171,16 @@ class CommandPool:
         )
 
 
-def _made(context: BaseContext, place: WorkerInfo, seed: tuple[int, ...], command_loop: CommandLoop) -> Worker:
+def _made(context: BaseContext, info: WorkerInfo, seed: tuple[int, ...], command_loop: CommandLoop) -> Worker:
     descriptors = (
         *command_loop.port.descriptors(),
         *command_loop.commands.descriptors(),
         *command_loop.skill.descriptors(),
     )
-    return ProcessWorker(context, place, seed, command_loop, descriptors, partial(_hand_over, command_loop))
+    return ProcessWorker(context, info, seed, command_loop, descriptors, partial(_close_in_parent, command_loop))
 
 
-def _hand_over(command_loop: CommandLoop) -> None:
-    command_loop.skill.hand_over()
-    command_loop.port.hand_over()
-    command_loop.commands.hand_over()
+def _close_in_parent(command_loop: CommandLoop) -> None:
+    command_loop.skill.close_in_parent()
+    command_loop.port.close_in_parent()
+    command_loop.commands.close_in_parent()

@@ -11,7 +11,7 @@ from dataflow.errors import TimeoutError
 from dataflow.parameters import seconds
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
-from dataflow.state import state_of, terminated
+from dataflow.state import Session, state_of, terminated
 
 __all__ = ["DataFromQueue"]
 
@@ -77,8 +77,7 @@ class DataFromQueue(Source):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self._received(state_of(self).session)
 
-    def _received(self, session: object) -> Iterator[Any]:
-        flow_state = state_of(self)
+    def _received(self, session: Session) -> Iterator[Any]:
         while True:
             deadline = None if self.timeout is None else time.monotonic() + self.timeout
             while True:
@@ -87,7 +86,7 @@ class DataFromQueue(Source):
                     dp = self.queue.get(timeout=wait)
                     break
                 except standard_queue.Empty:
-                    if flow_state.session is not session:
+                    if session.closed:
                         raise terminated(type(self).__name__) from None
                     if deadline is not None and time.monotonic() >= deadline:
                         raise TimeoutError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, repeat
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ class FakeData(Source, RNGDataFlow):
         for kind in self.dtype:
             if kind.kind not in "biuf":
                 raise TypeError(f"FakeData draws bool, integer and floating dtypes, not {kind}")
+        self._drawers = list(map(_drawer, self.shapes, self.dtype, self.domain))
         self._df_own_root = root_seed(self, seed)
         self._repeated = Table()
 
@@ -112,7 +114,7 @@ class FakeData(Source, RNGDataFlow):
         return one
 
     def _draw(self, rng: Rng) -> list[Any]:
-        return [_array(rng, *kind) for kind in zip(self.shapes, self.dtype, self.domain, strict=True)]
+        return [draw(rng) for draw in self._drawers]
 
 
 def _first(draw: Any, words: tuple[int, ...]) -> Any:
@@ -138,17 +140,31 @@ def _domain(pair: Any) -> tuple[float, float]:
     return low, high
 
 
-def _array(rng: Rng, shape: tuple[int, ...], dtype: np.dtype[Any], domain: tuple[float, float]) -> NDArray[Any]:
+def _drawer(shape: tuple[int, ...], dtype: np.dtype[Any], domain: tuple[float, float]) -> Callable[[Rng], Any]:
+    """The function that draws one component."""
     low, high = domain
     if dtype.kind == "b":
-        return np.asarray(rng.integers(0, 2, size=shape, dtype=dtype))
+        return partial(_integers, 0, 2, shape, dtype, dtype)
     if dtype.kind in "iu":
         first = math.ceil(low)
-        native = dtype.newbyteorder("=")
-        drawn = rng.integers(first, max(math.ceil(high), first + 1), size=shape, dtype=native)
-        return np.asarray(drawn).astype(dtype, copy=False)
-    out: Any = np.asarray(rng.random(shape, dtype=np.float32 if dtype.itemsize <= 4 else np.float64))
-    if domain != (0, 1):
+        return partial(_integers, first, max(math.ceil(high), first + 1), shape, dtype.newbyteorder("="), dtype)
+    drawn = np.dtype(np.float32 if dtype.itemsize <= 4 else np.float64)
+    if shape and dtype == drawn and domain == (0, 1):
+        return methodcaller("random", shape, drawn)
+    return partial(_floats, low, high, shape, drawn, dtype)
+
+
+def _integers(
+    first: int, stop: int, shape: tuple[int, ...], drawn: np.dtype[Any], dtype: np.dtype[Any], rng: Rng
+) -> NDArray[Any]:
+    return np.asarray(rng.integers(first, stop, size=shape, dtype=drawn)).astype(dtype, copy=False)
+
+
+def _floats(
+    low: float, high: float, shape: tuple[int, ...], drawn: np.dtype[Any], dtype: np.dtype[Any], rng: Rng
+) -> NDArray[Any]:
+    out: Any = np.asarray(rng.random(shape, dtype=drawn))
+    if (low, high) != (0, 1):
         out *= high - low
         out += low
     return np.asarray(out, dtype)

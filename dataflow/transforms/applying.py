@@ -122,7 +122,7 @@ class Applied:
             tolerance.skip(failure, error, in_pass=(self._scope, p))
             out = self.drop()
         if tolerance.seen >= tolerance.due:
-            tolerance.look()
+            tolerance.check_seen()
         return out
 
 

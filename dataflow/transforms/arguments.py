@@ -7,22 +7,8 @@ from typing import Any
 
 from dataflow.base import DataFlow, require_flow
 from dataflow.errors import NotAddressable
-from dataflow.parameters import whole_number
 
-__all__ = ["at_least_one", "endless_input", "require_addressable", "require_end", "require_flows", "require_one_list"]
-
-
-def at_least_one(owner: object, name: str, value: Any) -> int:
-    """Return `value` if it is a whole number from 1.
-
-    Raises:
-        ValueError: `value` is less than 1, or has a fraction.
-        TypeError: `value` is not a number (a bool does not count as one).
-    """
-    number = whole_number(owner, name, value)
-    if number < 1:
-        raise ValueError(f"{type(owner).__name__}: {name} is at least 1, got {number}")
-    return number
+__all__ = ["endless_input", "require_addressable", "require_end", "require_flows", "require_one_list"]
 
 
 def require_addressable(ds: DataFlow, owner: object) -> None:

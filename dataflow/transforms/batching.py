@@ -14,11 +14,10 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import component, stack
 from dataflow.errors import LengthUnknown, ShapeMismatch
-from dataflow.parameters import flag
+from dataflow.parameters import flag, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of
-from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
 __all__ = ["BatchData", "BatchDataByShape"]
@@ -53,7 +52,7 @@ class BatchData(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, batch_size: int, remainder: bool = False, use_list: bool = False) -> None:
         super().__init__(ds)
-        self.batch_size = at_least_one(self, "batch_size", batch_size)
+        self.batch_size = whole_number(self, "batch_size", batch_size, 1)
         self.remainder = flag(self, "remainder", remainder)
         self.use_list = flag(self, "use_list", use_list)
         if not remainder:
@@ -143,7 +142,7 @@ class BatchDataByShape(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, batch_size: int, idx: Any, *, remainder: bool = False) -> None:
         super().__init__(ds)
-        self.batch_size = at_least_one(self, "batch_size", batch_size)
+        self.batch_size = whole_number(self, "batch_size", batch_size, 1)
         self.idx = idx
         self.remainder = remainder
         if not remainder:

@@ -8,9 +8,9 @@ from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
-from dataflow.failures import Budget, Failure, Tolerance, budget_of, failure_reporter
+from dataflow.failures import Budget, Failure, Tolerance, failure_reporter
 from dataflow.keywords import hinting
-from dataflow.parameters import function
+from dataflow.parameters import count_or_fraction, function
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of
@@ -58,7 +58,7 @@ class MapData(ProxyDataFlow):
     def __init__(self, ds: DataFlow, func: Callable[[Any], Any], *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
         self.func = function(self, "func", func, "takes the datapoint or component, and returns a new one")
-        self.max_failures = budget_of(self, max_failures)
+        self.max_failures = count_or_fraction(self, "max_failures", max_failures)
 
     @property
     def failures(self) -> list[Failure]:
@@ -91,12 +91,12 @@ class MapData(ProxyDataFlow):
         budget = self.max_failures
         if not (budget if budget is not None or above is None else above.limit):
             return None
-        flow_state = state_of(self)
-        with flow_state.lock:
+        state = state_of(self)
+        with state.lock:
             # The next iteration of a flow that runs in the consumer (num_proc=0) may be under another runner.
-            if flow_state.tolerance is None or flow_state.tolerance.above is not above:
-                flow_state.tolerance = Tolerance(type(self).__name__, budget, above)
-            return flow_state.tolerance
+            if state.tolerance is None or state.tolerance.parent is not above:
+                state.tolerance = Tolerance(type(self).__name__, budget, above)
+            return state.tolerance
 
 
 class MapDataComponent(MapData):

@@ -18,7 +18,7 @@ from dataflow.parameters import flag, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of
-from dataflow.transforms.arguments import at_least_one, endless_input
+from dataflow.transforms.arguments import endless_input
 from dataflow.transforms.indexing import Indexes, none_dropped, onwards
 
 __all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint", "passes_on"]
@@ -65,7 +65,7 @@ class RepeatedData(ProxyDataFlow):
         super().__init__(ds)
         self.num = whole_number(self, "num", num)
         if self.num != -1:
-            at_least_one(self, "num", num)
+            whole_number(self, "num", num, 1, alternatives=", or -1 for no end")
 
     @property
     def _df_endless(self) -> bool:
@@ -127,7 +127,7 @@ class RepeatedDataPoint(ProxyDataFlow):
     @hinting
     def __init__(self, ds: DataFlow, num: int) -> None:
         super().__init__(ds)
-        self.num = at_least_one(self, "num", num)
+        self.num = whole_number(self, "num", num, 1)
 
     def __len__(self) -> int:
         return len(self.ds) * self.num
@@ -182,7 +182,7 @@ class FixedSizeData(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
         super().__init__(ds)
-        self._size = at_least_one(self, "size", size)
+        self._size = whole_number(self, "size", size, 1)
         self.keep_state = flag(self, "keep_state", keep_state)
 
     def __len__(self) -> int:

@@ -12,8 +12,8 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE, selected
 from dataflow.errors import LengthUnknown, ShapeMismatch
+from dataflow.parameters import whole_number
 from dataflow.seeding import Stream
-from dataflow.transforms.arguments import at_least_one
 from dataflow.transforms.indexing import Indexes
 
 __all__ = ["FlattenData", "SelectComponent"]
@@ -75,7 +75,7 @@ class FlattenData(ProxyDataFlow):
 
     def __init__(self, ds: DataFlow, *, num: int | None = None) -> None:
         super().__init__(ds)
-        self.num = None if num is None else at_least_one(self, "num", num)
+        self.num = None if num is None else whole_number(self, "num", num, 1)
 
     @property
     def _df_indexed(self) -> bool:

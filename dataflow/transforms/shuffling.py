@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.keywords import hinting
+from dataflow.parameters import whole_number
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.state import state_of
-from dataflow.transforms.arguments import at_least_one, require_addressable, require_end
+from dataflow.transforms.arguments import require_addressable, require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
 from dataflow.transforms.repeating import passes_on
 
@@ -108,11 +109,11 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
         seed: int | None = None,
     ) -> None:
         super().__init__(ds)
-        self.buffer_size = at_least_one(self, "buffer_size", buffer_size)
-        self.num_reuse = at_least_one(self, "num_reuse", num_reuse)
+        self.buffer_size = whole_number(self, "buffer_size", buffer_size, 1)
+        self.num_reuse = whole_number(self, "num_reuse", num_reuse, 1)
         if shuffle_interval is None:
             shuffle_interval = max(1, self.buffer_size // 3)
-        self.shuffle_interval = at_least_one(self, "shuffle_interval", shuffle_interval)
+        self.shuffle_interval = whole_number(self, "shuffle_interval", shuffle_interval, 1)
         self._df_own_root = root_seed(self, seed)
 
     @property

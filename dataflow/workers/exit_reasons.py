@@ -20,18 +20,23 @@ _CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
 
 
 def explanation(
-    exitcode: int | None, *, heard: bool, work: str = "the flow", inline: str = "num_proc=0", less: str = "num_proc"
+    exitcode: int | None,
+    *,
+    has_connected: bool,
+    work: str = "the flow",
+    inline: str = "num_proc=0",
+    less: str = "num_proc",
 ) -> tuple[str, str]:
     """Explain what happened, and how to fix it.
 
     Args:
         exitcode: Exit code of the worker, negative for a signal; None if unknown.
-        heard: Whether the worker has sent anything.
+        has_connected: Whether the worker has sent anything.
         work: The user's word for what ran in the worker.
         inline: The argument that runs it in the consumer.
         less: What to lower so that less memory is used.
     """
-    if exitcode == NO_GUARD and not heard:
+    if exitcode == NO_GUARD and not has_connected:
         return (
             "ended",
             "under spawn and forkserver every worker imports the main program, and there this program starts workers "
@@ -41,9 +46,9 @@ def explanation(
     if exitcode is None or exitcode >= 0:
         code = "" if exitcode is None else f" with exit code {exitcode}"
         cure = f"something in {work} called sys.exit or os._exit. Raise an exception instead: it reaches the consumer"
-        if not heard:
+        if not has_connected:
             cure = (
-                "it could not start, and what it printed tells more (under spawn and forkserver, it imports the main "
+                "it could not start, and what it printed says more (under spawn and forkserver, it imports the main "
                 f"program first, and that must not fail there); or {cure}"
             )
         return f"ended{code}", cure
@@ -61,7 +66,7 @@ def explanation(
             "was killed by SIGKILL",
             f"the kernel may have run out of memory. Lower {less} or the buffer size, or see dmesg",
         )
-    return f"was killed by {number.name}", "somebody or something on this machine sends it; see dmesg"
+    return f"was killed by {number.name}", "a user or another process on this machine sent it; see dmesg"
 
 
 def end_if_forked(pid: int, error: BaseException | None) -> None:

@@ -34,7 +34,7 @@ class Payload:
             inherited_by_fork()
         return self._value
 
-    def hand_over(self) -> None:
+    def close_in_parent(self) -> None:
         """Release what the transfer needed: the worker was started, or could not be."""
         if self._file is not None:
             self._file.close()
@@ -58,7 +58,7 @@ class Payload:
         # `multiprocessing` writes to a pipe which the worker reads after it has imported the main program. If that
         # import fails, writing more than the pipe holds would raise BrokenPipeError here; the worker's exit code has
         # the cause.
-        self.hand_over()
+        self.close_in_parent()
         self._file = shared_memory_file("dataflow-payload", len(data))
         with open(self._file.fd, "wb", closefd=False) as file:
             file.write(data)

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from typing import Final, Protocol
 
 from dataflow.interrupts import deliver_signals, signal_arrived, signals_deferred
-from dataflow.workers.place import WorkerInfo, worker_info
+from dataflow.workers.info import WorkerInfo, worker_info
 
 __all__ = ["WorkerPool", "Worker", "grace"]
 
@@ -33,7 +33,7 @@ _SLICE: Final = 0.05  # seconds between two checks for signals that have arrived
 class Worker(Protocol):
     """A process or a thread."""
 
-    place: WorkerInfo
+    info: WorkerInfo
     pid: int | None
     sentinel: int | None
 
@@ -69,16 +69,18 @@ class WorkerPool:
     """The workers of one runner, in the process that started them.
 
     Args:
-        makes: One function per worker, which creates it; the pool starts it.
-        tell: Called to stop the started workers if others could not be started.
+        factories: One function per worker, which creates it; the pool starts it.
+        request_stop: Called to stop the started workers if others could not be started.
     """
 
-    def __init__(self, makes: Sequence[Callable[[], Worker]], tell: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, factories: Sequence[Callable[[], Worker]], request_stop: Callable[[], None] = lambda: None
+    ) -> None:
         self._pid = os.getpid()
         self.workers: list[Worker] = []
         with signals_deferred():
             try:
-                for make in makes:
+                for make in factories:
                     deliver_signals()
                     worker = make()
                     self.workers.append(worker)
@@ -87,7 +89,7 @@ class WorkerPool:
             except BaseException:
                 with ExitStack() as last:
                     last.callback(self.stop, _UNDO_PART * grace())
-                    tell()
+                    request_stop()
                 raise
 
     def ended(self) -> list[int]:
@@ -134,8 +136,8 @@ class WorkerPool:
                 _LOG.warning(
                     "worker %d of %d (%s) did not return within the grace and is left behind, because it cannot be "
                     "killed; a thread ends with the interpreter",
-                    worker.place.index,
-                    worker.place.count,
+                    worker.info.index,
+                    worker.info.count,
                     worker.state(),
                 )
             self.workers.remove(worker)

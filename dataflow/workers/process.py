@@ -1,8 +1,8 @@
 """Worker process: one child process, from its start to its end.
 
 A worker is created first and started later, so that its owner knows it before it runs. In the child, the process takes
-three steps before its body runs: it ignores Ctrl-C, it ties its life to that of its parent, and it tells the C library
-to keep freed memory.
+three steps before its body runs: it ignores Ctrl-C, it ties its lifetime to that of its parent, and it lets the C
+library keep freed memory.
 
 Guarantee: a worker process ends when its parent is gone, whatever it is doing. The parent holds the write end of a pipe
 and never writes. The worker asks the kernel for SIGKILL when its read end becomes readable, that is, at end-of-file.
@@ -42,12 +42,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.descriptors import Descriptor, handing_over, pipe
+from dataflow.descriptors import Descriptor, passing_to_child, pipe
 from dataflow.interrupts import signals_deferred
 from dataflow.pickling import main_importable
-from dataflow.temporary import adopt_prefix, new_prefix, remove_left, sweep
+from dataflow.temporary import adopt_prefix, new_prefix, remove_leftovers, sweep
 from dataflow.workers.exit_reasons import NO_GUARD
-from dataflow.workers.place import WorkerInfo, entering
+from dataflow.workers.info import WorkerInfo, entering
 
 __all__ = ["ProcessWorker", "end_if_main_is_imported", "hold_on", "keep_freed_memory", "seed_globals"]
 
@@ -111,7 +111,7 @@ class ProcessWorker:
 
     Args:
         context: A multiprocessing context: the start method.
-        place: Index of this worker and number of workers.
+        info: Index of this worker and number of workers.
         seed: Words that seed `random` and `numpy.random` in the process.
         body: What runs in it: picklable unless the start method is fork.
         descriptors: Descriptors of this process that the body needs.
@@ -121,13 +121,13 @@ class ProcessWorker:
     def __init__(
         self,
         context: BaseContext,
-        place: WorkerInfo,
+        info: WorkerInfo,
         seed: Sequence[int],
         body: Callable[[], None],
         descriptors: Sequence[Descriptor],
         after_start: Callable[[], None] | None = None,
     ) -> None:
-        self.place = place
+        self.info = info
         self.pid: int | None = None
         self.sentinel: int | None = None
         self._context = context
@@ -161,13 +161,13 @@ class ProcessWorker:
     def _started(self, held: Descriptor) -> BaseProcess:
         process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
             target=_main,
-            args=(held, self._prefix, self.place, self._seed, self._body),
-            name=f"dataflow-worker-{self.place.index}",
+            args=(held, self._prefix, self.info, self._seed, self._body),
+            name=f"dataflow-worker-{self.info.index}",
         )
         # Daemonic processes may have no children, but runners nest. The lifeline does what the flag would do.
         process.daemon = False
         with (
-            handing_over(held, *self._descriptors),
+            passing_to_child(held, *self._descriptors),
             _interrupts_blocked(),
             _fork_warning_silenced(),
             _children_allowed(),
@@ -214,7 +214,7 @@ class ProcessWorker:
         if self._process is not None and exitcode is not None:
             self._process.close()
         if exitcode:
-            remove_left(self._prefix)
+            remove_leftovers(self._prefix)
 
 
 def end_if_main_is_imported() -> None:
@@ -285,9 +285,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown)
 
 
-def _main(
-    lifeline: Descriptor, prefix: str, place: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]
-) -> None:
+def _main(lifeline: Descriptor, prefix: str, info: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:
     signal.set_wakeup_fd(-1)  # under fork, the main program's own signal setup is still in place
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the consumer handles Ctrl-C
@@ -299,7 +297,7 @@ def _main(
     keep_freed_memory()
     seed_globals(seed)
     adopt_prefix(prefix)
-    with entering(place):
+    with entering(info):
         body()
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from dataflow.interrupts import signals_deferred
-from dataflow.workers.place import WorkerInfo, entering
+from dataflow.workers.info import WorkerInfo, entering
 
 __all__ = ["ThreadWorker"]
 
@@ -17,10 +17,10 @@ class ThreadWorker:
     pid: int | None = None
     sentinel: int | None = None
 
-    def __init__(self, place: WorkerInfo, body: Callable[[], None]) -> None:
-        self.place = place
+    def __init__(self, info: WorkerInfo, body: Callable[[], None]) -> None:
+        self.info = info
         self._thread = threading.Thread(
-            target=_main, args=(place, body), name=f"dataflow-worker-{place.index}", daemon=True
+            target=_main, args=(info, body), name=f"dataflow-worker-{info.index}", daemon=True
         )
 
     def start(self) -> None:
@@ -54,6 +54,6 @@ class ThreadWorker:
         """No-op: a thread has no resources to release."""
 
 
-def _main(place: WorkerInfo, body: Callable[[], None]) -> None:
-    with entering(place):
+def _main(info: WorkerInfo, body: Callable[[], None]) -> None:
+    with entering(info):
         body()

@@ -1,4 +1,4 @@
-"""The outbox: nothing is lost, doubled or reordered between the worker's thread and the flusher's."""
+"""The batching sender: nothing is lost, doubled or reordered between the worker's thread and the flusher's."""
 
 import itertools
 import pickle
@@ -20,8 +20,8 @@ from tests.support.waits import LIMIT, wait_until
 WIDE = Window(1_000_000)
 
 
-class Line:
-    """An outbox between a credit and a fake sender."""
+class Loopback:
+    """A batching sender between credit counters and a fake sender."""
 
     def __init__(self, window=WIDE, codec=None, before=lambda message: None, max_bytes=1 << 20, num_workers=1):
         self.credit = Credit(num_workers, shared=False)
@@ -29,18 +29,18 @@ class Line:
         self.codec = codec or ArrayCodec(num_workers, max_bytes)
         self.encoder = self.codec.port(0).open_encoder()
         self.decoder = self.codec.open_decoder()
-        self.batching_sender = BatchingSender(0, self.sender, self.encoder, self.credit.line(0).quota(window))
+        self.batching_sender = BatchingSender(0, self.sender, self.encoder, self.credit.port(0).quota(window))
         self._arrived = []
-        self._heard = 0
+        self._num_decoded = 0
 
     def data(self):
         return [message for message in self.sender.sent if message.kind is Kind.DATA]
 
     def arrived(self):
         """All datapoints so far; every message is decoded once, as a consumer does."""
-        for message in self.data()[self._heard :]:
+        for message in self.data()[self._num_decoded :]:
             self._arrived += self.decoder.decode(0, message.body)
-            self._heard += 1
+            self._num_decoded += 1
         return self._arrived
 
     def grant(self, message):
@@ -66,7 +66,7 @@ class Line:
 
 
 class Silence:
-    """A flow that gives `count` numbers, and then is silent until told to go on."""
+    """A flow that gives `count` numbers, and then waits for an event."""
 
     def __init__(self, count, more=0):
         self.numbers = range(count), range(count, count + more)
@@ -81,35 +81,35 @@ class Silence:
 
 
 def test_what_is_put_arrives_once_and_in_order():
-    with Line() as line:
-        line.batching_sender.hello()
-        assert line.batching_sender.put_all([k] for k in range(5000)) == 5000
-        line.batching_sender.ended()
-        assert line.arrived() == [[k] for k in range(5000)]
-        assert [line.sender.sent[0].kind, line.sender.sent[-1].kind] == [Kind.HELLO, Kind.ENDED]
+    with Loopback() as loopback:
+        loopback.batching_sender.hello()
+        assert loopback.batching_sender.put_all([k] for k in range(5000)) == 5000
+        loopback.batching_sender.ended()
+        assert loopback.arrived() == [[k] for k in range(5000)]
+        assert [loopback.sender.sent[0].kind, loopback.sender.sent[-1].kind] == [Kind.HELLO, Kind.ENDED]
 
 
 def test_a_mark_says_nothing_of_what_the_datapoints_are_like():
     """After a short one without arrays, the next datapoint would be tried as if it were such a one."""
-    with Line() as line:
-        line.batching_sender.put_mark((1, 2))
-        assert not line.encoder.plain
-        line.batching_sender.put_all([[1]])
-        assert line.encoder.plain
-        line.batching_sender.put_mark("x" * 1000)
-        assert line.encoder.plain
+    with Loopback() as loopback:
+        loopback.batching_sender.put_mark((1, 2))
+        assert not loopback.encoder.plain
+        loopback.batching_sender.put_all([[1]])
+        assert loopback.encoder.plain
+        loopback.batching_sender.put_mark("x" * 1000)
+        assert loopback.encoder.plain
 
 
 def test_a_mark_arrives_in_front_of_what_follows_and_leaves_the_datapoints_plain():
     """Whatever it is: small datapoints after it are encoded as fast as without it."""
-    with Line() as line:
-        line.batching_sender.put_all([k] for k in range(10))
+    with Loopback() as loopback:
+        loopback.batching_sender.put_all([k] for k in range(10))
         for mark in ({"task": 7}, {"task": 8}):
-            line.batching_sender.put_mark(mark)
-            assert line.encoder.plain
-            line.batching_sender.put_all([k] for k in range(3))
+            loopback.batching_sender.put_mark(mark)
+            assert loopback.encoder.plain
+            loopback.batching_sender.put_all([k] for k in range(3))
         numbers = [[k] for k in range(3)]
-        assert line.arrived()[10:] == [{"task": 7}, *numbers, {"task": 8}, *numbers]
+        assert loopback.arrived()[10:] == [{"task": 7}, *numbers, {"task": 8}, *numbers]
 
 
 @pytest.mark.slow
@@ -120,15 +120,15 @@ def test_order_holds_while_the_flusher_races_with_the_worker():
     def dawdle(message):
         if next(turn) % 7 == 0:
             threading.Event().wait(0.003)
-        line.grant(message)
+        loopback.grant(message)
 
-    line = Line(Window(40), before=dawdle)
-    with line:
-        line.batching_sender.put_all([k] for k in range(20_000))
-        line.batching_sender.ended()
-        assert line.arrived() == [[k] for k in range(20_000)]
-        assert sum(message.count for message in line.data()) == 20_000
-        assert line.sender.sent[-1].kind is Kind.ENDED
+    loopback = Loopback(Window(40), before=dawdle)
+    with loopback:
+        loopback.batching_sender.put_all([k] for k in range(20_000))
+        loopback.batching_sender.ended()
+        assert loopback.arrived() == [[k] for k in range(20_000)]
+        assert sum(message.count for message in loopback.data()) == 20_000
+        assert loopback.sender.sent[-1].kind is Kind.ENDED
 
 
 def test_what_was_collected_goes_before_the_last_words():
@@ -137,55 +137,57 @@ def test_what_was_collected_goes_before_the_last_words():
         lambda batching_sender: batching_sender.left(SystemExit(3), "whose", 3),
         lambda batching_sender: batching_sender.failed(ValueError("x"), "note"),
     ):
-        with Line() as line:
-            line.batching_sender.put_all([k] for k in range(1001))
-            last_words(line.batching_sender)
-            assert len(line.arrived()) == 1001
-            assert line.sender.sent[-1].kind is not Kind.DATA
+        with Loopback() as loopback:
+            loopback.batching_sender.put_all([k] for k in range(1001))
+            last_words(loopback.batching_sender)
+            assert len(loopback.arrived()) == 1001
+            assert loopback.sender.sent[-1].kind is not Kind.DATA
 
 
 def test_a_message_holds_half_of_the_window_at_most(monkeypatch):
     Clock(monkeypatch)
-    line = Line(Window(30))
-    line.sender.before = line.grant
-    with line:
-        line.batching_sender.put_all([k] for k in range(3000))
-        counts = [message.count for message in line.data()]
+    loopback = Loopback(Window(30))
+    loopback.sender.before = loopback.grant
+    with loopback:
+        loopback.batching_sender.put_all([k] for k in range(3000))
+        counts = [message.count for message in loopback.data()]
     assert max(counts) == 15
     assert counts[:5] == [1, 2, 4, 8, 15]  # it grows from one
 
 
 def test_a_message_is_full_after_half_of_the_bytes():
-    line = Line(Window(3, 30_000))
-    line.sender.before = line.grant
-    with line:
-        line.batching_sender.put_all([bytes(1000)] for _ in range(500))
-        assert max(message.nbytes for message in line.data()) <= 15_500
+    loopback = Loopback(Window(3, 30_000))
+    loopback.sender.before = loopback.grant
+    with loopback:
+        loopback.batching_sender.put_all([bytes(1000)] for _ in range(500))
+        assert max(message.nbytes for message in loopback.data()) <= 15_500
 
 
 def test_the_worker_gives_way_after_each_message(monkeypatch):
-    line = Line(Window(4))
+    loopback = Loopback(Window(4))
     story = []
-    monkeypatch.setattr(type(line.batching_sender._quota), "give_way", lambda self: story.append("way"))
-    line.sender.before = lambda message: (story.append(message.count), line.hand_out(message))
-    line.batching_sender._target = 2
-    line.batching_sender.put_all([k] for k in range(5))
+    monkeypatch.setattr(type(loopback.batching_sender._quota), "yield_processor", lambda self: story.append("way"))
+    loopback.sender.before = lambda message: (story.append(message.count), loopback.hand_out(message))
+    loopback.batching_sender._target = 2
+    loopback.batching_sender.put_all([k] for k in range(5))
     assert story == [2, "way", 2, "way", 1, "way"]
-    line.close()
+    loopback.close()
 
 
 def test_bytes_counted_are_bytes_granted():
-    line = Line(Window(5))
-    line.sender.before = line.grant
-    with line:
-        line.batching_sender.put_all([bytes(k)] for k in range(100))
-        line.batching_sender.flush()
-        assert sum(m.nbytes for m in line.data()) == sum(len(line.encoder.encode([bytes(k)])) for k in range(100))
+    loopback = Loopback(Window(5))
+    loopback.sender.before = loopback.grant
+    with loopback:
+        loopback.batching_sender.put_all([bytes(k)] for k in range(100))
+        loopback.batching_sender.flush()
+        assert sum(m.nbytes for m in loopback.data()) == sum(
+            len(loopback.encoder.encode([bytes(k)])) for k in range(100)
+        )
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 50])
 def test_the_worker_runs_ahead_by_its_window_and_one_in_its_hands(window):
-    line, steps = Line(Window(window)), []
+    loopback, steps = Loopback(Window(window)), []
 
     def flow():
         for k in itertools.count():
@@ -194,29 +196,31 @@ def test_the_worker_runs_ahead_by_its_window_and_one_in_its_hands(window):
 
     def work():
         with pytest.raises(Stopped):
-            line.batching_sender.put_all(flow())
+            loopback.batching_sender.put_all(flow())
 
     worker = threading.Thread(target=work)
     worker.start()
-    wait_until(lambda: len(line.arrived()) == window, LIMIT, "the window did not fill")
+    wait_until(lambda: len(loopback.arrived()) == window, LIMIT, "the window did not fill")
     assert len(steps) == window
-    line.credit.grant(0, 1, 0, 0)
-    wait_until(lambda: len(line.arrived()) == window + 1, LIMIT, "credit had no effect")
+    loopback.credit.grant(0, 1, 0, 0)
+    wait_until(lambda: len(loopback.arrived()) == window + 1, LIMIT, "credit had no effect")
     assert len(steps) == window + 1
-    line.credit.stop()
+    loopback.credit.stop()
     worker.join(LIMIT)
     assert not worker.is_alive()
-    line.close()
+    loopback.close()
 
 
 def test_a_datapoint_does_not_wait_for_the_next():
     """Messages have grown long; then the flow stops in the middle of one."""
     flow = Silence(3005)
-    with Line() as line:
-        worker = threading.Thread(target=lambda: line.batching_sender.put_all(flow))
+    with Loopback() as loopback:
+        worker = threading.Thread(target=lambda: loopback.batching_sender.put_all(flow))
         worker.start()
         assert flow.reached.wait(LIMIT)
-        wait_until(lambda: len(line.arrived()) == 3005, LIMIT, lambda: f"{len(line.arrived())} of 3005 were sent")
+        wait_until(
+            lambda: len(loopback.arrived()) == 3005, LIMIT, lambda: f"{len(loopback.arrived())} of 3005 were sent"
+        )
         flow.go_on.set()
         worker.join()
 
@@ -228,25 +232,25 @@ def test_a_datapoint_is_written_before_the_next_step():
             dp[0] = k
             yield dp
 
-    with Line() as line:
-        line.batching_sender.put_all(reused())
-        line.batching_sender.flush()
-        assert line.arrived() == [[k] for k in range(100)]
+    with Loopback() as loopback:
+        loopback.batching_sender.put_all(reused())
+        loopback.batching_sender.flush()
+        assert loopback.arrived() == [[k] for k in range(100)]
 
 
-def test_who_is_told_to_stop_stops_at_the_next_step():
-    with Line() as line:
-        line.credit.stop()
+def test_a_stopped_worker_stops_at_the_next_step():
+    with Loopback() as loopback:
+        loopback.credit.stop()
         with pytest.raises(Stopped):
-            line.batching_sender.put_all(itertools.repeat([0]))
-    assert line.sender.closed_with == 0.0  # nobody listens: nothing to wait for
+            loopback.batching_sender.put_all(itertools.repeat([0]))
+    assert loopback.sender.closed_with == 0.0  # no consumer: nothing to wait for
 
 
 def test_an_outbox_that_was_not_stopped_is_closed_with_patience():
-    line = Line()
-    line.batching_sender.close(7.0)
-    line.codec.close()
-    assert line.sender.closed_with == 7.0
+    loopback = Loopback()
+    loopback.batching_sender.close(7.0)
+    loopback.codec.close()
+    assert loopback.sender.closed_with == 7.0
 
 
 @pytest.mark.parametrize(
@@ -259,31 +263,31 @@ def test_an_outbox_that_was_not_stopped_is_closed_with_patience():
     ],
 )
 def test_what_cannot_be_sent_is_named_with_its_place_and_the_cure(dp, component):
-    with Line() as line:
+    with Loopback() as loopback:
         with pytest.raises((TypeError, AttributeError, pickle.PicklingError)) as caught:
-            line.batching_sender.put_all(iter([[0], [1], dp]))
+            loopback.batching_sender.put_all(iter([[0], [1], dp]))
         (note,) = caught.value.__notes__
         assert "datapoint 2 of the pass" in note and "MultiThreadRunner" in note
         assert re.search(component, note)
-        line.batching_sender.failed(caught.value, "whose")
-        assert line.arrived() == [[0], [1]]  # what was well goes first
+        loopback.batching_sender.failed(caught.value, "whose")
+        assert loopback.arrived() == [[0], [1]]  # what was well goes first
 
 
 def test_a_flow_without_datapoints_is_counted_as_such():
-    with Line() as line:
-        assert line.batching_sender.put_all([]) == 0
+    with Loopback() as loopback:
+        assert loopback.batching_sender.put_all([]) == 0
 
 
-def test_the_worker_hears_that_the_consumer_has_gone():
-    with Line() as line:
-        line.sender.gone = True
+def test_the_worker_notices_that_the_consumer_has_gone():
+    with Loopback() as loopback:
+        loopback.sender.gone = True
         with pytest.raises(ConsumerGone):
-            line.batching_sender.put_all(itertools.repeat([0]))
+            loopback.batching_sender.put_all(itertools.repeat([0]))
 
 
 def test_what_the_flusher_meets_the_worker_meets_too(monkeypatch):
     """A message that the flusher could not send is not passed over in silence."""
-    Clock(monkeypatch, flushes=True)  # messages of 1, 2, 4, …: at 1000 one is begun, and somebody else has to send it
+    Clock(monkeypatch, flushes=True)  # messages of 1, 2, 4, …: at 1000 one is begun, and the flusher has to send it
     flow, failed, errors = Silence(1000, more=1000), threading.Event(), []
 
     def once(message):
@@ -291,12 +295,12 @@ def test_what_the_flusher_meets_the_worker_meets_too(monkeypatch):
             failed.set()
             raise MemoryError("no room for the message")
 
-    with Line(before=once) as line:
+    with Loopback(before=once) as loopback:
 
         def work():
             try:
-                line.batching_sender.put_all(flow)
-                line.batching_sender.flush()
+                loopback.batching_sender.put_all(flow)
+                loopback.batching_sender.flush()
             except MemoryError as error:
                 errors.append(error)
 
@@ -306,14 +310,14 @@ def test_what_the_flusher_meets_the_worker_meets_too(monkeypatch):
         assert failed.wait(LIMIT)
         flow.go_on.set()
         worker.join(LIMIT)
-        assert errors or line.arrived() == [[k] for k in range(2000)]
+        assert errors or loopback.arrived() == [[k] for k in range(2000)]
 
 
-def test_the_flusher_ends_with_the_outbox(monkeypatch):
+def test_the_flusher_ends_with_the_sender(monkeypatch):
     Clock(monkeypatch)
     before = threading.active_count()
-    with Line() as line:
-        line.batching_sender.put_all([k] for k in range(100))
+    with Loopback() as loopback:
+        loopback.batching_sender.put_all([k] for k in range(100))
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
 
@@ -324,7 +328,7 @@ def test_the_flusher_ends_with_the_outbox(monkeypatch):
 class Clock:
     """Stands for `time`; every step of the flow takes as long as the test says.
 
-    Unless told otherwise the flusher sends nothing: it would, on a machine on which these steps take longer than that.
+    By default the flusher sends nothing: it would, on a machine on which these steps take longer than that.
     """
 
     def __init__(self, monkeypatch, step=0.0, *, flushes=False):
@@ -346,25 +350,25 @@ class Clock:
 
 def test_messages_grow_while_they_are_quickly_filled_and_shrink_when_they_are_not(monkeypatch):
     clock = Clock(monkeypatch, step=1e-6)
-    with Line() as line:
-        line.batching_sender.put_all(clock.flow(2000))
-        grown = [message.count for message in line.data()]
+    with Loopback() as loopback:
+        loopback.batching_sender.put_all(clock.flow(2000))
+        grown = [message.count for message in loopback.data()]
         assert grown[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
         clock.step = 1e-4
-        line.batching_sender.put_all(clock.flow(2000))
-        shrunk = [message.count for message in line.data()][len(grown) :]
+        loopback.batching_sender.put_all(clock.flow(2000))
+        shrunk = [message.count for message in loopback.data()][len(grown) :]
         assert shrunk[:2] == [512, 256] and shrunk[-2] == 16  # more than 0.5 ms and less than 2 ms
         clock.step = 1.0
-        before = len(line.data())
-        line.batching_sender.put_all(clock.flow(40))
-        assert [message.count for message in line.data()][before:][-3:] == [1, 1, 1]
+        before = len(loopback.data())
+        loopback.batching_sender.put_all(clock.flow(40))
+        assert [message.count for message in loopback.data()][before:][-3:] == [1, 1, 1]
 
 
 def test_a_message_has_an_upper_bound_however_fast_the_flow(monkeypatch):
     clock = Clock(monkeypatch)
-    with Line() as line:
-        line.batching_sender.put_all(clock.flow(20_000))
-        assert max(message.count for message in line.data()) == 640
+    with Loopback() as loopback:
+        loopback.batching_sender.put_all(clock.flow(20_000))
+        assert max(message.count for message in loopback.data()) == 640
 
 
 def test_what_may_be_queued_is_not_exceeded_by_more_than_one_datapoint(monkeypatch):
@@ -381,12 +385,12 @@ def test_what_may_be_queued_is_not_exceeded_by_more_than_one_datapoint(monkeypat
         if message.kind is Kind.DATA:
             queued += message.queued
             max_seen = max(max_seen, queued)
-            if queued >= most:  # the consumer hears only when it must
-                line.credit.grant(0, 5000, 1 << 40, queued)
+            if queued >= most:  # the consumer receives only when it must
+                loopback.credit.grant(0, 5000, 1 << 40, queued)
                 queued = 0
 
-    with Line(Window(1_000_000, 1 << 30, max_queued=most), before=before) as line:
-        worker = threading.Thread(target=lambda: line.batching_sender.put_all(flow()))
+    with Loopback(Window(1_000_000, 1 << 30, max_queued=most), before=before) as loopback:
+        worker = threading.Thread(target=lambda: loopback.batching_sender.put_all(flow()))
         worker.start()
         worker.join(LIMIT)
         assert not worker.is_alive()
@@ -395,11 +399,11 @@ def test_what_may_be_queued_is_not_exceeded_by_more_than_one_datapoint(monkeypat
 
 
 def test_one_datapoint_may_always_be_under_way():
-    line = Line(Window(5, max_queued=10))
-    line.sender.before = line.grant
-    with line:
-        line.batching_sender.put_all([bytes(1000)] for _ in range(10))
-        assert [message.count for message in line.data()] == [1] * 10
+    loopback = Loopback(Window(5, max_queued=10))
+    loopback.sender.before = loopback.grant
+    with loopback:
+        loopback.batching_sender.put_all([bytes(1000)] for _ in range(10))
+        assert [message.count for message in loopback.data()] == [1] * 10
 
 
 # -- the arena is full -------------------------------------------------------------------------------------------------
@@ -414,11 +418,11 @@ def check_images(arrived, count, nbytes=100_000):
     assert all(array.nbytes == nbytes and (array == k % 251).all() for array, k in arrived)
 
 
-def worker_of(line, flow):
+def worker_of(loopback, flow):
     def work():
         try:
-            line.batching_sender.put_all(flow)
-            line.batching_sender.flush()
+            loopback.batching_sender.put_all(flow)
+            loopback.batching_sender.flush()
         except Stopped:
             pass
 
@@ -430,59 +434,63 @@ def worker_of(line, flow):
 @pytest.mark.parametrize("nbytes", [20_000, 100_000, 1 << 20, 3 << 20])
 def test_a_consumer_that_keeps_everything_gets_everything(nbytes):
     count = 3 * (1 << 20) // nbytes + 5
-    line = Line(Window(50, 1 << 18))
-    line.sender.before = line.hand_out
-    with line:
-        worker = worker_of(line, (image(k, nbytes) for k in range(count)))
-        wait_until(lambda: len(line.arrived()) == count, LIMIT, lambda: f"{len(line.arrived())} of {count}")
+    loopback = Loopback(Window(50, 1 << 18))
+    loopback.sender.before = loopback.hand_out
+    with loopback:
+        worker = worker_of(loopback, (image(k, nbytes) for k in range(count)))
+        wait_until(lambda: len(loopback.arrived()) == count, LIMIT, lambda: f"{len(loopback.arrived())} of {count}")
         worker.join()
-        check_images(line.arrived(), count, nbytes)
+        check_images(loopback.arrived(), count, nbytes)
 
 
 def test_while_the_consumer_has_something_left_the_worker_waits_for_it_and_sends_nothing_inline():
-    with Line(Window(1000)) as line:
-        worker = worker_of(line, (image(k) for k in range(100)))
-        wait_until(lambda: sum(message.count for message in line.data()) == 10, LIMIT, "the arena did not fill")
-        heard, arrays = 0, []
+    with Loopback(Window(1000)) as loopback:
+        worker = worker_of(loopback, (image(k) for k in range(100)))
+        wait_until(lambda: sum(message.count for message in loopback.data()) == 10, LIMIT, "the arena did not fill")
+        num_received, arrays = 0, []
         while len(arrays) < 100:
             # One at a time: the worker goes on as each array dies.
-            wait_until(lambda heard=heard: len(line.data()) > heard, LIMIT, f"nothing came after {heard}")
-            message = line.data()[heard]
-            line.grant(message)
-            for array, k in line.decoder.decode(0, message.body):
+            wait_until(
+                lambda num_received=num_received: len(loopback.data()) > num_received,
+                LIMIT,
+                f"nothing came after {num_received}",
+            )
+            message = loopback.data()[num_received]
+            loopback.grant(message)
+            for array, k in loopback.decoder.decode(0, message.body):
                 assert (array == k % 251).all()
                 arrays.append(k)
             del array
-            line.credit.done(0, message.count)
-            heard += 1
+            loopback.credit.done(0, message.count)
+            num_received += 1
         worker.join(LIMIT)
         assert arrays == list(range(100))
-        assert max(message.queued for message in line.data()) < 5000
+        assert max(message.queued for message in loopback.data()) < 5000
 
 
 def test_who_waits_for_another_workers_datapoints_goes_inline_when_those_are_done_with():
-    with Line(Window(1000), num_workers=2) as line:
-        other = line.credit.line(1).quota(Window(10))
+    with Loopback(Window(1000), num_workers=2) as loopback:
+        other = loopback.credit.port(1).quota(Window(10))
         other.spend(3, 0)
-        worker = worker_of(line, (image(k) for k in range(12)))
-        wait_until(lambda: len(line.arrived()) == 10, LIMIT, "the arena did not fill")
-        line.credit.grant(0, 10, 1 << 30, 1 << 20)
-        line.credit.done(0, 10)
-        line.credit.done(1, 2)
-        assert len(line.arrived()) == 10
-        line.credit.done(1, 1)
-        wait_until(lambda: len(line.arrived()) == 11, LIMIT, "it did not go inline")
-        line.credit.done(0, 1)
-        wait_until(lambda: len(line.arrived()) == 12, LIMIT, "the next did not go inline")
+        worker = worker_of(loopback, (image(k) for k in range(12)))
+        wait_until(lambda: len(loopback.arrived()) == 10, LIMIT, "the arena did not fill")
+        loopback.credit.grant(0, 10, 1 << 30, 1 << 20)
+        loopback.credit.done(0, 10)
+        loopback.credit.done(1, 2)
+        assert len(loopback.arrived()) == 10
+        loopback.credit.done(1, 1)
+        wait_until(lambda: len(loopback.arrived()) == 11, LIMIT, "it did not go inline")
+        loopback.credit.done(0, 1)
+        wait_until(lambda: len(loopback.arrived()) == 12, LIMIT, "the next did not go inline")
         worker.join(LIMIT)
-        check_images(line.arrived(), 12)
+        check_images(loopback.arrived(), 12)
 
 
-def test_who_waits_for_room_stops_when_told_to():
-    with Line(Window(1000)) as line:
-        worker = worker_of(line, (image(k) for k in range(100)))
-        wait_until(lambda: sum(message.count for message in line.data()) == 10, LIMIT, "the arena did not fill")
-        line.credit.stop()
+def test_a_worker_that_waits_for_room_can_be_stopped():
+    with Loopback(Window(1000)) as loopback:
+        worker = worker_of(loopback, (image(k) for k in range(100)))
+        wait_until(lambda: sum(message.count for message in loopback.data()) == 10, LIMIT, "the arena did not fill")
+        loopback.credit.stop()
         worker.join(LIMIT)
         assert not worker.is_alive()
 
@@ -498,77 +506,77 @@ def test_idle_pages_are_given_back_while_the_flow_is_silent(monkeypatch):
         yield from flow
 
     clock = Clock(monkeypatch, flushes=True)
-    with Line() as line:
-        worker = worker_of(line, slow())
+    with Loopback() as loopback:
+        worker = worker_of(loopback, slow())
         assert flow.reached.wait(LIMIT)
-        check_images(line.arrived(), 5)
-        line.arrived().clear()
-        wait_until(lambda: line.codec.budget.held() == [0], LIMIT, "the pages were kept")
+        check_images(loopback.arrived(), 5)
+        loopback.arrived().clear()
+        wait_until(lambda: loopback.codec.memory_limit.held() == [0], LIMIT, "the pages were kept")
         flow.go_on.set()
         worker.join(LIMIT)
 
 
-# -- the rehearsal -----------------------------------------------------------------------------------------------------
+# -- the calibration ---------------------------------------------------------------------------------------------------
 
 
-def test_the_rehearsal_sends_nothing_and_leaves_nothing_taken_or_running():
+def test_the_calibration_sends_nothing_and_leaves_nothing_taken_or_running():
     before = threading.active_count()
-    with Line() as line:
-        line.batching_sender.rehearse()
-        assert line.sender.sent == []
-        assert line.codec.budget.held() == [0]
+    with Loopback() as loopback:
+        loopback.batching_sender.calibrate_encoder()
+        assert loopback.sender.sent == []
+        assert loopback.codec.memory_limit.held() == [0]
         assert threading.active_count() == before
 
 
-def drawn(line, k):
-    array = line.encoder.allocate((1 << 18,), np.dtype(np.uint8))
+def drawn(loopback, k):
+    array = loopback.encoder.allocate((1 << 18,), np.dtype(np.uint8))
     array[...] = k
     return array
 
 
-def expressions(line):
+def expressions(loopback):
     for k in range(20):
-        yield [drawn(line, k)]
+        yield [drawn(loopback, k)]
 
 
-def variables(line):
+def variables(loopback):
     for k in range(20):
-        dp = [drawn(line, k)]
+        dp = [drawn(loopback, k)]
         yield dp
 
 
 @pytest.mark.parametrize(("flow", "copied"), [(expressions, False), (variables, True)])
-def test_after_the_rehearsal_a_draft_is_passed_on_without_a_copy_if_nobody_keeps_it(flow, copied, monkeypatch):
+def test_after_the_calibration_a_output_buffer_is_passed_on_without_a_copy_if_unshared(flow, copied, monkeypatch):
     monkeypatch.setattr("dataflow.memory.arena._IDLE_SECONDS", 10 * LIMIT)
-    with Line(Window(1)) as line:
-        line.batching_sender.rehearse()
-        worker = worker_of(line, flow(line))
+    with Loopback(Window(1)) as loopback:
+        loopback.batching_sender.calibrate_encoder()
+        worker = worker_of(loopback, flow(loopback))
         for k in range(20):
-            wait_until(lambda k=k: len(line.data()) > k, LIMIT, "nothing came")
-            message = line.data()[k]
-            ((array,),) = line.decoder.decode(0, message.body)
+            wait_until(lambda k=k: len(loopback.data()) > k, LIMIT, "nothing came")
+            message = loopback.data()[k]
+            ((array,),) = loopback.decoder.decode(0, message.body)
             assert (array == k).all()
             del array
-            line.hand_out(message)
+            loopback.hand_out(message)
         worker.join(LIMIT)
-        # A copy needs a block beside the draft's; and so does the next draft, while the variable holds the last.
-        assert (line.codec.budget.held() == [1 << 18]) is not copied
+        # A copy needs a block beside the output buffer's; and so does the next one, while the variable holds the last.
+        assert (loopback.codec.memory_limit.held() == [1 << 18]) is not copied
 
 
-def test_a_rehearsal_where_others_hold_all_memory_ends():
-    with Line(num_workers=2) as line:
-        assert line.codec.budget.reserve(1, 1 << 20)
-        line.batching_sender.rehearse()
-        line.codec.budget.give_back(1, 1 << 20)
-        assert line.codec.budget.held() == [0, 0]
-        line.batching_sender.put_all([[line.encoder.allocate((1 << 18,), np.dtype(np.uint8))]])
-        assert len(line.arrived()) == 1
+def test_a_calibration_where_others_hold_all_memory_ends():
+    with Loopback(num_workers=2) as loopback:
+        assert loopback.codec.memory_limit.reserve(1, 1 << 20)
+        loopback.batching_sender.calibrate_encoder()
+        loopback.codec.memory_limit.give_back(1, 1 << 20)
+        assert loopback.codec.memory_limit.held() == [0, 0]
+        loopback.batching_sender.put_all([[loopback.encoder.allocate((1 << 18,), np.dtype(np.uint8))]])
+        assert len(loopback.arrived()) == 1
 
 
-def test_between_threads_nothing_is_rehearsed():
-    line = Line(codec=ObjectCodec())
-    line.batching_sender.rehearse()
-    assert line.sender.sent == []
-    line.batching_sender.put_all([[1], 2, None, "three"])
-    assert line.arrived() == [[1], 2, None, "three"]
-    line.close()
+def test_between_threads_nothing_is_calibrated():
+    loopback = Loopback(codec=ObjectCodec())
+    loopback.batching_sender.calibrate_encoder()
+    assert loopback.sender.sent == []
+    loopback.batching_sender.put_all([[1], 2, None, "three"])
+    assert loopback.arrived() == [[1], 2, None, "three"]
+    loopback.close()

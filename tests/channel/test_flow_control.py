@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dataflow.channel.flow_control import Credit, Window
-from dataflow.descriptors import handing_over, pipe
+from dataflow.descriptors import passing_to_child, pipe
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
 
@@ -32,12 +32,12 @@ WINDOWS = [
 ]
 
 
-def an_allowance(window, credit=None):
-    return (credit or Credit(1, shared=False)).line(0).quota(window)
+def make_quota(window, credit=None):
+    return (credit or Credit(1, shared=False)).port(0).quota(window)
 
 
 def has_room(quota, credit):
-    """Whether it answers at once; else it answers when told to stop, in its sleep."""
+    """Whether it answers at once; otherwise it answers after `stop`, in its sleep."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dataflow.channel.flow_control.time", SimpleNamespace(sleep=lambda seconds: credit.stop()))
         return quota.wait_for_room() is not None
@@ -46,14 +46,14 @@ def has_room(quota, credit):
 @pytest.mark.parametrize(("window", "made", "begun", "expected"), WINDOWS)
 def test_a_window_is_used_up_when_both_its_measures_are(window, made, begun, expected):
     credit = Credit(2, shared=False)
-    quota = credit.line(1).quota(window)
+    quota = credit.port(1).quota(window)
     quota.spend(*made)
     credit.grant(1, *begun, 0)
     assert has_room(quota, credit) is expected
 
 
 QUEUED = [
-    # most queued, sent, heard, room?
+    # most queued, sent, received, room?
     (0, 1 << 40, 0, True),  # no such bound
     (100, 0, 0, True),
     (100, 99, 0, True),
@@ -65,12 +65,12 @@ QUEUED = [
 ]
 
 
-@pytest.mark.parametrize(("most", "sent", "heard", "expected"), QUEUED)
-def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, heard, expected):
+@pytest.mark.parametrize(("most", "sent", "received", "expected"), QUEUED)
+def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, received, expected):
     credit = Credit(1, shared=False)
-    quota = an_allowance(Window(1000, 1 << 30, max_queued=most), credit)
+    quota = make_quota(Window(1000, 1 << 30, max_queued=most), credit)
     quota.queue(sent)
-    credit.grant(0, 0, 0, heard)
+    credit.grant(0, 0, 0, received)
     assert has_room(quota, credit) is expected
 
 
@@ -84,7 +84,7 @@ def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, hea
     ],
 )
 def test_a_message_is_half_of_the_window_at_most(window, count, nbytes):
-    room = an_allowance(window).wait_for_room()
+    room = make_quota(window).wait_for_room()
     assert (room.count, room.nbytes) == (count, nbytes)
 
 
@@ -100,7 +100,7 @@ def test_a_message_is_half_of_the_window_at_most(window, count, nbytes):
     ],
 )
 def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
-    quota = an_allowance(Window(30, 300))
+    quota = make_quota(Window(30, 300))
     quota.spend(*made)
     room = quota.wait_for_room()
     assert (room.count, room.nbytes) == (count, nbytes)
@@ -108,7 +108,7 @@ def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
 
 def test_a_message_is_as_long_in_bytes_as_may_still_be_queued():
     credit = Credit(1, shared=False)
-    quota = an_allowance(Window(30, max_queued=100), credit)
+    quota = make_quota(Window(30, max_queued=100), credit)
     quota.queue(70)
     assert quota.wait_for_room().max_bytes == 30
     credit.grant(0, 1, 0, 50)
@@ -117,58 +117,58 @@ def test_a_message_is_as_long_in_bytes_as_may_still_be_queued():
 
 def test_a_message_is_never_much_longer_than_eight_mebibytes():
     for window in (Window(30), Window(30, max_queued=1 << 40)):
-        assert an_allowance(window).wait_for_room().max_bytes == 8 << 20
+        assert make_quota(window).wait_for_room().max_bytes == 8 << 20
 
 
 def test_every_worker_has_a_line_of_its_own():
     def room_of(worker):
         credit = Credit(3, shared=False)
-        allowances = [credit.line(k).quota(Window(1)) for k in range(3)]
-        for quota in allowances:
+        quotas = [credit.port(k).quota(Window(1)) for k in range(3)]
+        for quota in quotas:
             quota.spend(1, 1)
         credit.grant(1, 1, 1, 0)
-        return has_room(allowances[worker], credit)
+        return has_room(quotas[worker], credit)
 
     assert [room_of(k) for k in range(3)] == [False, True, False]
 
 
 def test_nothing_is_left_when_the_consumer_is_done_with_what_every_worker_has_made():
     credit = Credit(2, shared=False)
-    first, second = (credit.line(k).quota(Window(5)) for k in range(2))
-    assert first.nothing_left()
+    first, second = (credit.port(k).quota(Window(5)) for k in range(2))
+    assert first.all_done()
     first.spend(2, 0)
     second.spend(1, 0)
     credit.grant(0, 2, 0, 0)
-    assert not first.nothing_left()  # begun is not done
+    assert not first.all_done()  # begun is not done
     credit.done(0, 2)
-    assert not first.nothing_left()
-    assert not second.nothing_left()
+    assert not first.all_done()
+    assert not second.all_done()
     credit.done(1, 1)
-    assert first.nothing_left()
-    assert second.nothing_left()
+    assert first.all_done()
+    assert second.all_done()
 
 
 def test_datapoints_that_are_done_with_before_their_worker_has_counted_them_keep_nobody_waiting():
     """The flusher sends what stands in an unfinished message; its worker may then be silent for long."""
     credit = Credit(2, shared=False)
-    first, second = (credit.line(k).quota(Window(5)) for k in range(2))
+    first, second = (credit.port(k).quota(Window(5)) for k in range(2))
     second.spend(1, 0)
     credit.done(1, 3)
-    assert first.nothing_left()
+    assert first.all_done()
 
 
-def test_an_allowance_without_end_never_makes_anybody_wait():
-    quota = an_allowance(Window(1, max_queued=1)).without_end()
+def test_an_unlimited_quota_never_waits():
+    quota = make_quota(Window(1, max_queued=1)).unlimited()
     for _ in range(3):
         quota.spend(1000, 1 << 30)
         quota.queue(1 << 30)
         assert quota.wait_for_room() is not None
-        assert quota.nothing_left()
+        assert quota.all_done()
 
 
 def test_waiting_ends_with_credit():
     credit = Credit(1, shared=False)
-    quota = credit.line(0).quota(Window(1))
+    quota = credit.port(0).quota(Window(1))
     assert quota.wait_for_room().count == 1
     quota.spend(1, 0)
     answers = []
@@ -180,18 +180,18 @@ def test_waiting_ends_with_credit():
     assert [room.count for room in answers] == [1]
 
 
-def test_waiting_ends_when_all_are_told_to_stop():
+def test_waiting_ends_when_all_are_stopped():
     credit = Credit(2, shared=False)
-    allowances = [credit.line(k).quota(Window(1)) for k in range(2)]
-    allowances[1].spend(1, 0)
+    quotas = [credit.port(k).quota(Window(1)) for k in range(2)]
+    quotas[1].spend(1, 0)
     credit.stop()
-    assert [quota.stopped for quota in allowances] == [True, True]
-    assert [quota.wait_for_room() for quota in allowances] == [None, None]
+    assert [quota.stopped for quota in quotas] == [True, True]
+    assert [quota.wait_for_room() for quota in quotas] == [None, None]
 
 
 def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
     credit = Credit(1, shared=False)
-    quota = credit.line(0).quota(Window(1))
+    quota = credit.port(0).quota(Window(1))
     quota.spend(1, 0)
     naps = []
 
@@ -213,7 +213,7 @@ def shared():
 
 
 def test_who_waits_in_another_process_sees_that_it_is_to_stop(shared):
-    quota = shared.line(0).quota(Window(1))
+    quota = shared.port(0).quota(Window(1))
     quota.spend(1, 0)
     answers = []
     waiting = threading.Thread(target=lambda: answers.append(quota.wait_for_room()))
@@ -227,35 +227,35 @@ def test_who_waits_in_another_process_sees_that_it_is_to_stop(shared):
 def yielded(monkeypatch):
     """Grows each time that a processor is given away."""
     times = []
-    monkeypatch.setattr("dataflow.channel.flow_control._let_others_run", lambda: times.append(1))
+    monkeypatch.setattr("dataflow.channel.flow_control._sched_yield", lambda: times.append(1))
     return times
 
 
 def test_who_has_sent_gives_way_if_the_consumer_had_something_to_do_before(shared, yielded):
-    one, other = (shared.line(k).quota(Window(5)) for k in range(2))
-    one.give_way()
+    one, other = (shared.port(k).quota(Window(5)) for k in range(2))
+    one.yield_processor()
     assert len(yielded) == 0
-    other.give_way()
-    one.give_way()
+    other.yield_processor()
+    one.yield_processor()
     assert len(yielded) == 2
     shared.idle()
-    other.give_way()
+    other.yield_processor()
     assert len(yielded) == 2
-    one.give_way()
+    one.yield_processor()
     assert len(yielded) == 3
 
 
 def test_a_thread_gives_way_by_the_interpreters_lock_alone(yielded):
-    quota = an_allowance(Window(5))
-    quota.give_way()
-    quota.give_way()
+    quota = make_quota(Window(5))
+    quota.yield_processor()
+    quota.yield_processor()
     assert not yielded
 
 
 def spend_and_wait(line, end):
     quota = line.quota(Window(2))
     quota.spend(2, 10)
-    os.write(end.fd, b"?" if quota.nothing_left() else b"F")
+    os.write(end.fd, b"?" if quota.all_done() else b"F")
     os.write(end.fd, b"T" if quota.wait_for_room() else b"?")
     quota.spend(1, 10)
     os.write(end.fd, b"?" if quota.wait_for_room() else b"S")
@@ -265,8 +265,8 @@ def spend_and_wait(line, end):
 def test_a_worker_process_sees_what_the_consumer_grants_by_every_start_method(method):
     credit = Credit(2, shared=True)
     read, write = pipe()
-    process = multiprocessing.get_context(method).Process(target=spend_and_wait, args=(credit.line(1), write))
-    with handing_over(write, *credit.line(1).descriptors()):
+    process = multiprocessing.get_context(method).Process(target=spend_and_wait, args=(credit.port(1), write))
+    with passing_to_child(write, *credit.port(1).descriptors()):
         process.start()
     write.close()
     assert os.read(read.fd, 1) == b"F"
@@ -286,13 +286,13 @@ def test_closing_gives_every_descriptor_back_at_once():
     credit = Credit(4, shared=True)
     credit.close()
     credit.close()
-    credit.stop()  # the consumer may tell them again
+    credit.stop()  # the consumer may stop them twice
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_worker_goes_on_reading_after_the_consumer_has_closed():
     credit = Credit(1, shared=True)
-    quota = credit.line(0).quota(Window(1))
+    quota = credit.port(0).quota(Window(1))
     credit.stop()
     credit.close()
     wait_until(lambda: quota.stopped, LIMIT, "the flag is gone")

@@ -156,7 +156,7 @@ def test_writers_do_not_tear_each_others_messages():
         assert mine == [(Kind.DATA, k, n, [frames[k], b"end"]) for n in range(each)]
 
 
-def test_a_message_of_another_run_is_passed_over_and_the_next_is_heard():
+def test_a_message_of_another_run_is_passed_over_and_the_next_is_received():
     with Pipes() as pipes, Pipes() as others:
         others.senders[0].send(data(0, 1, b"forged"))
         os.write(pipes.ends[0].fd, os.read(_read_end(others), 1 << 16))
@@ -164,11 +164,11 @@ def test_a_message_of_another_run_is_passed_over_and_the_next_is_heard():
         assert pipes.drain(1) == [(Kind.DATA, 0, 2, [b"honest"])]
 
 
-def test_the_end_of_a_pipe_is_news_once():
+def test_the_end_of_a_pipe_is_signalled_once():
     with Pipes(2) as pipes:
         pipes.senders[0].close(0)
         assert pipes.receiver.wait(LIMIT)
-        assert pipes.receiver.take() is None
+        assert pipes.receiver.receive_nowait() is None
         assert not pipes.receiver.wait(0.05)
         pipes.senders[1].send(Message(Kind.HELLO, 1))
         assert receive(pipes.receiver, LIMIT).worker == 1
@@ -219,7 +219,7 @@ def test_closing_gives_every_descriptor_back_and_may_be_repeated():
     before = len(os.listdir("/proc/self/fd"))
     with Pipes(3) as pipes:
         assert len(os.listdir("/proc/self/fd")) == before + 6
-        pipes.ports[0].hand_over()
+        pipes.ports[0].close_in_parent()
         pipes.receiver.close()
         pipes.receiver.close()
         pipes.channel.close()

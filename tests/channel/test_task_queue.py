@@ -1,4 +1,4 @@
-"""Trays: tasks are taken by whoever is idle, once as a rule, twice if need be, and never not at all."""
+"""Task queues: an idle worker takes the next task; each task runs at least once."""
 
 import os
 import queue
@@ -17,22 +17,22 @@ MAKE = {"thread": ThreadTaskQueue, "shared": lambda: SharedTaskQueue(1 << 20)}
 
 
 class Stage:
-    """A tray, open, and the inboxes of two workers, all in this process."""
+    """An open task queue, and the task readers of two workers, all in this process."""
 
     def __init__(self, kind):
         self.task_queue = MAKE[kind]()
-        self.inboxes = [self.task_queue.port(worker).open() for worker in range(2)]
+        self.readers = [self.task_queue.port(worker).open() for worker in range(2)]
         self.task_queue.open()
 
     def put(self, number, *datapoints, first=0):
         return self.task_queue.put(
-            number, first, [self.task_queue.encode(dp, alone=False) for dp in datapoints], alone=False
+            number, first, [self.task_queue.encode(dp, is_only_task=False) for dp in datapoints], is_only_task=False
         )
 
-    def take(self, worker=0):
+    def receive(self, worker=0):
         """The next task; fails if there is none."""
         found = queue.SimpleQueue()
-        thread = threading.Thread(target=lambda: found.put(self.inboxes[worker].take()), daemon=True)
+        thread = threading.Thread(target=lambda: found.put(self.readers[worker].receive()), daemon=True)
         thread.start()
         return found.get(timeout=LIMIT)
 
@@ -61,23 +61,23 @@ def stage(kind):
 
 
 def test_tasks_are_taken_in_order_with_their_datapoints(stage):
-    slots = [stage.put(k, [k, "a"], {"x": np.arange(k)}, first=10 * k) for k in range(3)]
-    assert [slot.taken_by for slot in slots] == [None] * 3
+    tasks = [stage.put(k, [k, "a"], {"x": np.arange(k)}, first=10 * k) for k in range(3)]
+    assert [queued.taken_by for queued in tasks] == [None] * 3
     for k in range(3):
-        task = stage.take(k % 2)
+        task = stage.receive(k % 2)
         assert (task.number, task.first) == (k, 10 * k)
         assert repr(list(task.datapoints)) == repr([[k, "a"], {"x": np.arange(k)}])
-        assert slots[k].taken_by == k % 2
-        assert stage.inboxes[k % 2].is_wanted()
-        slots[k].discard()
-        assert not stage.inboxes[k % 2].is_wanted()
+        assert tasks[k].taken_by == k % 2
+        assert stage.readers[k % 2].is_wanted()
+        tasks[k].discard()
+        assert not stage.readers[k % 2].is_wanted()
 
 
 def test_an_idle_worker_waits_for_the_next_task_or_the_end(stage):
     found = queue.SimpleQueue()
 
     def work():
-        while (task := stage.inboxes[0].take()) is not None:
+        while (task := stage.readers[0].receive()) is not None:
             found.put(task.number)
         found.put("end")
 
@@ -89,35 +89,35 @@ def test_an_idle_worker_waits_for_the_next_task_or_the_end(stage):
     assert found.get(timeout=LIMIT) == "end"
     thread.join(LIMIT)
     if isinstance(stage.task_queue, ThreadTaskQueue):
-        assert stage.take(1) is None  # every worker hears of it
+        assert stage.receive(1) is None  # every worker receives it
 
 
 def test_what_was_put_back_is_taken_again_as_it_was(stage):
-    slot = stage.put(1, [np.arange(20_000)])
-    task = stage.take(0)
+    queued = stage.put(1, [np.arange(20_000)])
+    task = stage.receive(0)
     if stage.task_queue.__class__ is SharedTaskQueue:
         task.datapoints[0][0][:] = -1  # the worker's own
-    slot.put_back()
-    assert slot.taken_by is None
-    again = stage.take(1)
-    assert again.number == 1 and slot.taken_by == 1
+    queued.put_back()
+    assert queued.taken_by is None
+    again = stage.receive(1)
+    assert again.number == 1 and queued.taken_by == 1
     if stage.task_queue.__class__ is SharedTaskQueue:
         assert (again.datapoints[0][0] == np.arange(20_000)).all()
 
 
 def test_a_second_token_of_a_task_that_was_taken_is_dropped(stage):
     first = stage.put(1, [1])
-    first.put_back()  # as after a death: nobody knows whether the dead worker had read the token
+    first.put_back()  # as after a death: it is unknown whether the dead worker had read the token
     stage.put(2, [2])
-    assert stage.take(0).number == 1
-    assert stage.take(0).number == 2
+    assert stage.receive(0).number == 1
+    assert stage.receive(0).number == 2
 
 
 def test_what_was_discarded_is_not_taken(stage):
     first = stage.put(1, [1])
     first.discard()
     stage.put(2, [2])
-    assert stage.take(0).number == 2
+    assert stage.receive(0).number == 2
 
 
 # -- between processes -------------------------------------------------------------------------------------------------
@@ -126,29 +126,29 @@ def test_what_was_discarded_is_not_taken(stage):
 def test_memory_that_holds_another_task_by_now_is_not_taken_for_the_first():
     stage = Stage("shared")
     stage.put(1, [1]).discard()
-    slot = stage.put(2, [2])  # at the same place: the lowest free block
-    task = stage.take(0)  # finds the token of the first one before
+    queued = stage.put(2, [2])  # at the same place: the lowest free block
+    task = stage.receive(0)  # finds the token of the first one before
     assert (task.number, task.datapoints) == (2, [[2]])
-    assert slot.taken_by == 0
+    assert queued.taken_by == 0
     stage.task_queue.close()
 
 
 @pytest.mark.parametrize("when", ["after the frames", "after the arrays"])
 def test_a_task_that_is_discarded_while_it_is_copied_is_thrown_away(when, monkeypatch):
     stage = Stage("shared")
-    slot = stage.put(1, [np.arange(20_000)])
-    inbox = stage.inboxes[0]
+    queued = stage.put(1, [np.arange(20_000)])
+    reader = stage.readers[0]
     if when == "after the frames":
-        copy = inbox._frames
-        monkeypatch.setattr(inbox, "_frames", lambda *args: (copy(*args), slot.discard(), stage.put(2, [2]))[0])
+        copy = reader._frames
+        monkeypatch.setattr(reader, "_frames", lambda *args: (copy(*args), queued.discard(), stage.put(2, [2]))[0])
     else:
-        decode = inbox._decoder.decode
+        decode = reader._decoder.decode
         monkeypatch.setattr(
-            inbox._decoder, "decode", lambda *args: (decode(*args), slot.discard(), stage.put(2, [2]))[0]
+            reader._decoder, "decode", lambda *args: (decode(*args), queued.discard(), stage.put(2, [2]))[0]
         )
     found = queue.SimpleQueue()
-    threading.Thread(target=lambda: found.put(inbox.take()), daemon=True).start()
-    wait_until(lambda: slot._blocks == (), LIMIT, "nothing was discarded")
+    threading.Thread(target=lambda: found.put(reader.receive()), daemon=True).start()
+    wait_until(lambda: queued._blocks == (), LIMIT, "nothing was discarded")
     monkeypatch.undo()
     assert found.get(timeout=LIMIT).number == 2
     stage.task_queue.close()
@@ -156,24 +156,24 @@ def test_a_task_that_is_discarded_while_it_is_copied_is_thrown_away(when, monkey
 
 def test_a_token_that_went_with_its_worker_is_written_once_more():
     stage = Stage("shared")
-    slot = stage.put(1, [1])
+    queued = stage.put(1, [1])
     os.read(stage.task_queue._read.fd, 16)  # a worker reads it, and is killed before it writes its number
-    assert slot.taken_by is None
-    slot.put_back()
-    assert stage.take(1).number == 1
+    assert queued.taken_by is None
+    queued.put_back()
+    assert stage.receive(1).number == 1
     stage.task_queue.close()
 
 
 def test_all_memory_is_free_when_all_is_done():
     stage = Stage("shared")
-    slots = [stage.put(k, [np.full(30_000, k), np.zeros(9), "text"]) for k in range(3)]
-    statuses = divided(stage.task_queue._budget.limit)[0][-1].status + 1
+    tasks = [stage.put(k, [np.full(30_000, k), np.zeros(9), "text"]) for k in range(3)]
+    statuses = divided(stage.task_queue._memory_limit.limit)[0][-1].status + 1
     in_use = lambda: sum(stage.task_queue._writer._writer._memory[:statuses])  # noqa: E731
     assert in_use() >= 6
-    for k, slot in enumerate(slots):
-        stage.take(k % 2)
-        slot.discard()
-    stage.task_queue.encode([np.zeros(50_000)], alone=False)
+    for k, queued in enumerate(tasks):
+        stage.receive(k % 2)
+        queued.discard()
+    stage.task_queue.encode([np.zeros(50_000)], is_only_task=False)
     stage.task_queue.drop()
     assert in_use() == 0
     stage.task_queue.close()
@@ -182,32 +182,32 @@ def test_all_memory_is_free_when_all_is_done():
 def test_there_is_no_room_for_more_than_the_share_unless_it_is_alone():
     stage = Stage("shared")
     stage.put(1, [np.zeros(700_000, np.uint8)])
-    assert stage.task_queue.encode([np.zeros(700_000, np.uint8)], alone=False) is NO_ROOM
-    large = stage.task_queue.encode([np.zeros(3_000_000, np.uint8)], alone=True)
+    assert stage.task_queue.encode([np.zeros(700_000, np.uint8)], is_only_task=False) is NO_ROOM
+    large = stage.task_queue.encode([np.zeros(3_000_000, np.uint8)], is_only_task=True)
     assert large is not NO_ROOM
-    stage.task_queue.put(2, 0, [large], alone=True)
-    assert [stage.take(0).number, stage.take(1).number] == [1, 2]
+    stage.task_queue.put(2, 0, [large], is_only_task=True)
+    assert [stage.receive(0).number, stage.receive(1).number] == [1, 2]
     stage.task_queue.close()
 
 
 def test_more_tokens_than_a_pipe_holds_are_written_as_there_is_room():
     stage = Stage("shared")
-    slots = [stage.put(k, k) for k in range(50)]
+    tasks = [stage.put(k, k) for k in range(50)]
     for _ in range(150):
-        for slot in slots:
-            slot.put_back()
+        for queued in tasks:
+            queued.put_back()
     assert stage.tokens() * 16 <= 65536
     assert stage.task_queue._tokens
-    seen = {stage.take(0).number for _ in range(50)}
+    seen = {stage.receive(0).number for _ in range(50)}
     assert seen == set(range(50))
     assert stage.put(99, 99) is not None
-    for slot in slots:
-        slot.discard()
+    for queued in tasks:
+        queued.discard()
     stage.task_queue.stop()  # what is left of the tokens is dropped
     stage.task_queue.close()
 
 
-def test_a_tray_that_was_never_opened_can_be_closed():
+def test_a_task_queue_that_was_never_opened_can_be_closed():
     for make in MAKE.values():
         task_queue = make()
         task_queue.close()

@@ -13,7 +13,7 @@ import zmq
 
 from dataflow.channel.messages import Kind, Message, new_token, pack
 from dataflow.channel.zeromq import SocketChannel
-from tests.support.fakes import receive
+from tests.support.fakes import Trap, receive
 from tests.support.leaks import socket_directories
 from tests.support.waits import LIMIT, wait_until
 
@@ -43,19 +43,9 @@ def data(worker, count, *frames):
     return Message(Kind.DATA, worker, count, 0, list(frames))
 
 
-class Trap:
-    """Whoever unpickles it makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
-
-
 def test_messages_arrive_in_order_and_whole():
     with Sockets(2) as sockets:
-        big = os.urandom(zmq.COPY_THRESHOLD - 1)  # from there on pyzmq keeps a thread of its own for ever
+        big = os.urandom(zmq.COPY_THRESHOLD - 1)  # from there on pyzmq permanently keeps a thread of its own
         for k in range(100):
             sockets.senders[1].send(data(1, k, b"x", b""))
         sockets.senders[1].send(data(1, 100, big))
@@ -70,9 +60,9 @@ def test_the_directory_belongs_to_the_user_alone_and_goes_away_once_all_have_con
         assert stat.S_IMODE(os.stat(sockets.directory).st_mode) == 0o700
         sockets.senders[0].send(Message(Kind.HELLO, 0))
         assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
-        sockets.receiver.everyone_connected()
+        sockets.receiver.stop_accepting()
         assert not sockets.directory.exists()
-        sockets.senders[0].send(data(0, 1, b"still heard"))
+        sockets.senders[0].send(data(0, 1, b"still received"))
         assert receive(sockets.receiver, LIMIT).count == 1
 
 
@@ -128,7 +118,7 @@ def forgeries(token, path):
 
 
 @pytest.mark.parametrize("name", forgeries(b"x" * 16, ""))
-def test_a_forged_message_is_refused_unread_and_the_next_honest_one_is_heard(name, tmp_path, caplog):
+def test_a_forged_message_is_refused_unread_and_the_next_honest_one_is_received(name, tmp_path, caplog):
     path = tmp_path / "written"
     with Sockets() as sockets, zmq.Context() as context, context.socket(zmq.PUSH) as forger:
         forger.connect(sockets.address)
@@ -136,7 +126,7 @@ def test_a_forged_message_is_refused_unread_and_the_next_honest_one_is_heard(nam
         token = bytes(pack(_token_of(sockets), Message(Kind.HELLO, 0))[0][:16])
 
         def refused():
-            assert sockets.receiver.take() is None
+            assert sockets.receiver.receive_nowait() is None
             return caplog.records
 
         with caplog.at_level(logging.WARNING, "dataflow"):
@@ -162,7 +152,9 @@ def test_many_forgeries_do_not_keep_an_honest_message_back():
             forger.send(b"forged")
         sockets.senders[0].send(data(0, 5, b"honest"))
         found = []
-        wait_until(lambda: (m := sockets.receiver.take()) and found.append(m.count) is None, LIMIT, "not heard")
+        wait_until(
+            lambda: (m := sockets.receiver.receive_nowait()) and found.append(m.count) is None, LIMIT, "not received"
+        )
         assert found == [5]
         forger.close(0)
 
@@ -170,20 +162,20 @@ def test_many_forgeries_do_not_keep_an_honest_message_back():
 def test_what_comes_after_nothing_was_there_is_noticed_however_that_was_found():
     with Sockets() as sockets:
         receiver, sender = sockets.receiver, sockets.senders[0]
-        for k, finds_nothing in enumerate([lambda: receiver.wait(0.01), receiver.take] * 20):
+        for k, finds_nothing in enumerate([lambda: receiver.wait(0.01), receiver.receive_nowait] * 20):
             assert not finds_nothing()
             sender.send(data(0, k, b"x"))
             sender.send(data(0, k, b"y"))
             for frame in (b"x", b"y"):
                 assert receiver.wait(LIMIT)
                 assert receiver.wait(0)  # until it is taken
-                message = receiver.take()
+                message = receiver.receive_nowait()
                 assert (message.count, bytes(message.body[0])) == (k, frame)
 
 
 def test_a_socket_in_which_nothing_was_is_not_asked_again_before_its_descriptor_tells(monkeypatch):
     with Sockets() as sockets:
-        assert sockets.receiver.take() is None
+        assert sockets.receiver.receive_nowait() is None
         asked = []
         inquire = zmq.Socket.getsockopt
         monkeypatch.setattr(zmq.Socket, "getsockopt", lambda *args: asked.append(args[1]) or inquire(*args))
@@ -199,7 +191,7 @@ def test_a_socket_in_which_nothing_was_is_not_asked_again_before_its_descriptor_
 def test_a_descriptor_that_tells_of_nothing_does_not_make_the_wait_longer(monkeypatch):
     with Sockets() as sockets:
         receiver, waits = sockets.receiver, []
-        while receiver.wait(0.05) or receiver.take():
+        while receiver.wait(0.05) or receiver.receive_nowait():
             pass
 
         class Poll:

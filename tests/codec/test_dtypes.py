@@ -1,4 +1,4 @@
-"""What dtypes have besides their equality (metadata, alignment) stays with their own arrays."""
+"""Properties of dtypes that equality ignores (metadata, alignment) stay with their own arrays."""
 
 import itertools
 import threading

@@ -19,8 +19,9 @@ from dataflow.codec import decoder as decoding
 from dataflow.codec.decoder import ArrayDecoder, Undecodable
 from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM, Description
-from dataflow.memory.arena import Arena, Budget
+from dataflow.memory.arena import Arena, MemoryLimit
 from dataflow.memory.blocks import LARGE_BYTES
+from tests.support.threads import switching_often
 
 MIB = 1 << 20
 Pair = collections.namedtuple("Pair", "left right")
@@ -29,18 +30,16 @@ Pair = collections.namedtuple("Pair", "left right")
 @pytest.fixture
 def eager_threads():
     """Threads change turns after every few instructions."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+    with switching_often():
+        yield
 
 
 class Wire:
     """Both ends in this process."""
 
     def __init__(self, limit=16 * MIB):
-        self.budget = Budget(limit, 1)
-        self.arena = Arena(0, self.budget)
+        self.memory_limit = MemoryLimit(limit, 1)
+        self.arena = Arena(0, self.memory_limit)
         self.writer, self.reader = self.arena.open_writer(), self.arena.open_reader()
         self.encoder, self.decoder = ArrayEncoder(self.writer), ArrayDecoder([self.reader])
 
@@ -64,7 +63,7 @@ class Wire:
 
     def __exit__(self, *_):
         self.arena.close()
-        self.budget.close()
+        self.memory_limit.close()
 
 
 def same_values(a, b):
@@ -686,7 +685,7 @@ def test_datapoints_of_ever_new_kinds_arrive_and_their_keys_are_not_kept():
 
 
 class Name(str):
-    """A user's own text, which equals any other of the same letters."""
+    """A user's own text, which equals any other with the same characters."""
 
     __slots__ = ()
 
@@ -893,12 +892,12 @@ def test_what_is_encoded_inline_takes_no_block():
     with Wire(MIB) as wire:
         array = np.ones((100, 3000), np.uint8)
         item = wire.encoder.encode_inline([array, array.T])
-        assert wire.budget.held() == [0]
+        assert wire.memory_limit.held() == [0]
         assert wire.encoder.nbytes >= 2 * array.nbytes
         ((copy, turned),) = wire.decoder.decode(0, wire.encoder.join([item])[0])
         check_same([array, array.T], [copy, turned])
         assert wire.encoder.encode([array]) is not None  # only that once
-        assert wire.budget.held() != [0]
+        assert wire.memory_limit.held() != [0]
 
 
 @pytest.mark.parametrize(
@@ -955,9 +954,9 @@ def test_what_came_before_an_unreadable_datapoint_is_handed_out(bad):
             assert dp
 
 
-# -- drafts ------------------------------------------------------------------------------------------------------------
+# -- output buffers ---------------------------------------------------------------------------------------------------
 
-DRAFT = (LARGE_BYTES * 4,)
+OUTPUT_BUFFER = (LARGE_BYTES * 4,)
 
 
 def calibrated(wire):
@@ -975,17 +974,17 @@ def sends(wire, datapoints):
     return encoded
 
 
-def draft(wire, value):
-    array = wire.encoder.allocate(DRAFT, np.dtype(np.uint8))
+def output_buffer(wire, value):
+    array = wire.encoder.allocate(OUTPUT_BUFFER, np.dtype(np.uint8))
     array[...] = value
     return array
 
 
 def copies_made(wire, flow):
-    """Blocks taken beside the drafts themselves; and what arrives."""
+    """Blocks taken beside the output buffers themselves; and what arrives."""
     calibrated(wire)
     encoded = sends(wire, flow)
-    taken = sum(wire.budget.held()) // DRAFT[0]
+    taken = sum(wire.memory_limit.held()) // OUTPUT_BUFFER[0]
     return taken, wire.decoder.decode(0, wire.encoder.join(encoded)[0])
 
 
@@ -1001,21 +1000,21 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_draft_that_nobody_else_can_reach_is_passed_on_without_a_copy(name):
+def test_a_output_buffer_that_is_unshared_is_passed_on_without_a_copy(name):
     with Wire() as wire:
-        taken, (copy,) = copies_made(wire, (ROWS[name](lambda: draft(wire, 7)) for _ in range(1)))
+        taken, (copy,) = copies_made(wire, (ROWS[name](lambda: output_buffer(wire, 7)) for _ in range(1)))
         assert taken == 1
-        check_same(ROWS[name](lambda: np.full(DRAFT, 7, np.uint8)), copy)
+        check_same(ROWS[name](lambda: np.full(OUTPUT_BUFFER, 7, np.uint8)), copy)
         assert wire.reader.num_leases() == 1
         del copy
-        assert wire.free_blocks(DRAFT[0]) == wire.budget.limit // DRAFT[0]
+        assert wire.free_blocks(OUTPUT_BUFFER[0]) == wire.memory_limit.limit // OUTPUT_BUFFER[0]
 
 
 @pytest.mark.parametrize("name", ["a list", "a tuple", "a dict"])
-def test_two_drafts_in_a_datapoint_are_both_passed_on(name):
+def test_two_output_buffers_in_a_datapoint_are_both_passed_on(name):
     pair = {"a list": lambda: [one(), two()], "a tuple": lambda: (one(), two()), "a dict": lambda: {0: one(), 1: two()}}
     with Wire() as wire:
-        one, two = (lambda: draft(wire, 1)), (lambda: draft(wire, 2))
+        one, two = (lambda: output_buffer(wire, 1)), (lambda: output_buffer(wire, 2))
         taken, (copy,) = copies_made(wire, (pair[name]() for _ in range(1)))
         assert taken == 2
         assert [copy[0][0], copy[1][0]] == [1, 2]
@@ -1041,11 +1040,11 @@ KEEPERS = {
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("name", KEEPERS)
-def test_a_draft_is_copied_if_somebody_keeps_anything_of_it(name, row):
+def test_a_output_buffer_is_copied_if_a_reference_to_it_is_kept(name, row):
     kept = []
 
     def flow(wire):
-        made = [draft(wire, 7)]
+        made = [output_buffer(wire, 7)]
         handed = [ROWS[row](functools.partial(made.__getitem__, 0))]
         kept.append(KEEPERS[name](handed[0], made[0]))
         made.clear()
@@ -1054,7 +1053,7 @@ def test_a_draft_is_copied_if_somebody_keeps_anything_of_it(name, row):
     with Wire() as wire:
         taken, (copy,) = copies_made(wire, flow(wire))
         assert taken == (1 if name == "nothing" else 2)
-        check_same(ROWS[row](lambda: np.full(DRAFT, 7, np.uint8)), copy)
+        check_same(ROWS[row](lambda: np.full(OUTPUT_BUFFER, 7, np.uint8)), copy)
         kept.clear()
 
 
@@ -1069,17 +1068,17 @@ SHAPED = {
 
 
 @pytest.mark.parametrize("name", SHAPED)
-def test_a_part_of_a_draft_arrives_as_that_part(name):
+def test_a_part_of_a_output_buffer_arrives_as_that_part(name):
     with Wire() as wire:
         _, (copy,) = copies_made(
-            wire, ([SHAPED[name](np.cumsum(draft(wire, 1), out=draft(wire, 0)))] for _ in range(1))
+            wire, ([SHAPED[name](np.cumsum(output_buffer(wire, 1), out=output_buffer(wire, 0)))] for _ in range(1))
         )
-        check_same([SHAPED[name](np.cumsum(np.ones(DRAFT, np.uint8), dtype=np.uint8))], copy)
+        check_same([SHAPED[name](np.cumsum(np.ones(OUTPUT_BUFFER, np.uint8), dtype=np.uint8))], copy)
 
 
-def test_one_draft_twice_in_a_datapoint_arrives_as_one_copy():
+def test_one_output_buffer_twice_in_a_datapoint_arrives_as_one_copy():
     def flow(wire):
-        array = draft(wire, 7)
+        array = output_buffer(wire, 7)
         yield [array, array]
         yield [array, array[:]]
 
@@ -1090,16 +1089,16 @@ def test_one_draft_twice_in_a_datapoint_arrives_as_one_copy():
         assert first[0][0] == second[0][0] == second[1][0] == 7
 
 
-def test_a_draft_deep_in_a_datapoint_is_copied():
+def test_a_output_buffer_deep_in_a_datapoint_is_copied():
     with Wire() as wire:
-        taken, (copy,) = copies_made(wire, ([[draft(wire, 7)]] for _ in range(1)))
+        taken, (copy,) = copies_made(wire, ([[output_buffer(wire, 7)]] for _ in range(1)))
         assert taken == 2
         assert (copy[0][0] == 7).all()
 
 
-def test_a_draft_that_is_yielded_again_and_again_arrives_as_it_was_each_time():
+def test_a_output_buffer_that_is_yielded_again_and_again_arrives_as_it_was_each_time():
     def flow(wire):
-        array = draft(wire, 0)
+        array = output_buffer(wire, 0)
         for k in range(20):
             array[...] = k
             yield [array]
@@ -1111,10 +1110,10 @@ def test_a_draft_that_is_yielded_again_and_again_arrives_as_it_was_each_time():
         assert all((copy[0] == copy[0][0]).all() for copy in copies[:-1])
 
 
-def test_where_the_counts_were_never_learnt_drafts_are_copied():
+def test_where_the_counts_were_never_learnt_output_buffers_are_copied():
     with Wire() as wire:
-        (copy,) = wire.send([draft(wire, 7)])
-        assert sum(wire.budget.held()) == 2 * DRAFT[0]
+        (copy,) = wire.send([output_buffer(wire, 7)])
+        assert sum(wire.memory_limit.held()) == 2 * OUTPUT_BUFFER[0]
         assert (copy[0] == 7).all()
 
 
@@ -1126,10 +1125,10 @@ def test_where_the_counts_were_never_learnt_drafts_are_copied():
         lambda value: sys.getrefcount(value) + (type(value) is list) * next(ODD),
     ],
 )
-def test_where_the_counts_look_odd_drafts_are_copied(odd, monkeypatch):
+def test_where_the_counts_look_odd_output_buffers_are_copied(odd, monkeypatch):
     with Wire() as wire:
         monkeypatch.setattr("dataflow.codec.encoder.sys", Counting(odd))
-        taken, (copy,) = copies_made(wire, ([draft(wire, 7)] for _ in range(1)))
+        taken, (copy,) = copies_made(wire, ([output_buffer(wire, 7)] for _ in range(1)))
         monkeypatch.undo()
         assert taken == 2
         assert (copy[0] == 7).all()
@@ -1143,40 +1142,40 @@ class Counting:
         self.getrefcount = getrefcount
 
 
-def test_the_rehearsal_leaves_no_block_taken_and_no_memory_held():
+def test_the_calibration_leaves_no_block_taken_and_no_memory_held():
     with Wire() as wire:
         before = wire.free_blocks()
         calibrated(wire)
-        assert wire.budget.held() == [0]
+        assert wire.memory_limit.held() == [0]
         assert wire.free_blocks() == before
 
 
-def test_a_rehearsal_without_room_is_harmless():
+def test_a_calibration_without_room_is_harmless():
     with Wire(MIB) as wire:
-        wire.budget.reserve(0, MIB)
+        wire.memory_limit.reserve(0, MIB)
         wire.encoder.calibrate(lambda datapoints: [wire.encode(dp) for dp in datapoints])
-        wire.budget.give_back(0, MIB)
-        (copy,) = wire.send([draft(wire, 7)])
+        wire.memory_limit.give_back(0, MIB)
+        (copy,) = wire.send([output_buffer(wire, 7)])
         assert (copy[0] == 7).all()
 
 
-def test_drafts_that_die_while_others_are_encoded_free_their_blocks_only(eager_threads):
-    """A flow may drop its drafts in any thread, also while the worker encodes."""
+def test_output_buffers_that_die_while_others_are_encoded_free_their_blocks_only(eager_threads):
+    """A flow may drop its output buffers in any thread, also while the worker encodes."""
     with Wire(8 * MIB) as wire:
         calibrated(wire)
-        drafts, ended, bad = collections.deque(), threading.Event(), []
+        output_buffers, ended, bad = collections.deque(), threading.Event(), []
 
         def drop():
-            while not ended.is_set() or drafts:
-                if drafts:
-                    drafts.popleft()
+            while not ended.is_set() or output_buffers:
+                if output_buffers:
+                    output_buffers.popleft()
 
         dropper = threading.Thread(target=drop)
         dropper.start()
         arrived = collections.deque()
         for k in range(700):
-            drafts.append(draft(wire, 255))
-            (item,) = sends(wire, ([draft(wire, k % 251)] for _ in range(1)))
+            output_buffers.append(output_buffer(wire, 255))
+            (item,) = sends(wire, ([output_buffer(wire, k % 251)] for _ in range(1)))
             if item is not None:
                 arrived.append((k, wire.decoder.decode(0, wire.encoder.join([item])[0])))
             while len(arrived) > 5:

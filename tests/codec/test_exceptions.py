@@ -42,7 +42,7 @@ class Unspeakable(Exception):
 
 
 class Opaque:
-    """Pickles well; its repr tells its address."""
+    """Pickles well; its repr shows its address."""
 
     def __init__(self, value):
         self.value = value
@@ -157,7 +157,7 @@ def test_the_cause_is_the_traceback_of_the_worker_and_the_note_says_whose():
     assert travelled(local_error(), note="whose").__notes__ == ["whose"]
 
 
-def test_the_cause_of_the_exception_is_told_in_the_traceback():
+def test_the_cause_of_the_exception_is_shown_in_the_traceback():
     try:
         try:
             raise KeyError("inner")

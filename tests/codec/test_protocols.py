@@ -98,7 +98,7 @@ def test_every_worker_writes_into_an_arena_of_its_own():
     decoder = codec.open_decoder()
     bodies = [encoder.join([encoder.encode([np.full(20_000, k, "u1")])])[0] for k, encoder in enumerate(encoders)]
     assert [set(decoder.decode(k, bodies[k])[0][0].tolist()) for k in (2, 0, 1)] == [{2}, {0}, {1}]
-    assert [held > 0 for held in codec.budget.held()] == [True] * 3
+    assert [held > 0 for held in codec.memory_limit.held()] == [True] * 3
     codec.close()
 
 

@@ -17,14 +17,14 @@ FAILURE = Failure("MapData(f)", 3, 0, "ValueError", "bad", "there")
 
 
 class Worker:
-    """A worker's outbox, and the consumer's credit."""
+    """A worker's batching sender, and the consumer's credit counters."""
 
     def __init__(self, codec):
         self.codec = codec
         self.credit = Credit(1, shared=False)
         self.sender = FakeSender()
         encoder = codec.port(0).open_encoder()
-        self.batching_sender = BatchingSender(0, self.sender, encoder, self.credit.line(0).quota(Window(100)))
+        self.batching_sender = BatchingSender(0, self.sender, encoder, self.credit.port(0).quota(Window(100)))
 
     def close(self):
         self.batching_sender.close(0)
@@ -37,7 +37,7 @@ def worker(request):
     worker = Worker(request.param())
     yield worker
     worker.close()
-    vars(worker).clear()  # the arena's mapping lives as long as whoever writes to it
+    vars(worker).clear()  # the arena's mapping lives as long as its writer
 
 
 def raised(error):
@@ -101,7 +101,7 @@ def test_reports_that_nobody_hears_are_bounded(worker):
     thread.start()
     wait_until(lambda: len(sent) == 64, LIMIT, lambda: f"{len(sent)} reports")
     for _ in range(10):
-        worker.credit.heard(0)
+        worker.credit.report_received(0)
     wait_until(lambda: len(sent) == 74, LIMIT, lambda: f"{len(sent)} reports")
     worker.credit.stop()
     thread.join(LIMIT)
@@ -111,8 +111,8 @@ def test_reports_that_nobody_hears_are_bounded(worker):
 def test_a_worker_in_the_place_of_another_may_report_as_many():
     credit = Credit(1, shared=False)
     for _ in range(100):
-        credit.heard(0)
-    quota = credit.line(0).quota(Window(1))
+        credit.report_received(0)
+    quota = credit.port(0).quota(Window(1))
     credit.stop()
-    assert not quota.wait_for_hearing(1), "who is to stop reports nothing"
+    assert not quota.wait_for_report_credit(1), "who is to stop reports nothing"
     credit.close()

@@ -10,7 +10,7 @@ from dataflow.codec.message_layout import NO_ROOM
 from dataflow.distributed.actor import ActorTaskReader, Chunking, ReplyBuffer
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder, ObjectStoreEncoder
 from dataflow.distributed.push_queue import PushedTaskQueue
-from tests.distributed.drafts import Drafts
+from tests.distributed.output_buffers import OutputBufferFlow
 from tests.support.waits import LIMIT
 
 
@@ -26,11 +26,11 @@ def test_a_reply_holds_what_was_sent_since_the_last_one_in_order():
     sent = [data(k) for k in range(5)]
     for message in sent[:3]:
         replies.send(message)
-    first = replies.take(0)
+    first = replies.receive(0)
     for message in sent[3:]:
         replies.send(message)
-    assert [*first, *replies.take(0)] == sent
-    assert replies.take(0) == []
+    assert [*first, *replies.receive(0)] == sent
+    assert replies.receive(0) == []
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_reply_holds_what_was_sent_since_the_last_one_in_order():
 def test_a_reply_waits_until_it_is_full_and_takes_no_more(chunking, message):
     replies = ReplyBuffer(chunking)
     found = []
-    taking = threading.Thread(target=lambda: found.append(replies.take(LIMIT)))
+    taking = threading.Thread(target=lambda: found.append(replies.receive(LIMIT)))
     taking.start()
     replies.send(message)
     assert taking.is_alive()
@@ -48,7 +48,7 @@ def test_a_reply_waits_until_it_is_full_and_takes_no_more(chunking, message):
     taking.join(LIMIT)
     assert [len(reply) for reply in found] in ([2], [3])  # the third may have come while the second woke us
     replies.close()
-    assert len(found[0]) + len(replies.take(0)) == 3
+    assert len(found[0]) + len(replies.receive(0)) == 3
 
 
 @pytest.mark.parametrize("nothing_more", ["a task is finished", "an exception", "the end"])
@@ -61,11 +61,11 @@ def test_a_reply_does_not_wait_for_what_will_not_come(nothing_more):
         replies.send(Message(Kind.ERROR, 0))
     else:
         replies.close()
-    assert replies.take(LIMIT)[0] == data(1)
+    assert replies.receive(LIMIT)[0] == data(1)
 
 
 def test_a_reply_is_empty_after_some_time_with_nothing():
-    assert ReplyBuffer(Chunking(1, 1, None)).take(0.01) == []
+    assert ReplyBuffer(Chunking(1, 1, None)).receive(0.01) == []
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -80,20 +80,20 @@ def test_tasks_are_taken_in_order_and_those_forgotten_are_not():
     inbox = ActorTaskReader()
     for number in range(4):
         task(inbox, number, [number])
-    assert inbox.take().datapoints == [0]
+    assert inbox.receive().datapoints == [0]
     assert inbox.is_wanted()
     inbox.forget(3)
     assert not inbox.is_wanted()
-    taken = inbox.take()
+    taken = inbox.receive()
     assert (taken.number, taken.first, taken.datapoints) == (3, 30, [3])
     inbox.stop()
-    assert inbox.take() is None
+    assert inbox.receive() is None
 
 
 def test_who_waits_for_a_task_is_told_to_stop():
     inbox = ActorTaskReader()
     found = []
-    waiting = threading.Thread(target=lambda: found.append(inbox.take()))
+    waiting = threading.Thread(target=lambda: found.append(inbox.receive()))
     waiting.start()
     inbox.stop()
     waiting.join(LIMIT)
@@ -103,7 +103,7 @@ def test_who_waits_for_a_task_is_told_to_stop():
 class Seat:
     """An actor that only notes its calls."""
 
-    is_heard = True
+    has_answered = True
     is_over = False
 
     def __init__(self):
@@ -121,7 +121,10 @@ def dealt(*seats, ahead=2, max_bytes=10**6):
 
 
 def put(task_queue, *numbers):
-    return [task_queue.put(number, number, [task_queue.encode(number, alone=True)], alone=False) for number in numbers]
+    return [
+        task_queue.put(number, number, [task_queue.encode(number, is_only_task=True)], is_only_task=False)
+        for number in numbers
+    ]
 
 
 def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
@@ -129,7 +132,7 @@ def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
     task_queue = dealt(one, other)
     slots = put(task_queue, *range(6))
     assert one.calls == [("give", 0), ("give", 2)] and other.calls == [("give", 1), ("give", 3)]
-    assert [slot.taken_by for slot in slots] == [0, 1, None, None, None, None]  # at work on the first of theirs
+    assert [queued.taken_by for queued in slots] == [0, 1, None, None, None, None]  # at work on the first of theirs
     slots[1].discard()
     task_queue.pump()
     assert other.calls[-1] == ("give", 4) and slots[3].taken_by == 1
@@ -137,11 +140,11 @@ def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
 
 def test_nobody_is_given_a_task_before_it_was_heard_of():
     seat = Seat()
-    seat.is_heard = False
+    seat.has_answered = False
     task_queue = dealt(seat)
     put(task_queue, 0)
     assert seat.calls == []
-    seat.is_heard = True
+    seat.has_answered = True
     task_queue.pump()
     assert seat.calls == [("give", 0)]
 
@@ -151,8 +154,8 @@ def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_els
     task_queue = dealt(one, other)
     slots = put(task_queue, *range(6))
     one.is_over = True
-    for slot in slots:
-        slot.put_back()
+    for queued in slots:
+        queued.put_back()
     assert other.calls == [("give", 1), ("give", 3)]
     slots[1].discard(), slots[3].discard()
     task_queue.pump()
@@ -162,18 +165,18 @@ def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_els
 def test_tasks_are_bounded_in_bytes_unless_one_is_alone():
     seat = Seat()
     task_queue = dealt(seat, max_bytes=1000)
-    (slot,) = [task_queue.put(0, 0, [task_queue.encode(bytes(2000), alone=True)], alone=True)]
-    assert task_queue.encode(1, alone=False) is NO_ROOM
-    assert task_queue.encode(1, alone=True) is not NO_ROOM
-    slot.discard()
-    assert task_queue.encode(1, alone=False) is not NO_ROOM
+    (queued,) = [task_queue.put(0, 0, [task_queue.encode(bytes(2000), is_only_task=True)], is_only_task=True)]
+    assert task_queue.encode(1, is_only_task=False) is NO_ROOM
+    assert task_queue.encode(1, is_only_task=True) is not NO_ROOM
+    queued.discard()
+    assert task_queue.encode(1, is_only_task=False) is not NO_ROOM
 
 
 def test_workers_are_told_once_what_is_wanted_no_more():
     seat = Seat()
     task_queue = dealt(seat)
-    for slot in put(task_queue, 0, 1, 2):
-        slot.discard()
+    for queued in put(task_queue, 0, 1, 2):
+        queued.discard()
     task_queue.drop()
     task_queue.drop()
     assert seat.calls == [("give", 0), ("give", 1), ("forget", 3)]
@@ -206,16 +209,16 @@ def test_many_small_arrays_are_one_buffer():
 
 
 def test_what_nobody_else_can_reach_is_sent_without_a_copy():
-    drafts = Drafts(ObjectStoreEncoder())
-    drafts.put(keep=False)
-    drafts.put(keep=True)
-    drafts.finish()
-    assert [body[5].ctypes.data == address for body, address in zip(drafts.bodies, drafts.addresses, strict=True)] == [
+    flow = OutputBufferFlow(ObjectStoreEncoder())
+    flow.put(keep=False)
+    flow.put(keep=True)
+    flow.finish()
+    assert [body[5].ctypes.data == address for body, address in zip(flow.bodies, flow.addresses, strict=True)] == [
         True,
         False,
     ]
-    drafts.kept[0][...] = 2
-    assert (ObjectStoreDecoder(copy=False).decode(0, drafts.bodies[1])[0][0] == 1).all()
+    flow.kept[0][...] = 2
+    assert (ObjectStoreDecoder(copy=False).decode(0, flow.bodies[1])[0][0] == 1).all()
 
 
 def test_a_datapoint_that_fails_half_way_leaves_nothing():

@@ -13,13 +13,10 @@ from dataflow import (
     DataFlow,
     DataFlowError,
     DataFlowTerminated,
-    DataFromList,
     MapData,
     MissingExtra,
-    RandomMapData,
     RayMapData,
     RayRunner,
-    ShuffleData,
     TooManyFailures,
     WorkerDied,
     WorkerError,
@@ -31,6 +28,7 @@ from dataflow.errors import WorkerTraceback
 from tests.distributed.fake_cluster import Fate
 from tests.support.fakes import Forever, Numbers
 from tests.support.faults import OneWay, TwoArguments, deadline, raise_unicode_error
+from tests.support.flows import chain, listed
 from tests.support.waits import LIMIT, wait_until
 
 FATES = {
@@ -39,18 +37,6 @@ FATES = {
     "out of reach, and alive": {"silent_after": 3},
     "what it had made was lost": {"loses": 3},
 }
-
-
-def listed(n):
-    return DataFromList([[k] for k in range(n)], shuffle=False)
-
-
-def jittered(dp, rng):
-    return [dp[0], float(rng.normal())]
-
-
-def chain(n):
-    return RandomMapData(ShuffleData(DataFromList([[k] for k in range(n)])), jittered)
 
 
 def remote(ds, num=1, **more):

@@ -8,15 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dataflow
-from dataflow import DataFlow, DataFromGenerator, DataFromList, MapData, RandomMapData, RayMapData, worker_info
+from dataflow import DataFlow, DataFromGenerator, MapData, RandomMapData, RayMapData, worker_info
 from tests.support.contract import check_node
 from tests.support.fakes import Numbers
 from tests.support.faults import deadline
+from tests.support.flows import listed
 from tests.support.waits import LIMIT
-
-
-def listed(n):
-    return DataFromList([[k] for k in range(n)], shuffle=False)
 
 
 def odd_squares(dp):

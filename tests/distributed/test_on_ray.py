@@ -18,41 +18,23 @@ from dataflow import (
     FakeData,
     MapData,
     MultiProcessRunnerZMQ,
-    RandomMapData,
     RayMapData,
     RayRunner,
-    ShuffleData,
     WorkerDied,
     worker_info,
 )
 from tests.support.fakes import Draws, Forever, Numbers
 from tests.support.faults import TwoArguments
+from tests.support.flows import chain, listed
 from tests.support.waits import LIMIT, wait_until
 
 pytestmark = [
+    pytest.mark.usefixtures("unseeded"),
     pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
     pytest.mark.usefixtures("cluster"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
-
-
-def jittered(dp, rng):
-    return [dp[0], float(rng.normal())]
-
-
-def chain(n):
-    return RandomMapData(ShuffleData(DataFromList([[k] for k in range(n)])), jittered)
-
-
-def listed(n):
-    return DataFromList([[k] for k in range(n)], shuffle=False)
 
 
 def remote(ds, num=1, **more):

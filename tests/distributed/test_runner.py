@@ -22,11 +22,9 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     NotAddressable,
     NotPicklable,
-    RandomMapData,
     RayRunner,
     RepeatedData,
     ResumableData,
-    ShuffleData,
     worker_info,
 )
 from tests.distributed.fake_cluster import Fate
@@ -34,19 +32,8 @@ from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import check_node, one_pass
 from tests.support.fakes import Draws, Forever, Numbers
 from tests.support.faults import deadline
+from tests.support.flows import chain, listed
 from tests.support.waits import LIMIT, wait_until
-
-
-def listed(n):
-    return DataFromList([[k] for k in range(n)], shuffle=False)
-
-
-def jittered(dp, rng):
-    return [dp[0], float(rng.normal())]
-
-
-def chain(n=40):
-    return RandomMapData(ShuffleData(DataFromList([[k] for k in range(n)])), jittered)
 
 
 def remote(ds, num=1, **more):

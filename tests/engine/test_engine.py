@@ -247,7 +247,7 @@ def test_late_is_told_with_the_state_of_every_worker_and_nothing_is_closed():
         assert stage.take(generation) == [1]
 
 
-def test_the_channel_hears_that_all_are_connected_once_each_has_spoken():
+def test_the_channel_stops_accepting_once_every_worker_has_connected():
     with Stage(Message(Kind.HELLO, 0), data(1), Message(Kind.HELLO, 1), data(2, worker=1), num=2) as stage:
         generation = stage.engine.take_over()
         assert stage.take(generation) == [1] and stage.receiver.connected == 0
@@ -256,7 +256,7 @@ def test_the_channel_hears_that_all_are_connected_once_each_has_spoken():
 
 def test_credit_is_given_as_a_chunk_is_begun():
     with Stage(data(1, 2, 3)) as stage:
-        quota = stage.credit.line(0).quota(Window(3))
+        quota = stage.credit.port(0).quota(Window(3))
         quota.spend(3, 0)
         give_up = threading.Timer(LIMIT, stage.credit.stop)
         give_up.start()
@@ -266,7 +266,7 @@ def test_credit_is_given_as_a_chunk_is_begun():
         give_up.join()
 
 
-def test_workers_are_told_that_the_consumer_has_nothing_to_do_before_it_waits(monkeypatch):
+def test_workers_see_that_the_consumer_is_idle_before_it_waits(monkeypatch):
     with Stage(data(1)) as stage:
         story = []
         monkeypatch.setattr(stage.credit, "idle", lambda: story.append("idle"))
@@ -297,8 +297,8 @@ def test_an_interrupt_while_waiting_does_no_harm(interrupt):
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_that_may_have_lost_a_message_ends_the_run(interrupt):
     class Loses(FakeReceiver):
-        def take(self):
-            message = super().take()
+        def receive_nowait(self):
+            message = super().receive_nowait()
             if message is not None:
                 raise interrupt
 
@@ -315,8 +315,8 @@ def test_an_interrupt_while_it_looks_in_the_middle_of_a_chunk_ends_the_run_too()
     class Loses(FakeReceiver):
         losing = False
 
-        def take(self):
-            message = super().take()
+        def receive_nowait(self):
+            message = super().receive_nowait()
             if message is not None and self.losing:
                 raise KeyboardInterrupt
             return message
@@ -329,7 +329,7 @@ def test_an_interrupt_while_it_looks_in_the_middle_of_a_chunk_ends_the_run_too()
         receiver.inbox.append(data(4))
         receiver.losing = True
         with pytest.raises(KeyboardInterrupt):
-            wait_until(lambda: stage.engine.chunk(generation, LIMIT) is None, LIMIT, "nobody looks")
+            wait_until(lambda: stage.engine.chunk(generation, LIMIT) is None, LIMIT, "the workers are not checked")
         with pytest.raises(DataFlowTerminated, match="KeyboardInterrupt"):
             stage.engine.take_over()
 
@@ -390,7 +390,7 @@ def test_takeovers_of_many_threads_neither_lose_nor_double():
     numbers, taken = iter(range(0, 3_000_000, 3)), []
 
     class Endless(FakeReceiver):
-        def take(self):
+        def receive_nowait(self):
             k = next(numbers)
             return data(k, k + 1, k + 2)
 

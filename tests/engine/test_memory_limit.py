@@ -1,4 +1,4 @@
-"""`max_bytes`: its default, how it is shared out, and what it bounds whoever keeps, dawdles or is in need."""
+"""`max_bytes`: its default, how it is shared out, and its effect on slow consumers and workers short of memory."""
 
 import fcntl
 import os
@@ -125,7 +125,7 @@ def test_too_little_is_refused_and_a_number_is_wanted(make):
 def test_messages_and_arrays_are_bounded_together():
     df = limited("zmq", Share(), 4, max_bytes=80 * MIB)
     codec = df._df_make_codec()
-    assert codec.budget.limit + queued_bytes(80 * MIB) == 80 * MIB
+    assert codec.memory_limit.limit + queued_bytes(80 * MIB) == 80 * MIB
     codec.close()
 
 
@@ -137,7 +137,7 @@ class Watched:
 
     def _df_make_codec(self):
         codec = super()._df_make_codec()
-        self.budget = codec.budget
+        self.memory_limit = codec.memory_limit
         self.arenas = [codec.port(k).arena for k in range(self.num_workers)]
         return codec
 
@@ -149,11 +149,11 @@ class Watched:
 
         Nobody reserves meanwhile, and memory is given back to the system before it is given back to the budget.
         """
-        lock = self.budget.descriptors()[0].fd
+        lock = self.memory_limit.descriptors()[0].fd
         fcntl.lockf(lock, fcntl.LOCK_EX)
         try:
             pages = [os.fstat(arena.descriptors()[0].fd).st_blocks * 512 - 4096 for arena in self.arenas]
-            return self.budget.held(), pages
+            return self.memory_limit.held(), pages
         finally:
             fcntl.lockf(lock, fcntl.LOCK_UN)
 
@@ -237,7 +237,7 @@ def test_a_slow_consumer_finds_the_workers_waiting_within_the_limit(kind):
             if k % 10 == 0:
                 wait_for_rest(df.held)  # when all memory is taken, or all have filled their window
             assert is_whole(dp)
-            assert sum(df.held()) <= df.budget.limit
+            assert sum(df.held()) <= df.memory_limit.limit
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ def test_several_workers_in_need_at_once_never_hold_more_than_the_limit_together
         ended.set()
         looking.join()
         assert all(is_whole(dp) for dp in kept)
-        limit = df.budget.limit
+        limit = df.memory_limit.limit
     assert len(most) > 20
     assert limit / 2 < max(held for held, _ in most) <= limit
     assert max(touched for _, touched in most) <= limit
@@ -376,7 +376,7 @@ def test_the_size_of_dev_shm_does_not_matter(kind):
         assert all(map(is_whole, kept))
 
 
-def test_the_rehearsal_leaves_no_memory_held():
+def test_the_calibration_leaves_no_memory_held():
     go_on = CONTEXT.Event()
     with limited("zmq", Images(5, 20_000, before=lambda k: k < 1 or go_on.wait(LIMIT)), max_bytes=MIB) as df:
         dp = next(iter(df))
@@ -385,13 +385,13 @@ def test_the_rehearsal_leaves_no_memory_held():
         go_on.set()
 
 
-def test_two_small_blocks_of_memory_suffice_to_learn_how_drafts_are_passed_on(monkeypatch):
+def test_two_small_blocks_of_memory_suffice_to_learn_how_output_buffers_are_passed_on(monkeypatch):
     codec = ArrayCodec(2, MIB)
-    assert codec.budget.reserve(1, MIB - 2 * LARGE_BYTES)
+    assert codec.memory_limit.reserve(1, MIB - 2 * LARGE_BYTES)
     encoder, sender = codec.port(0).open_encoder(), FakeSender()
-    batching_sender = BatchingSender(0, sender, encoder, Credit(1, shared=False).line(0).quota(Window(5)))
-    batching_sender.rehearse()
-    assert codec.budget.held()[0] == 0
+    batching_sender = BatchingSender(0, sender, encoder, Credit(1, shared=False).port(0).quota(Window(5)))
+    batching_sender.calibrate_encoder()
+    assert codec.memory_limit.held()[0] == 0
     monkeypatch.delattr(ArenaWriter, "copy")
     assert batching_sender.put_all([encoder.allocate((LARGE_BYTES,), np.dtype(np.uint8))] for _ in range(1)) == 1
     batching_sender.close(0)

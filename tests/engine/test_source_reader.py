@@ -6,7 +6,7 @@ import pytest
 
 from dataflow import DataFlow, MultiThreadMapData
 from dataflow.codec.message_layout import NO_ROOM
-from dataflow.engine.source_reader import Reading, as_one_pass, one_pass, passes_from
+from dataflow.engine.source_reader import SourceReader, as_one_pass, one_pass, passes_from
 from dataflow.seeding import Stream
 
 STREAM = Stream(5, ())
@@ -21,9 +21,9 @@ def as_text(datapoints, append):
     return NO_ROOM
 
 
-def read(reading, few=10, encode=as_text):
+def read(reading, max_count=10, encode=as_text):
     plain = []
-    return reading.read(few, encode, plain), plain
+    return reading.read(max_count, encode, plain), plain
 
 
 class Passes(DataFlow):
@@ -40,7 +40,7 @@ class Passes(DataFlow):
 
 def test_as_many_are_read_as_were_asked_for():
     steps = iter(range(10))
-    reading = Reading(as_one_pass(steps))
+    reading = SourceReader(as_one_pass(steps))
     assert read(reading, 3) == (NO_ROOM, ["0", "1", "2"])
     assert next(steps) == 3
 
@@ -53,21 +53,21 @@ def test_what_is_read_is_encoded_before_the_next_step():
             yield reused
 
     plain = []
-    reading = Reading(as_one_pass(steps()))
+    reading = SourceReader(as_one_pass(steps()))
     reading.read(9, lambda dps, append: [append(repr(dp)) for dp in dps] and NO_ROOM, plain)
     assert plain == ["[0]", "[1]", "[2]"]
 
 
 def test_what_cannot_be_encoded_so_is_given_as_it_is():
-    reading = Reading(as_one_pass(iter([1, "other", 2])))
+    reading = SourceReader(as_one_pass(iter([1, "other", 2])))
     assert read(reading) == ("other", ["1"])
     assert read(reading) == (NO_ROOM, ["2"])
-    assert read(Reading(as_one_pass(iter("x"))), encode=None) == ("x", [])
+    assert read(SourceReader(as_one_pass(iter("x"))), encode=None) == ("x", [])
 
 
 def test_the_next_pass_begins_when_something_of_it_is_asked_for():
     df = Passes([1, 2], [3], [])
-    reading = Reading(passes_from(df, 0, STREAM))
+    reading = SourceReader(passes_from(df, 0, STREAM))
     assert df.begun == 0
     assert read(reading) == (NO_ROOM, ["1", "2"]) and df.begun == 1
     assert read(reading) == (NO_ROOM, ["3"]) and df.begun == 2
@@ -76,14 +76,14 @@ def test_the_next_pass_begins_when_something_of_it_is_asked_for():
 
 def test_after_an_empty_pass_there_is_no_other():
     df = Passes([1], [], [2])
-    reading = Reading(passes_from(df, 0, STREAM))
+    reading = SourceReader(passes_from(df, 0, STREAM))
     assert [read(source)[1] for source in itertools.islice(reading, 9)] == [["1"], []]
     assert read(reading) == (NO_ROOM, []) and df.begun == 2
 
 
 def test_one_pass_is_one():
     df = Passes([1], [2])
-    assert [text for source in Reading(one_pass(df, 0, STREAM)) for text in read(source)[1]] == ["1"]
+    assert [text for source in SourceReader(one_pass(df, 0, STREAM)) for text in read(source)[1]] == ["1"]
 
 
 def test_after_an_exception_it_is_over():
@@ -91,7 +91,7 @@ def test_after_an_exception_it_is_over():
         yield 1
         raise ValueError("here")
 
-    reading = Reading(as_one_pass(steps()))
+    reading = SourceReader(as_one_pass(steps()))
     plain = []
     with pytest.raises(ValueError, match="here"):
         reading.read(9, as_text, plain)

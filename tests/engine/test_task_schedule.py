@@ -1,4 +1,4 @@
-"""The books of tasks, against a tray of paper: what is handed out, what is asked for again, what is ignored."""
+"""Schedules with a fake task queue: what is handed out, what is issued again, what is ignored."""
 
 import itertools
 
@@ -27,7 +27,7 @@ class PaperSlot:
         self.discarded = True
 
 
-class PaperTray:
+class FakeTaskQueue:
     """Has room for so many tasks."""
 
     def __init__(self, room=10**6):
@@ -35,15 +35,15 @@ class PaperTray:
         self.slots = {}
         self.dropped = 0
 
-    def encode(self, dp, *, alone):
-        return dp if alone or self.waiting < self.room else NO_ROOM
+    def encode(self, dp, *, is_only_task):
+        return dp if is_only_task or self.waiting < self.room else NO_ROOM
 
     @property
     def waiting(self):
-        return sum(not slot.discarded for slot in self.slots.values())
+        return sum(not queued.discarded for queued in self.slots.values())
 
-    def put(self, number, first, encoded, *, alone):
-        if self.waiting >= self.room and not alone:
+    def put(self, number, first, encoded, *, is_only_task):
+        if self.waiting >= self.room and not is_only_task:
             return None
         self.slots[number] = PaperSlot(number, list(encoded), first)
         return self.slots[number]
@@ -60,18 +60,18 @@ class PaperTray:
 
 
 def dispatch(num=2, buffer_size=4, *, ordered=True, room=10**6):
-    return MapTasks(PaperTray(room), num, buffer_size, ordered=ordered, continues=False)
+    return MapTasks(FakeTaskQueue(room), num, buffer_size, ordered=ordered, continues=False)
 
 
 def fill(schedule, datapoints):
     for dp in datapoints:
         assert schedule.has_room()
-        schedule.give(dp)
+        schedule.add(dp)
 
 
 def answer(schedule, number, worker=0, *results):
     datapoints = schedule.task_queue.take(number, worker)
-    schedule.heard(worker, [Mark(number, 0.0), *(results or datapoints)], None)
+    schedule.receive(worker, [Mark(number, 0.0), *(results or datapoints)], None)
 
 
 def drained(schedule):
@@ -125,7 +125,7 @@ def test_what_comes_for_a_pass_that_was_broken_off_is_ignored():
     fill(schedule, "abc")
     answer(schedule, 0)
     schedule.begin_pass(100)
-    assert all(slot.discarded for slot in schedule.task_queue.slots.values()) and schedule.task_queue.dropped
+    assert all(queued.discarded for queued in schedule.task_queue.slots.values()) and schedule.task_queue.dropped
     fill(schedule, "xy")
     answer(schedule, 1)
     answer(schedule, 3)
@@ -147,7 +147,7 @@ def test_an_exception_comes_in_its_turn_after_the_results_of_its_task():
     schedule.per_task = 3
     fill(schedule, "abcdef")
     answer(schedule, 1)
-    schedule.heard(0, [Mark(0, 0.0), "a", Failed(ValueError("b"), "a note", placed=True)], None)
+    schedule.receive(0, [Mark(0, 0.0), "a", Failed(ValueError("b"), "a note", placed=True)], None)
     assert schedule.ready() == ["a"]
     error = schedule.ready()
     assert isinstance(error, ValueError) and error.__notes__ == ["a note"]
@@ -158,19 +158,19 @@ def test_results_may_come_in_parts():
     schedule.per_task = 3
     fill(schedule, "abc")
     schedule.task_queue.take(0, 0)
-    schedule.heard(0, [Mark(0, 0.0), "a"], None)
-    schedule.heard(0, ["b"], None)
+    schedule.receive(0, [Mark(0, 0.0), "a"], None)
+    schedule.receive(0, ["b"], None)
     assert drained(schedule) == []
-    schedule.heard(0, ["c"], None)
+    schedule.receive(0, ["c"], None)
     assert drained(schedule) == [["a", "b", "c"]]
 
 
-def test_what_a_dead_worker_had_taken_and_what_nobody_has_is_put_back():
+def test_what_a_dead_worker_had_taken_and_what_no_worker_has_is_put_back():
     schedule = dispatch(2, 8)
     fill(schedule, "abcd")
     schedule.task_queue.take(0, 0)
     schedule.task_queue.take(1, 1)
-    schedule.heard(0, [Mark(0, 0.0)], None)
+    schedule.receive(0, [Mark(0, 0.0)], None)
     schedule.replaced(0)
     assert [schedule.task_queue.slots[k].put for k in range(4)] == [2, 1, 2, 2]
 
@@ -208,7 +208,7 @@ def test_a_task_holds_five_to_twenty_milliseconds_of_work():
     schedule = dispatch(2, 400)
     sizes = []
     for pace in (1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 2e-5, 4e-4, 2e-4, 1e-2):
-        schedule.heard(0, [Mark(0, pace)], None)
+        schedule.receive(0, [Mark(0, pace)], None)
         sizes.append(schedule.per_task)
     assert sizes == [2, 4, 8, 16, 32, 64, 100, 100, 100, 50, 50, 2]
 
@@ -217,19 +217,19 @@ def test_a_task_holds_six_mebibytes_of_results():
     schedule = dispatch(2, 400)
     sizes = []
     for nbytes in (0, 10, 1 << 18, 1 << 18, 1 << 18, 1 << 20, 1, 1 << 30):
-        schedule.heard(0, [Mark(0, 1e-6), "result"], None, nbytes)
+        schedule.receive(0, [Mark(0, 1e-6), "result"], None, nbytes)
         sizes.append(schedule.per_task)
     assert sizes == [2, 4, 8, 16, 24, 6, 6, 1]  # one large datapoint among small ones counts for a while
     for _ in range(300):
-        schedule.heard(0, ["result"], None, 1)
-    schedule.heard(0, [Mark(0, 1e-6)], None)
+        schedule.receive(0, ["result"], None, 1)
+    schedule.receive(0, [Mark(0, 1e-6)], None)
     assert schedule.per_task == 2
 
 
-def test_a_full_tray_is_asked_again_when_results_have_come():
+def test_a_full_task_queue_is_tried_again_when_results_have_come():
     schedule = dispatch(1, 8, room=1)
     fill(schedule, "a")
-    schedule.give("b")
+    schedule.add("b")
     assert not schedule.has_room()  # one is held that finds no place
     answer(schedule, 0)
     assert drained(schedule) == [["a"]]
@@ -245,11 +245,13 @@ def test_whatever_happens_everything_is_handed_out_once(data, num, buffer_size, 
         if schedule.exhausted:
             break
         while schedule.has_room() and (dp := next(source, None)) is not None:
-            schedule.give(dp)
+            schedule.add(dp)
         schedule.pause()
         if source.__length_hint__() == 0:
             schedule.end()
-        free = [n for n, slot in schedule.task_queue.slots.items() if slot.taken_by is None and not slot.discarded]
+        free = [
+            n for n, queued in schedule.task_queue.slots.items() if queued.taken_by is None and not queued.discarded
+        ]
         worker = data.draw(st.integers(0, num - 1))
         what = data.draw(st.sampled_from(["take", "answer", "answer", "die", "hand out"]))
         if what == "take" and free and worker not in taken:
@@ -270,34 +272,34 @@ def test_whatever_happens_everything_is_handed_out_once(data, num, buffer_size, 
 # -- spans -------------------------------------------------------------------------------------------------------------
 
 
-def spans_asked(schedule):
-    return [(slot.first, slot.datapoints[0]) for slot in schedule.task_queue.slots.values()]
+def ranges_issued(schedule):
+    return [(queued.first, queued.datapoints[0]) for queued in schedule.task_queue.slots.values()]
 
 
 def test_spans_cover_the_pass_and_no_more_than_the_bound():
-    schedule = IndexRanges(PaperTray(), 2, 3, grain=1, ordered=True)
+    schedule = IndexRanges(FakeTaskQueue(), 2, 3, grain=1, ordered=True)
     schedule.begin_pass(10, 8)
     assert schedule.ready() is None
-    assert spans_asked(schedule) == [(10 + k, 1) for k in range(6)]
+    assert ranges_issued(schedule) == [(10 + k, 1) for k in range(6)]
     for number in range(6):
-        schedule.heard(0, [Mark(number, 0.0), number], None)
+        schedule.receive(0, [Mark(number, 0.0), number], None)
         assert schedule.ready() == [number]
         schedule.handed_out()
     schedule.refill()
-    assert spans_asked(schedule)[-2:] == [(16, 1), (17, 1)]
-    assert schedule.read_all and not schedule.exhausted
+    assert ranges_issued(schedule)[-2:] == [(16, 1), (17, 1)]
+    assert schedule.all_issued and not schedule.exhausted
 
 
 def test_spans_end_where_a_grain_ends():
-    schedule = IndexRanges(PaperTray(), 1, None, grain=4, ordered=True)
+    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=4, ordered=True)
     schedule.per_task = 6
     schedule.begin_pass(0, 30)
     schedule.refill()
-    assert spans_asked(schedule) == [(0, 8), (8, 8), (16, 8), (24, 6)]
+    assert ranges_issued(schedule) == [(0, 8), (8, 8), (16, 8), (24, 6)]
 
 
 def test_an_empty_span_is_exhausted_at_once():
-    schedule = IndexRanges(PaperTray(), 1, None, grain=1, ordered=True)
+    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=1, ordered=True)
     schedule.begin_pass(5, 0)
     assert schedule.ready() is None and schedule.exhausted
 
@@ -306,27 +308,27 @@ def test_an_empty_span_is_exhausted_at_once():
 
 
 def test_a_pass_is_handed_out_as_it_comes_and_goes_on_after_a_death():
-    schedule = OnePass(PaperTray())
+    schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(7)
-    assert spans_asked(schedule) == [(7, 1)]
-    schedule.heard(0, [Mark(0, 0.0), "a", "b"], None)
+    assert ranges_issued(schedule) == [(7, 1)]
+    schedule.receive(0, [Mark(0, 0.0), "a", "b"], None)
     assert drained(schedule) == [["a", "b"]]
     schedule.task_queue.take(0, 0)
     schedule.replaced(0)
     assert schedule.task_queue.slots[0].put == 2
-    schedule.heard(0, [Mark(0, 0.0), "a"], None)
-    schedule.heard(0, ["b", "c", END], None)
+    schedule.receive(0, [Mark(0, 0.0), "a"], None)
+    schedule.receive(0, ["b", "c", END], None)
     assert drained(schedule) == [["c"]] and schedule.exhausted
 
 
 def test_what_is_left_of_a_pass_that_was_broken_off_is_ignored():
-    schedule = OnePass(PaperTray())
+    schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(0)
-    schedule.heard(0, [Mark(0, 0.0), "a"], None)
+    schedule.receive(0, [Mark(0, 0.0), "a"], None)
     schedule.begin_pass(1)
-    schedule.heard(0, ["b", END], None)
+    schedule.receive(0, ["b", END], None)
     assert drained(schedule) == [] and not schedule.exhausted
-    schedule.heard(0, [Mark(1, 0.0), Failed(KeyError("x"), "", placed=True)], None)
+    schedule.receive(0, [Mark(1, 0.0), Failed(KeyError("x"), "", placed=True)], None)
     (error,) = drained(schedule)
     assert isinstance(error, KeyError)
     with pytest.raises(KeyError):

@@ -21,45 +21,45 @@ from tests.support.faults import deadline
 from tests.support.waits import LIMIT
 
 
-def asked_until(wait_timer, end, step=0.05, begin=0.0):
+def advance_until(wait_timer, end, step=0.05, begin=0.0):
     now = begin
     while now <= end:
-        wait_timer.asked(now)
+        wait_timer.advance(now)
         now += step
 
 
 def test_silence_for_the_whole_time_is_too_long():
     wait_timer = WaitTimer()
-    asked_until(wait_timer, 0.9)
+    advance_until(wait_timer, 0.9)
     assert not wait_timer.is_over(1, silent=True)
-    asked_until(wait_timer, 1.1, begin=0.9)
+    advance_until(wait_timer, 1.1, begin=0.9)
     assert wait_timer.is_over(1, silent=True)
     assert not wait_timer.is_over(None, silent=True)
 
 
-def test_a_datapoint_begins_it_anew():
+def test_a_datapoint_resets_it():
     wait_timer = WaitTimer()
-    asked_until(wait_timer, 2)
-    wait_timer.satisfied()
+    advance_until(wait_timer, 2)
+    wait_timer.reset()
     assert not wait_timer.is_over(1, silent=True)
-    wait_timer.asked(100)
+    wait_timer.advance(100)
     assert not wait_timer.is_over(1, silent=True)
 
 
-def test_where_there_is_always_news_what_had_come_is_heard_first():
+def test_earlier_messages_are_received_first_even_if_new_ones_keep_coming():
     wait_timer = WaitTimer()
-    asked_until(wait_timer, 1.05)
+    advance_until(wait_timer, 1.05)
     assert not wait_timer.is_over(1, silent=False)
-    wait_timer.asked(1.1)
+    wait_timer.advance(1.1)
     assert not wait_timer.is_over(1, silent=False)
-    wait_timer.asked(1.2)
+    wait_timer.advance(1.2)
     assert wait_timer.is_over(1, silent=False)
 
 
 def test_time_in_a_slow_source_or_a_debugger_does_not_count():
     wait_timer = WaitTimer()
     for now in (0, 60, 120):
-        wait_timer.asked(now)
+        wait_timer.advance(now)
     assert not wait_timer.is_over(1, silent=True)
 
 
@@ -100,7 +100,7 @@ def test_nor_are_they_from_a_runner(strict, func):
 
 @pytest.fixture
 def later(monkeypatch):
-    """Lets so many seconds go by for whoever waits for workers."""
+    """Advances the clock of code that waits for workers by so many seconds."""
     passed = [0.0]
     monkeypatch.setattr(
         "dataflow.engine.engine.time", SimpleNamespace(monotonic=lambda: time.monotonic() + sum(passed))

@@ -1,4 +1,4 @@
-"""The books: what each message means for the worker, and when nothing more can come."""
+"""Worker states: what each message means for its worker, and when nothing more can come."""
 
 import pytest
 
@@ -6,15 +6,15 @@ from dataflow.channel.messages import Kind
 from dataflow.engine.worker_states import WorkerState, WorkerStates
 
 
-def heard(num, *messages):
+def after_messages(num, *messages):
     worker_states = WorkerStates(num)
     for message in messages:
-        worker_states.heard(*message)
+        worker_states.record_message(*message)
     return worker_states
 
 
 @pytest.mark.parametrize(
-    ("kind", "state", "missed"),
+    ("kind", "state", "awaits_last_message"),
     [
         (Kind.HELLO, WorkerState.CONNECTED, True),
         (Kind.DATA, WorkerState.CONNECTED, True),
@@ -23,31 +23,34 @@ def heard(num, *messages):
         (Kind.LEFT, WorkerState.LEFT, False),
     ],
 )
-def test_a_message_tells_the_state_and_whether_the_worker_owes_more(kind, state, missed):
-    worker_states = heard(2, (1, kind))
+def test_a_message_decides_the_state_and_whether_the_last_one_is_outstanding(kind, state, awaits_last_message):
+    worker_states = after_messages(2, (1, kind))
     assert worker_states.states == [WorkerState.STARTED, state]
-    assert [worker_states.missed(0), worker_states.missed(1)] == [True, missed]
-    assert worker_states.over == (set() if missed else {1})
+    assert [worker_states.awaits_last_message(0), worker_states.awaits_last_message(1)] == [True, awaits_last_message]
+    assert worker_states.over == (set() if awaits_last_message else {1})
 
 
-def test_all_are_connected_when_each_was_heard_of():
-    assert not heard(2, (0, Kind.HELLO)).all_connected
-    assert heard(2, (0, Kind.HELLO), (1, Kind.HELLO)).all_connected
-    assert heard(2, (0, Kind.HELLO), (1, Kind.ERROR)).all_connected
+def test_all_are_connected_when_each_has_sent_a_message():
+    assert not after_messages(2, (0, Kind.HELLO)).all_connected
+    assert after_messages(2, (0, Kind.HELLO), (1, Kind.HELLO)).all_connected
+    assert after_messages(2, (0, Kind.HELLO), (1, Kind.ERROR)).all_connected
 
 
 def test_datapoints_are_counted_for_each_worker():
-    assert heard(2, (0, Kind.HELLO), (0, Kind.DATA, 3), (1, Kind.DATA, 4), (0, Kind.DATA, 5)).received == [8, 4]
-    assert heard(1, (0, Kind.LEFT, 7)).received == [0]  # an exit code is no number of datapoints
+    assert after_messages(2, (0, Kind.HELLO), (0, Kind.DATA, 3), (1, Kind.DATA, 4), (0, Kind.DATA, 5)).received == [
+        8,
+        4,
+    ]
+    assert after_messages(1, (0, Kind.LEFT, 7)).received == [0]  # an exit code is no number of datapoints
 
 
 def test_nothing_more_can_come_when_all_have_ended_well():
-    assert heard(2, (0, Kind.ENDED), (1, Kind.ENDED)).exhausted
-    assert not heard(2, (0, Kind.ENDED)).exhausted
-    assert not heard(2, (0, Kind.ENDED), (1, Kind.ERROR)).exhausted
+    assert after_messages(2, (0, Kind.ENDED), (1, Kind.ENDED)).exhausted
+    assert not after_messages(2, (0, Kind.ENDED)).exhausted
+    assert not after_messages(2, (0, Kind.ENDED), (1, Kind.ERROR)).exhausted
 
 
 @pytest.mark.parametrize("last", [Kind.ENDED, Kind.ERROR, Kind.LEFT])
 def test_a_worker_is_silent_after_its_last_words(last):
     with pytest.raises(AssertionError):
-        heard(1, (0, last), (0, Kind.DATA, 1))
+        after_messages(1, (0, last), (0, Kind.DATA, 1))

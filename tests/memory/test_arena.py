@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.descriptors import handing_over
-from dataflow.memory.arena import Arena, Budget
+from dataflow.descriptors import passing_to_child
+from dataflow.memory.arena import Arena, MemoryLimit
 from dataflow.memory.blocks import LARGE_BYTES
+from tests.support.threads import switching_often
 from tests.support.waits import LIMIT
 
 MIB = 1 << 20
@@ -28,10 +29,8 @@ BYTE = np.dtype(np.uint8)
 @pytest.fixture
 def eager_threads():
     """Threads change turns after every few instructions."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+    with switching_often():
+        yield
 
 
 def leased(reader, block, nbytes):
@@ -40,12 +39,12 @@ def leased(reader, block, nbytes):
     return array
 
 
-class Place:
-    """One arena with both ends in this process; and others that share its budget."""
+class Arenas:
+    """One arena with both ends in this process; and others that share its memory limit."""
 
     def __init__(self, limit=4 * MIB, num_workers=1):
-        self.budget = Budget(limit, num_workers)
-        self.arenas = [Arena(k, self.budget) for k in range(num_workers)]
+        self.memory_limit = MemoryLimit(limit, num_workers)
+        self.arenas = [Arena(k, self.memory_limit) for k in range(num_workers)]
         self.writers = [arena.open_writer() for arena in self.arenas]
         self.readers = [arena.open_reader() for arena in self.arenas]
         self.writer, self.reader = self.writers[0], self.readers[0]
@@ -68,7 +67,7 @@ class Place:
         return self
 
     def __exit__(self, *_):
-        for resource in (*self.arenas, self.budget):
+        for resource in (*self.arenas, self.memory_limit):
             resource.close()
 
 
@@ -76,26 +75,28 @@ class Place:
 
 
 def test_what_the_worker_writes_the_consumer_reads_in_place():
-    with Place() as place:
-        block = place.write(7)
-        array = place.read(block)
+    with Arenas() as arenas:
+        block = arenas.write(7)
+        array = arenas.read(block)
         assert array.tolist() == [7] * LARGE_BYTES
         assert type(array) is np.ndarray and array.flags.writeable and array.flags.aligned
-        place.writer.view(block, (LARGE_BYTES,), BYTE)[0] = 8
+        arenas.writer.view(block, (LARGE_BYTES,), BYTE)[0] = 8
         assert array[0] == 8  # not a copy
 
 
 @pytest.mark.parametrize("nbytes", [1, LARGE_BYTES, LARGE_BYTES + 1, 100_000, MIB, MIB + 1, 4 * MIB])
 def test_a_block_is_large_enough_and_less_than_twice_too_large(nbytes):
-    with Place() as place:
-        block = place.writer.take(nbytes)
+    with Arenas() as arenas:
+        block = arenas.writer.take(nbytes)
         assert nbytes <= block.size < 2 * max(nbytes, LARGE_BYTES)
         assert block.start % PAGE == 0
 
 
 def test_blocks_of_all_sizes_lie_apart():
-    with Place() as place:
-        blocks = [place.writer.take(nbytes) for nbytes in (1, 1, 20_000, 20_000, 40_000, 90_000, 200_000, 600_000, MIB)]
+    with Arenas() as arenas:
+        blocks = [
+            arenas.writer.take(nbytes) for nbytes in (1, 1, 20_000, 20_000, 40_000, 90_000, 200_000, 600_000, MIB)
+        ]
         ends = sorted((block.start, block.start + block.size) for block in blocks)
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
         assert len({block.status for block in blocks}) == len(blocks)
@@ -103,78 +104,78 @@ def test_blocks_of_all_sizes_lie_apart():
 
 
 def test_the_lowest_free_block_is_taken_first():
-    with Place() as place:
-        blocks = [place.writer.take(LARGE_BYTES) for _ in range(5)]
+    with Arenas() as arenas:
+        blocks = [arenas.writer.take(LARGE_BYTES) for _ in range(5)]
         assert [block.start for block in blocks] == sorted(block.start for block in blocks)
-        place.writer.give_back(blocks[3])
-        place.writer.give_back(blocks[1])
-        assert [place.writer.take(LARGE_BYTES) for _ in range(2)] == [blocks[1], blocks[3]]
+        arenas.writer.give_back(blocks[3])
+        arenas.writer.give_back(blocks[1])
+        assert [arenas.writer.take(LARGE_BYTES) for _ in range(2)] == [blocks[1], blocks[3]]
 
 
 def test_no_block_where_there_is_no_memory_left_and_one_again_when_there_is():
-    with Place(MIB) as place:
+    with Arenas(MIB) as arenas:
         blocks = []
-        while (block := place.writer.take(100_000)) is not None:
+        while (block := arenas.writer.take(100_000)) is not None:
             blocks.append(block)
         assert len(blocks) == MIB // (25 * PAGE)
-        assert place.budget.held() == [len(blocks) * 25 * PAGE]
-        place.writer.give_back(blocks[4])
-        assert place.writer.take(100_000) == blocks[4]
+        assert arenas.memory_limit.held() == [len(blocks) * 25 * PAGE]
+        arenas.writer.give_back(blocks[4])
+        assert arenas.writer.take(100_000) == blocks[4]
 
 
 def test_no_block_where_all_of_its_size_are_taken_though_memory_is_left():
-    with Place(MIB) as place:
-        blocks = list(iter(lambda: place.writer.take(1), None))
+    with Arenas(MIB) as arenas:
+        blocks = list(iter(lambda: arenas.writer.take(1), None))
         assert len({block.start for block in blocks}) == len(blocks)
         assert {block.size for block in blocks} == {LARGE_BYTES}
-        assert sum(place.budget.held()) < MIB
-        assert place.writer.take(LARGE_BYTES + 1) is not None
+        assert sum(arenas.memory_limit.held()) < MIB
+        assert arenas.writer.take(LARGE_BYTES + 1) is not None
 
 
 def test_what_is_larger_than_the_limit_never_fits():
-    with Place(MIB) as place:
-        assert place.writer.fits(MIB)
-        assert not place.writer.fits(MIB + 1)
-        assert place.writer.take(MIB + 1) is None
-        assert place.budget.pressure == 0  # nobody else has to make room
-        assert place.writer.take(MIB) is not None
+    with Arenas(MIB) as arenas:
+        assert arenas.writer.fits(MIB)
+        assert not arenas.writer.fits(MIB + 1)
+        assert arenas.writer.take(MIB + 1) is None
+        assert arenas.memory_limit.pressure == 0  # no other worker has to make room
+        assert arenas.writer.take(MIB) is not None
 
 
 @pytest.mark.parametrize("nbytes", [3 * MIB, 2 * MIB, MIB // 2, 20_000])
 def test_memory_of_one_size_serves_for_any_other(nbytes):
-    with Place(4 * MIB) as place:
-        for first in (place.writer.take(3 * MIB), place.writer.take(MIB)):
-            place.writer.give_back(first)
-        taken = [place.writer.take(nbytes) for _ in range(4 * MIB // (-(-nbytes // PAGE) * PAGE))]
+    with Arenas(4 * MIB) as arenas:
+        for first in (arenas.writer.take(3 * MIB), arenas.writer.take(MIB)):
+            arenas.writer.give_back(first)
+        taken = [arenas.writer.take(nbytes) for _ in range(4 * MIB // (-(-nbytes // PAGE) * PAGE))]
         assert all(taken)
-        assert sum(place.budget.held()) <= 4 * MIB
+        assert sum(arenas.memory_limit.held()) <= 4 * MIB
 
 
 @given(st.data())
 @settings(max_examples=50, deadline=None)
 def test_no_two_live_blocks_overlap_and_no_more_is_held_than_allowed(draw):
     sizes = [1, LARGE_BYTES, 30_000, 70_000, 300_000, MIB]
-    with Place(MIB) as place:
+    with Arenas(MIB) as arenas:
         live = []
         for _ in range(draw.draw(st.integers(1, 30))):
-            action = draw.draw(st.sampled_from(["take", "take", "give back", "lease", "drop", "draft", "tidy"]))
-            if action == "take" and (block := place.writer.take(draw.draw(st.sampled_from(sizes)))):
+            action = draw.draw(st.sampled_from(["take", "take", "give back", "lease", "drop", "output buffer", "tidy"]))
+            if action == "take" and (block := arenas.writer.take(draw.draw(st.sampled_from(sizes)))):
                 live.append((block, None))
-            elif action == "draft":
-                live.append((None, place.writer.draft((draw.draw(st.sampled_from(sizes)),), BYTE)))
+            elif action == "output buffer":
+                live.append((None, arenas.writer.output_buffer((draw.draw(st.sampled_from(sizes)),), BYTE)))
             elif action == "tidy":
-                place.writer.tidy()
+                arenas.writer.tidy()
             elif live:
                 block, array = live.pop(draw.draw(st.integers(0, len(live) - 1)))
                 if action == "lease" and array is None:
-                    live.append((block, place.read(block, block.size)))
+                    live.append((block, arenas.read(block, block.size)))
                 elif array is None:
-                    place.writer.give_back(block)
+                    arenas.writer.give_back(block)
                 del array
-            spans = sorted((block.start, block.start + block.size) for block, _ in live if block)
-            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
-            assert sum(place.budget.held()) <= MIB
-            assert place.touched() <= sum(place.budget.held())
+            ranges = sorted((block.start, block.start + block.size) for block, _ in live if block)
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
+            assert sum(arenas.memory_limit.held()) <= MIB
+            assert arenas.touched() <= sum(arenas.memory_limit.held())
         for k, (_, array) in enumerate(live):
             if array is not None:
                 array[...] = k
@@ -208,39 +209,39 @@ KEEPERS = {
 
 @pytest.mark.parametrize("name", KEEPERS)
 def test_a_block_is_free_again_when_the_last_view_has_died_whatever_view_it_is(name):
-    with Place() as place:
-        block = place.write(1)
-        array = place.read(block)
+    with Arenas() as arenas:
+        block = arenas.write(1)
+        array = arenas.read(block)
         keeper = KEEPERS[name](array)
         del array
-        assert place.reader.num_leases() == 1
-        assert place.writer.take(LARGE_BYTES) != block
+        assert arenas.reader.num_leases() == 1
+        assert arenas.writer.take(LARGE_BYTES) != block
         del keeper
-        assert place.reader.num_leases() == 0
-        assert place.writer.take(LARGE_BYTES) == block
+        assert arenas.reader.num_leases() == 0
+        assert arenas.writer.take(LARGE_BYTES) == block
 
 
 def test_a_copy_holds_no_block():
-    with Place() as place:
-        array = place.read(place.write(1))
+    with Arenas() as arenas:
+        array = arenas.read(arenas.write(1))
         copies = [array.copy(), array + 1, array[[1, 2]], array.tolist()]
         del array
-        assert place.reader.num_leases() == 0
+        assert arenas.reader.num_leases() == 0
         assert copies[0][0] == 1
 
 
 def test_an_array_in_a_cycle_gives_its_block_back_when_it_is_collected():
-    with Place() as place:
-        cycle = [place.read(place.write(1))]
+    with Arenas() as arenas:
+        cycle = [arenas.read(arenas.write(1))]
         cycle.append(cycle)
         del cycle
         gc.collect()
-        assert place.reader.num_leases() == 0
+        assert arenas.reader.num_leases() == 0
 
 
 def test_leases_may_die_in_any_thread(eager_threads):
-    with Place(8 * MIB) as place:
-        arrays = [place.read(place.write(k % 250)) for k in range(400)]
+    with Arenas(8 * MIB) as arenas:
+        arrays = [arenas.read(arenas.write(k % 250)) for k in range(400)]
         sums = []
 
         def drop(mine):
@@ -256,21 +257,21 @@ def test_leases_may_die_in_any_thread(eager_threads):
         assert sum(sums) == sum(k % 250 for k in range(400))
         del threads
         gc.collect()
-        assert place.reader.num_leases() == 0
-        assert len({place.writer.take(LARGE_BYTES).start for _ in range(400)}) == 400
+        assert arenas.reader.num_leases() == 0
+        assert len({arenas.writer.take(LARGE_BYTES).start for _ in range(400)}) == 400
 
 
 def test_worker_and_consumer_change_turns_at_every_block_while_both_run(eager_threads):
     """The worker fills and sends as fast as it can, the consumer drops as fast as it can: nothing is torn."""
-    with Place(MIB) as place:
+    with Arenas(MIB) as arenas:
         sent, bad = [], []
         done = threading.Event()
 
         def work():
             for k in range(1500):
-                while (block := place.writer.take(LARGE_BYTES)) is None:
+                while (block := arenas.writer.take(LARGE_BYTES)) is None:
                     pass
-                place.writer.view(block, (LARGE_BYTES,), BYTE)[...] = k % 251
+                arenas.writer.view(block, (LARGE_BYTES,), BYTE)[...] = k % 251
                 sent.append((k, block))
             done.set()
 
@@ -280,7 +281,7 @@ def test_worker_and_consumer_change_turns_at_every_block_while_both_run(eager_th
         while not done.is_set() or sent:
             if sent:
                 k, block = sent.pop(0)
-                kept.append((k, place.read(block)))
+                kept.append((k, arenas.read(block)))
             if len(kept) > 5 or (kept and done.is_set()):
                 k, array = kept.pop(0)
                 if not (array == k % 251).all():
@@ -289,16 +290,16 @@ def test_worker_and_consumer_change_turns_at_every_block_while_both_run(eager_th
         worker.join()
         assert not bad
         kept.clear()
-        assert place.reader.num_leases() == 0
+        assert arenas.reader.num_leases() == 0
 
 
 def test_arrays_outlive_both_ends_and_every_descriptor_is_given_back_with_the_last():
     before = len(os.listdir("/proc/self/fd"))
-    place = Place()
-    with place:
-        array = place.read(place.write(3))
+    arenas = Arenas()
+    with arenas:
+        array = arenas.read(arenas.write(3))
         view = array[10:20]
-    del place, array
+    del arenas, array
     gc.collect()
     view += 1
     assert view.tolist() == [4] * 10
@@ -308,86 +309,86 @@ def test_arrays_outlive_both_ends_and_every_descriptor_is_given_back_with_the_la
 
 
 def test_after_the_worker_has_ended_an_array_keeps_its_own_pages_and_no_others():
-    with Place(8 * MIB) as place:
+    with Arenas(8 * MIB) as arenas:
         sizes = [LARGE_BYTES, LARGE_BYTES, 100_000, MIB, 2 * MIB]
-        arrays = [place.read(place.write(k, nbytes), nbytes) for k, nbytes in enumerate(sizes, 1)]
-        place.write(9, MIB)  # never read
-        place.writer.give_back(place.write(9, 20_000))  # idle
+        arrays = [arenas.read(arenas.write(k, nbytes), nbytes) for k, nbytes in enumerate(sizes, 1)]
+        arenas.write(9, MIB)  # never read
+        arenas.writer.give_back(arenas.write(9, 20_000))  # idle
         del arrays[3]
-        place.reader.worker_ended()
-        assert place.touched() == sum(-(-array.nbytes // PAGE) * PAGE for array in arrays)
+        arenas.reader.worker_ended()
+        assert arenas.touched() == sum(-(-array.nbytes // PAGE) * PAGE for array in arrays)
         assert [set(array.tolist()) for array in arrays] == [{1}, {2}, {3}, {5}]
         part = arrays[2][5:7]
         del arrays[2]
         del arrays[2]
-        assert place.touched() == 2 * LARGE_BYTES + 25 * PAGE
+        assert arenas.touched() == 2 * LARGE_BYTES + 25 * PAGE
         arrays.clear()
-        assert place.touched() == 25 * PAGE
+        assert arenas.touched() == 25 * PAGE
         assert part.tolist() == [3, 3]
-        place.reader.worker_ended()
+        arenas.reader.worker_ended()
         del part
-        assert place.touched() <= 0
+        assert arenas.touched() <= 0
 
 
 def test_a_forked_child_that_drops_its_copies_frees_nothing():
-    with Place() as place:
-        kept = [place.read(place.write(5))]
-        read_last = [place.read(place.write(4))]
-        draft = [place.writer.draft((LARGE_BYTES,), BYTE)]
-        draft[0][...] = 6
+    with Arenas() as arenas:
+        kept = [arenas.read(arenas.write(5))]
+        read_last = [arenas.read(arenas.write(4))]
+        output_buffer = [arenas.writer.output_buffer((LARGE_BYTES,), BYTE)]
+        output_buffer[0][...] = 6
         pid = os.fork()
         if not pid:
-            place.reader.worker_ended()
+            arenas.reader.worker_ended()
             kept.clear()
             read_last.clear()
-            draft.clear()
+            output_buffer.clear()
             gc.collect()
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
-        fresh = [place.writer.take(LARGE_BYTES) for _ in range(3)]
+        fresh = [arenas.writer.take(LARGE_BYTES) for _ in range(3)]
         for block in fresh:
-            place.writer.view(block, (LARGE_BYTES,), BYTE)[...] = 9
-        assert (kept[0] == 5).all() and (read_last[0] == 4).all() and (draft[0] == 6).all()
+            arenas.writer.view(block, (LARGE_BYTES,), BYTE)[...] = 9
+        assert (kept[0] == 5).all() and (read_last[0] == 4).all() and (output_buffer[0] == 6).all()
         kept.clear()
         read_last.clear()
-        draft.clear()
-        assert place.reader.num_leases() == 0
-        assert {place.writer.take(LARGE_BYTES).start for _ in range(2)} < {0, *range(fresh[0].start)}
+        output_buffer.clear()
+        assert arenas.reader.num_leases() == 0
+        assert {arenas.writer.take(LARGE_BYTES).start for _ in range(2)} < {0, *range(fresh[0].start)}
 
 
 def test_a_forked_child_of_a_worker_takes_no_blocks_from_its_arena():
-    with Place() as place:
+    with Arenas() as arenas:
         pid = os.fork()
         if not pid:
-            draft = place.writer.draft((LARGE_BYTES,), BYTE)
-            draft[...] = 1
-            os._exit(0 if draft.base is None else 1)
+            output_buffer = arenas.writer.output_buffer((LARGE_BYTES,), BYTE)
+            output_buffer[...] = 1
+            os._exit(0 if output_buffer.base is None else 1)
         assert os.waitpid(pid, 0)[1] == 0
-        assert place.touched() <= 0 and place.budget.held() == [0]
+        assert arenas.touched() <= 0 and arenas.memory_limit.held() == [0]
 
 
 EXIT = """
 import numpy as np
 from dataflow.memory.arena import Arena
-from dataflow.memory.arena import Budget
-budget = Budget(1 << 20, 1)
-arena = Arena(0, budget)
+from dataflow.memory.arena import MemoryLimit
+memory_limit = MemoryLimit(1 << 20, 1)
+arena = Arena(0, memory_limit)
 writer, reader = arena.open_writer(), arena.open_reader()
 blocks = [writer.take(20000) for _ in range(5)]
 kept = reader.leases([(block.status, block.start) for block in blocks], (20000,), np.dtype("u1"))
-drafts = [writer.draft((20000,), np.dtype("u1")) for _ in range(5)]
-cycle = [kept[0], drafts[0], reader]
+buffers = [writer.output_buffer((20000,), np.dtype("u1")) for _ in range(5)]
+cycle = [kept[0], buffers[0], reader]
 cycle.append(cycle)
 class Holder:
     array = kept[1]
-np.holder = [Holder, kept[2], writer, drafts[1]]
+np.holder = [Holder, kept[2], writer, buffers[1]]
 {}
 """
 
 
 @pytest.mark.parametrize(
     "ending",
-    ["", "import sys; sys.exit(0)", "del reader, writer", "del kept, drafts; arena.close()", "reader.worker_ended()"],
+    ["", "import sys; sys.exit(0)", "del reader, writer", "del kept, buffers; arena.close()", "reader.worker_ended()"],
 )
 def test_the_interpreter_ends_without_a_word_in_whatever_order_things_die(ending):
     command = [sys.executable, "-c", EXIT.format(ending)]
@@ -399,102 +400,102 @@ def test_the_interpreter_ends_without_a_word_in_whatever_order_things_die(ending
 
 
 def test_what_is_held_is_what_is_touched():
-    with Place() as place:
-        place.write(1, 5 * PAGE)
-        assert place.budget.held() == [5 * PAGE]
-        assert place.touched() == 5 * PAGE
-        place.write(1, MIB // 2 + 1)
-        assert place.budget.held() == [5 * PAGE + MIB // 2 + PAGE]
-        assert place.touched() == 5 * PAGE + MIB // 2 + PAGE
+    with Arenas() as arenas:
+        arenas.write(1, 5 * PAGE)
+        assert arenas.memory_limit.held() == [5 * PAGE]
+        assert arenas.touched() == 5 * PAGE
+        arenas.write(1, MIB // 2 + 1)
+        assert arenas.memory_limit.held() == [5 * PAGE + MIB // 2 + PAGE]
+        assert arenas.touched() == 5 * PAGE + MIB // 2 + PAGE
 
 
 def test_a_block_that_was_touched_before_costs_nothing():
-    with Place() as place:
-        block = place.write(1, 10 * PAGE)
-        place.writer.give_back(block)
+    with Arenas() as arenas:
+        block = arenas.write(1, 10 * PAGE)
+        arenas.writer.give_back(block)
         for nbytes in (9 * PAGE, 10 * PAGE):
-            block = place.write(2, nbytes)
-            assert place.budget.held() == [10 * PAGE]
-            place.writer.give_back(block)
-        place.write(3, 12 * PAGE)
-        assert place.budget.held() == [12 * PAGE] == [place.touched()]
+            block = arenas.write(2, nbytes)
+            assert arenas.memory_limit.held() == [10 * PAGE]
+            arenas.writer.give_back(block)
+        arenas.write(3, 12 * PAGE)
+        assert arenas.memory_limit.held() == [12 * PAGE] == [arenas.touched()]
 
 
 def test_idle_pages_are_given_back_and_live_ones_are_not(monkeypatch):
     monkeypatch.setattr("dataflow.memory.arena._IDLE_SECONDS", -1.0)
-    with Place() as place:
-        array = place.read(place.write(1, 5 * PAGE), 5 * PAGE)
-        draft = place.writer.draft((7 * PAGE,), BYTE)
-        draft[...] = 2
-        place.writer.give_back(place.write(3, 9 * PAGE))
-        place.writer.tidy()
-        assert place.budget.held() == [12 * PAGE] == [place.touched()]
-        assert (array == 1).all() and (draft == 2).all()
+    with Arenas() as arenas:
+        array = arenas.read(arenas.write(1, 5 * PAGE), 5 * PAGE)
+        output_buffer = arenas.writer.output_buffer((7 * PAGE,), BYTE)
+        output_buffer[...] = 2
+        arenas.writer.give_back(arenas.write(3, 9 * PAGE))
+        arenas.writer.tidy()
+        assert arenas.memory_limit.held() == [12 * PAGE] == [arenas.touched()]
+        assert (array == 1).all() and (output_buffer == 2).all()
         del array
-        place.writer.tidy()
-        assert place.budget.held() == [7 * PAGE] == [place.touched()]
-        del draft
-        place.writer.tidy()
-        assert place.budget.held() == [0]
-        assert place.touched() <= 0
-        assert (place.read(place.write(4, 5 * PAGE), 5 * PAGE) == 4).all()  # and they may be taken again
+        arenas.writer.tidy()
+        assert arenas.memory_limit.held() == [7 * PAGE] == [arenas.touched()]
+        del output_buffer
+        arenas.writer.tidy()
+        assert arenas.memory_limit.held() == [0]
+        assert arenas.touched() <= 0
+        assert (arenas.read(arenas.write(4, 5 * PAGE), 5 * PAGE) == 4).all()  # and they may be taken again
 
 
 def test_pages_are_not_idle_at_once(monkeypatch):
     monkeypatch.setattr("dataflow.memory.arena.time", SimpleNamespace(monotonic=lambda: 0.0))
-    with Place() as place:
-        place.writer.give_back(place.write(1))
-        place.writer.tidy()
-        assert place.budget.held() == [LARGE_BYTES]
+    with Arenas() as arenas:
+        arenas.writer.give_back(arenas.write(1))
+        arenas.writer.tidy()
+        assert arenas.memory_limit.held() == [LARGE_BYTES]
 
 
 def test_a_worker_that_finds_nothing_left_makes_the_others_give_back_what_they_do_not_use(monkeypatch):
     monkeypatch.setattr("dataflow.memory.arena.time", SimpleNamespace(monotonic=lambda: 0.0))
-    with Place(MIB, num_workers=2) as place:
-        blocks = [place.write(1, 200_000) for _ in range(4)]
+    with Arenas(MIB, num_workers=2) as arenas:
+        blocks = [arenas.write(1, 200_000) for _ in range(4)]
         for block in blocks[1:]:
-            place.writer.give_back(block)
-        other = place.writers[1]
+            arenas.writer.give_back(block)
+        other = arenas.writers[1]
         assert other.take(MIB // 2) is None
-        place.writer.tidy()
-        assert place.budget.held() == [49 * PAGE, 0]
+        arenas.writer.tidy()
+        assert arenas.memory_limit.held() == [49 * PAGE, 0]
         assert other.take(MIB // 2) is not None
-        before = place.budget.held()
-        place.writer.give_back(blocks[0])
-        place.writer.tidy()
-        assert place.budget.held() == before  # nobody asked for more
+        before = arenas.memory_limit.held()
+        arenas.writer.give_back(blocks[0])
+        arenas.writer.tidy()
+        assert arenas.memory_limit.held() == before  # no worker asked for more
 
 
 def test_a_worker_gives_back_its_own_idle_pages_before_it_goes_without():
-    with Place(MIB) as place:
-        small = [place.writer.take(LARGE_BYTES) for _ in range(60)]
-        assert place.writer.take(MIB // 2) is None
+    with Arenas(MIB) as arenas:
+        small = [arenas.writer.take(LARGE_BYTES) for _ in range(60)]
+        assert arenas.writer.take(MIB // 2) is None
         for block in small:
-            place.writer.give_back(block)
-        assert place.writer.take(MIB // 2) is not None
-        assert place.budget.held() == [MIB // 2]
+            arenas.writer.give_back(block)
+        assert arenas.writer.take(MIB // 2) is not None
+        assert arenas.memory_limit.held() == [MIB // 2]
 
 
 def test_giving_all_back_leaves_nothing_held():
-    with Place() as place:
-        first = place.write(1, 5 * PAGE)
-        place.write(1, MIB)
-        place.writer.give_back_all()
-        assert place.budget.held() == [0]
-        assert place.touched() <= 0
-        assert place.writer.take(5 * PAGE) == first
+    with Arenas() as arenas:
+        first = arenas.write(1, 5 * PAGE)
+        arenas.write(1, MIB)
+        arenas.writer.give_back_all()
+        assert arenas.memory_limit.held() == [0]
+        assert arenas.touched() <= 0
+        assert arenas.writer.take(5 * PAGE) == first
 
 
 def test_tidying_races_with_taking(eager_threads):
-    """The flusher tidies while the worker takes and the consumer drops: no page goes while somebody reads it."""
-    with Place(MIB) as place, pytest.MonkeyPatch.context() as patch:
+    """The flusher tidies while the worker takes and the consumer drops: no page is returned while it is read."""
+    with Arenas(MIB) as arenas, pytest.MonkeyPatch.context() as patch:
         patch.setattr("dataflow.memory.arena._IDLE_SECONDS", -1.0)
         ended, errors = threading.Event(), []
 
         def tidy():
             try:
                 while not ended.is_set():
-                    place.writer.tidy()
+                    arenas.writer.tidy()
             except BaseException as error:
                 errors.append(error)
 
@@ -502,89 +503,93 @@ def test_tidying_races_with_taking(eager_threads):
         flusher.start()
         bad, kept = [], []
         for k in range(1, 1000):
-            block = place.writer.take(LARGE_BYTES * (1 + k % 3))
+            block = arenas.writer.take(LARGE_BYTES * (1 + k % 3))
             if block is not None:
-                place.writer.view(block, (LARGE_BYTES,), BYTE)[...] = k % 251 + 1
-                kept.append((k, place.read(block)))
-            draft = place.writer.draft((LARGE_BYTES,), BYTE)
-            draft[...] = 255
+                arenas.writer.view(block, (LARGE_BYTES,), BYTE)[...] = k % 251 + 1
+                kept.append((k, arenas.read(block)))
+            output_buffer = arenas.writer.output_buffer((LARGE_BYTES,), BYTE)
+            output_buffer[...] = 255
             if len(kept) > 4:
                 kept_k, array = kept.pop(0)
                 bad += [kept_k] if not (array == kept_k % 251 + 1).all() else []
                 del array
-            bad += [] if (draft == 255).all() else [-k]
-            del draft
+            bad += [] if (output_buffer == 255).all() else [-k]
+            del output_buffer
         ended.set()
         flusher.join()
         assert not bad and not errors
         kept.clear()
-        place.writer.tidy()
-        assert place.budget.held() == [0]
+        arenas.writer.tidy()
+        assert arenas.memory_limit.held() == [0]
 
 
-# -- drafts ------------------------------------------------------------------------------------------------------------
+# -- output buffers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_draft_lies_in_a_block_until_it_dies():
-    with Place() as place:
-        draft = place.writer.draft((4, LARGE_BYTES), np.dtype(np.float32))
-        assert (draft.shape, draft.dtype, type(draft)) == ((4, LARGE_BYTES), np.float32, np.ndarray)
-        assert draft.flags.c_contiguous and draft.flags.writeable
-        assert place.writer.is_draft(draft.base)
-        view = draft[1]
-        del draft
-        block = place.writer.take(4 * 4 * LARGE_BYTES)
-        assert place.budget.held() == [2 * 16 * LARGE_BYTES]
+def test_a_output_buffer_lies_in_a_block_until_it_dies():
+    with Arenas() as arenas:
+        output_buffer = arenas.writer.output_buffer((4, LARGE_BYTES), np.dtype(np.float32))
+        assert (output_buffer.shape, output_buffer.dtype, type(output_buffer)) == (
+            (4, LARGE_BYTES),
+            np.float32,
+            np.ndarray,
+        )
+        assert output_buffer.flags.c_contiguous and output_buffer.flags.writeable
+        assert arenas.writer.is_output_buffer(output_buffer.base)
+        view = output_buffer[1]
+        del output_buffer
+        block = arenas.writer.take(4 * 4 * LARGE_BYTES)
+        assert arenas.memory_limit.held() == [2 * 16 * LARGE_BYTES]
         del view
-        assert place.writer.take(16 * LARGE_BYTES).start < block.start
+        assert arenas.writer.take(16 * LARGE_BYTES).start < block.start
 
 
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [((10,), "u1"), ((LARGE_BYTES - 1,), "u1"), ((), "f8"), ((0, 5), "f8"), ((MIB,), "O"), ((5 * MIB,), "u1")],
 )
-def test_what_is_small_or_too_large_or_holds_objects_is_no_draft(shape, dtype):
-    with Place() as place:
-        array = place.writer.draft(shape, np.dtype(dtype))
+def test_what_is_small_or_too_large_or_holds_objects_is_no_output_buffer(shape, dtype):
+    with Arenas() as arenas:
+        array = arenas.writer.output_buffer(shape, np.dtype(dtype))
         assert (array.shape, array.dtype, array.base) == (shape, np.dtype(dtype), None)
-        assert not place.writer.is_draft(array.base)
-        assert place.budget.held() == [0]
+        assert not arenas.writer.is_output_buffer(array.base)
+        assert arenas.memory_limit.held() == [0]
 
 
-def test_a_flow_that_keeps_its_drafts_does_not_use_up_the_arena():
-    with Place(64 * MIB) as place:
-        kept = [place.writer.draft((LARGE_BYTES,), BYTE) for _ in range(100)]
-        for k, draft in enumerate(kept):
-            draft[...] = k
-        assert sum(draft.base is not None for draft in kept) == 16
-        assert all((draft == k).all() for k, draft in enumerate(kept))
+def test_a_flow_that_keeps_its_output_buffers_does_not_use_up_the_arena():
+    with Arenas(64 * MIB) as arenas:
+        kept = [arenas.writer.output_buffer((LARGE_BYTES,), BYTE) for _ in range(100)]
+        for k, output_buffer in enumerate(kept):
+            output_buffer[...] = k
+        assert sum(output_buffer.base is not None for output_buffer in kept) == 16
+        assert all((output_buffer == k).all() for k, output_buffer in enumerate(kept))
         kept.clear()
-        assert place.writer.draft((LARGE_BYTES,), BYTE).base is not None
+        assert arenas.writer.output_buffer((LARGE_BYTES,), BYTE).base is not None
 
 
-def test_a_draft_that_was_released_is_freed_by_the_consumer_alone():
-    with Place() as place:
-        draft = place.writer.draft((LARGE_BYTES,), BYTE)
-        draft[...] = 3
-        block = place.writer.release(draft.base)
-        assert not place.writer.is_draft(draft.base)
-        del draft
-        array = place.read(block)
-        assert place.writer.take(LARGE_BYTES) != block
+def test_a_output_buffer_that_was_released_is_freed_by_the_consumer_alone():
+    with Arenas() as arenas:
+        output_buffer = arenas.writer.output_buffer((LARGE_BYTES,), BYTE)
+        output_buffer[...] = 3
+        block = arenas.writer.release(output_buffer.base)
+        assert not arenas.writer.is_output_buffer(output_buffer.base)
+        del output_buffer
+        array = arenas.read(block)
+        assert arenas.writer.take(LARGE_BYTES) != block
         assert (array == 3).all()
         del array
-        assert place.writer.take(LARGE_BYTES) == block
+        assert arenas.writer.take(LARGE_BYTES) == block
 
 
-def test_what_the_consumer_reads_is_no_draft_of_anybody():
+def test_what_the_consumer_reads_is_no_output_buffer():
     """A worker that has a runner inside passes on what it has received: in the arena of another."""
-    with Place() as inner, Place() as outer:
-        draft = outer.writer.draft((LARGE_BYTES,), BYTE)
+    with Arenas() as inner, Arenas() as outer:
+        output_buffer = outer.writer.output_buffer((LARGE_BYTES,), BYTE)
         received = inner.read(inner.write(1))
-        assert not outer.writer.is_draft(received.base)
-        assert not outer.writer.is_draft(draft.base[:5])
-        assert not outer.writer.is_draft(np.zeros(3)[1:].base)
-        assert outer.writer.is_draft(draft.base)
+        assert not outer.writer.is_output_buffer(received.base)
+        assert not outer.writer.is_output_buffer(output_buffer.base[:5])
+        assert not outer.writer.is_output_buffer(np.zeros(3)[1:].base)
+        assert outer.writer.is_output_buffer(output_buffer.base)
 
 
 # -- death -------------------------------------------------------------------------------------------------------------
@@ -602,16 +607,16 @@ def write_until_killed(arena):
 
 
 def test_what_a_killed_worker_had_written_stays_readable():
-    with Place(MIB) as place:
-        process = multiprocessing.get_context("fork").Process(target=write_until_killed, args=(place.arenas[0],))
-        with handing_over(*place.arenas[0].descriptors()):
+    with Arenas(MIB) as arenas:
+        process = multiprocessing.get_context("fork").Process(target=write_until_killed, args=(arenas.arenas[0],))
+        with passing_to_child(*arenas.arenas[0].descriptors()):
             process.start()
         process.join(LIMIT)
         assert process.exitcode == -signal.SIGKILL
         process.close()
-        block = place.writer.take(LARGE_BYTES)
-        assert block is None  # the dead worker's are taken for ever; the run is over
-        copies = Place(MIB)
+        block = arenas.writer.take(LARGE_BYTES)
+        assert block is None  # the dead worker's stay taken; the run is over
+        copies = Arenas(MIB)
         with copies:
             first = copies.writer.take(LARGE_BYTES)  # the same layout
-        assert (place.read(first) == 1).all()
+        assert (arenas.read(first) == 1).all()

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import dataflow
 from dataflow import (
     BatchData,
-    DataFromList,
     JoinData,
     MapData,
     MultiProcessMapAndBatchData,
@@ -32,7 +31,10 @@ from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import one_pass, plain, seeded
 from tests.support.fakes import METHODS
 from tests.support.faults import deadline, processes_of
+from tests.support.flows import jittered, listed
 from tests.support.waits import LIMIT
+
+pytestmark = pytest.mark.usefixtures("unseeded")
 
 
 def strict(kind, ds, num, **more):
@@ -62,20 +64,6 @@ KINDS = (*RUNNERS, "nest", "map", "threads")
 @pytest.fixture(params=KINDS)
 def kind(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
-
-
-def listed(n):
-    return DataFromList([[k] for k in range(n)], shuffle=False)
-
-
-def jittered(dp, rng):
-    return [dp[0], float(rng.normal())]
 
 
 def shuffled(n=40):

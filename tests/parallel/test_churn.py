@@ -1,4 +1,4 @@
-"""Runners come and go, and the process stays as it was; nobody else gets a word in."""
+"""Runners come and go, and the process stays as it was; messages of other processes are refused."""
 
 import ctypes
 import gc
@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from dataflow import DataFlow, MultiProcessRunnerZMQ
-from tests.support.fakes import KINDS, Forever, Numbers, runner
+from tests.support.fakes import KINDS, Forever, Numbers, Trap, runner
 from tests.support.leaks import socket_directories
 from tests.support.waits import LIMIT, wait_until
 
@@ -106,7 +106,7 @@ def test_a_child_that_collects_its_copy_of_a_runner_ends_no_worker_of_the_parent
     df.close()
 
 
-# -- nobody else -------------------------------------------------------------------------------------------------------
+# -- other processes ---------------------------------------------------------------------------------------------------
 
 
 class Held(DataFlow):
@@ -138,7 +138,7 @@ def before_hello(monkeypatch):
         release.set()
 
 
-def as_nobody(code, *arguments):
+def as_stranger(code, *arguments):
     def become():
         os.setgroups([])
         os.setgid(NOBODY)
@@ -162,7 +162,7 @@ else:
 """
 
 
-def connect_as_nobody(path):
+def connect_as_stranger(path):
     return subprocess.run(
         [sys.executable, "-c", CONNECT, path], capture_output=True, text=True, check=False, timeout=LIMIT
     ).stdout.strip()
@@ -177,23 +177,15 @@ def test_a_process_of_another_user_cannot_connect_and_later_there_is_nothing_to_
             os.chmod(parent, 0o711)
     path = directory / "s"
     wait_until(path.exists, LIMIT, "no socket")
-    assert connect_as_nobody(path) == "PermissionError"
-    assert as_nobody('ls "$1"', directory).returncode != 0
+    assert connect_as_stranger(path) == "PermissionError"
+    assert as_stranger('ls "$1"', directory).returncode != 0
     os.chmod(directory, 0o711)
     os.chmod(path, 0o777)
-    assert connect_as_nobody(path) == "connected"  # it was the directory that kept them out
+    assert connect_as_stranger(path) == "connected"  # it was the directory that kept them out
     os.chmod(directory, 0o700)
     release.set()
     assert list(islice(df, 3)) == [[1]] * 3
     wait_until(lambda: list(islice(df, 1)) and not directory.exists(), LIMIT, "the directory is still there")
-
-
-class Trap:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
 
 
 def test_a_forged_message_is_refused_unread_and_honest_workers_go_on_being_heard(before_hello, tmp_path, caplog):

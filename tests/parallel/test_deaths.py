@@ -315,7 +315,7 @@ def test_a_program_ends_by_itself_where_children_are_collected_by_the_system():
     ) as program:
         message = program.read()
         assert "of 2 of MultiProcessRunnerZMQ" in message
-        assert "exit code" not in message  # nobody knows it
+        assert "exit code" not in message  # it is unknown
         assert (program.end()[0], program.end()[2]) == (0, "")
         wait_gone(program.found)
 
@@ -556,7 +556,7 @@ class Mortal(DataFlow):
 
 
 def outlive(runner) -> dict[int, int]:
-    """Take until a worker's death is told; how many came of each, all whole and in order."""
+    """Take until a worker's death is raised; how many came of each, all whole and in order."""
     counts = {}
     with pytest.raises(WorkerDied), deadline(LIMIT):  # noqa: PT012
         for worker, k, data in runner:
@@ -576,7 +576,7 @@ def test_all_workers_killed_at_once(make):
 
 
 class OneFloods(DataFlow):
-    """[worker, pid]: worker 0 makes one and waits; worker 1 makes them for ever and fast, so its messages grow long."""
+    """[worker, pid]: worker 0 makes one and waits; worker 1 makes them endlessly and fast, with long messages."""
 
     def __iter__(self):
         here = [worker_info().index, os.getpid()]
@@ -637,7 +637,7 @@ def test_a_worker_that_dies_before_its_hello_is_named(make):
 
 
 class Some(DataFlow):
-    """Worker 0 has one datapoint in all; the others go on for ever."""
+    """Worker 0 has one datapoint in all; the others never end."""
 
     def __iter__(self):
         here = worker_info().index
@@ -789,7 +789,7 @@ def test_a_second_interrupt_while_the_workers_are_given_time_leaves_none_of_them
     class Sleeper(DataFlow):
         def __iter__(self):
             yield [0]
-            os.write(asleep, b".")  # from here on, no request to stop is heard
+            os.write(asleep, b".")  # from here on, no request to stop is received
             time.sleep(2 * LIMIT)
 
     monkeypatch.setattr("dataflow.workers.pool._GRACE", LIMIT)

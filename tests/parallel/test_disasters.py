@@ -126,7 +126,7 @@ def test_a_disaster_ends_in_the_right_error(case):
         assert caught.value.__cause__ is error
 
     if case.method != "spawn" and case.num == 1 and not fault.is_lateness:
-        runner.reset_state()  # starts afresh, and so does the fault
+        runner.reset_state()  # restarts, and so does the fault
         if fault.in_reset or not fault.complete:
             struck(runner, fault)
         else:

@@ -80,7 +80,7 @@ def has_ended(worker):
 
 
 def kill(worker):
-    """It is dead when this returns; nobody has collected it."""
+    """It is dead when this returns; it was not reaped."""
     os.kill(worker.pid, signal.SIGKILL)
     wait_until(lambda: has_ended(worker), LIMIT, "SIGKILL does not end it")
 

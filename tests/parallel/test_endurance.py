@@ -61,11 +61,11 @@ class Rows(DataFlow):
 
 
 class Watched(MultiProcessRunnerZMQ):
-    """A runner that tells what its arenas hold, as the system counts it."""
+    """A runner that reports what its arenas hold, as the system counts it."""
 
     def _df_make_codec(self):
         codec = super()._df_make_codec()
-        self.limit = codec.budget.limit
+        self.limit = codec.memory_limit.limit
         self.status_bytes = divided(self.limit)[0][0].start
         self.files = [codec.port(k).arena.descriptors()[0].fd for k in range(self.num_workers)]
         return codec

@@ -1,4 +1,4 @@
-"""Items whose function raises in a worker: skipped within a budget, told to the consumer, and judged there."""
+"""Items whose function raises in a worker: skipped within a budget, reported to the consumer, and judged there."""
 
 import importlib.resources
 import logging
@@ -29,20 +29,11 @@ from dataflow import (
 )
 from dataflow.errors import WorkerTraceback
 from dataflow.parallel.maps import MultiProcessMapDataZMQ, MultiThreadMapData
-from tests.support.fakes import every_runner
+from tests.support.fakes import every_runner, runner
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT
 
 N = 20
-
-
-def build(case, make, num=1, **terms):
-    kind, method = (case, None) if isinstance(case, str) else case
-    if kind == "thread":
-        return MultiThreadRunner(make, 5, num, timeout=LIMIT, **terms)
-    if kind == "process":
-        return MultiProcessRunner(make(), 5, num, timeout=LIMIT, context=method, **terms)
-    return MultiProcessRunnerZMQ(make(), num, 5, timeout=LIMIT, context=method, **terms)
 
 
 PLAIN = ("process", "zmq", "thread")
@@ -78,7 +69,7 @@ def every_tenth_fails():
 
 @pytest.mark.parametrize("case", every_runner())
 def test_failed_items_are_left_out_and_told_to_the_consumer(case, caplog):
-    with caplog.at_level(logging.WARNING, "dataflow"), build(case, third_and_eighth_fail, max_failures=5) as df:
+    with caplog.at_level(logging.WARNING, "dataflow"), runner(case, third_and_eighth_fail, max_failures=5) as df:
         first = [dp[0] for dp in islice(df, N - 2)]
     assert first == [k for k in range(N) if k not in {3, 8}]
     assert [(failure.position, failure.in_pass, failure.path) for failure in df.failures[:2]] == [
@@ -95,26 +86,26 @@ def test_failed_items_are_left_out_and_told_to_the_consumer(case, caplog):
 
 @KINDS
 def test_a_failure_is_known_when_the_next_datapoint_comes(case):
-    with build(case, third_and_eighth_fail, max_failures=5) as df:
+    with runner(case, third_and_eighth_fail, max_failures=5) as df:
         for (number,), _ in zip(df, range(N - 2), strict=False):
             assert len(df.failures) >= (number > 3) + (number > 8)
 
 
 @KINDS
 def test_a_budget_that_suffices_for_one_suffices_for_several_workers_and_many_passes(case):
-    with build(case, every_tenth_fails, 2, max_failures=10) as df:
+    with runner(case, every_tenth_fails, 2, max_failures=10) as df:
         for _ in range(5):
             assert len(list(df)) == 100
         reported = {failure.path[0][0] for failure in df.failures}
     assert reported <= {0, 1} and len(df.failures) >= 40
-    with build(case, every_tenth_fails, 2, max_failures=0.2) as df:
+    with runner(case, every_tenth_fails, 2, max_failures=0.2) as df:
         for _ in range(3):
             assert len(list(df)) == 100
 
 
 @KINDS
 def test_what_is_dropped_below_a_batch_is_filled_up(case):
-    with build(case, lambda: BatchData(third_and_eighth_fail(), 6), max_failures=5) as df:
+    with runner(case, lambda: BatchData(third_and_eighth_fail(), 6), max_failures=5) as df:
         assert next(iter(df))[0].tolist() == [0, 1, 2, 4, 5, 6]
 
 
@@ -170,7 +161,7 @@ def test_a_budget_that_is_used_up_further_in_comes_out_with_its_cause():
 @pytest.mark.parametrize("case", [*PLAIN, ("zmq", "spawn")], ids=str)
 def test_past_the_budget_comes_an_error_with_the_list_after_all_that_was_made_before(case):
     received = []
-    with build(case, third_and_eighth_fail, max_failures=1) as df:
+    with runner(case, third_and_eighth_fail, max_failures=1) as df:
         with pytest.raises(TooManyFailures, match=r"Runner\w*: 2 datapoints of one pass .* max_failures=1") as caught:
             received.extend(dp[0] for dp in df)
         assert received == [k for k in range(8) if k != 3]
@@ -186,7 +177,7 @@ def test_past_the_budget_comes_an_error_with_the_list_after_all_that_was_made_be
 
 @pytest.mark.parametrize("case", [*PLAIN, ("process", "forkserver")], ids=str)
 def test_without_a_budget_comes_the_error_with_the_traceback_of_the_worker(case):
-    with build(case, third_and_eighth_fail) as df:
+    with runner(case, third_and_eighth_fail) as df:
         with pytest.raises(ValueError, match="number 3") as caught:
             list(df)
         assert caught.value.__notes__[0].endswith("third_and_eighth, for datapoint 3 of pass 0")
@@ -199,22 +190,22 @@ def test_without_a_budget_comes_the_error_with_the_traceback_of_the_worker(case)
 @KINDS
 def test_a_fraction_is_judged_over_all_workers(case):
     expected = r"datapoints seen \(.* %\) failed, more than max_failures=0.05"
-    with build(case, every_tenth_fails, 2, max_failures=0.05) as df, pytest.raises(TooManyFailures, match=expected):
+    with runner(case, every_tenth_fails, 2, max_failures=0.05) as df, pytest.raises(TooManyFailures, match=expected):
         list(chain.from_iterable(repeat(df)))
 
 
 @KINDS
 def test_a_map_keeps_to_a_budget_of_its_own(case):
-    with build(case, lambda: third_and_eighth_fail(max_failures=1), max_failures=50) as df:
+    with runner(case, lambda: third_and_eighth_fail(max_failures=1), max_failures=50) as df:
         with pytest.raises(TooManyFailures, match="MapData: 2 datapoints") as caught:
             list(df)
         assert str(caught.value.__cause__) == "number 8"
         assert [failure.position for failure in caught.value.failures] == [3, 8]
         assert [failure.position for failure in df.failures] == [3, 8]
-    strict = build(case, lambda: third_and_eighth_fail(max_failures=0), max_failures=50)
+    strict = runner(case, lambda: third_and_eighth_fail(max_failures=0), max_failures=50)
     with strict as df, pytest.raises(ValueError, match="number 3"):
         list(df)
-    with build(case, lambda: third_and_eighth_fail(max_failures=2)) as df:  # and tells, though nobody asked
+    with runner(case, lambda: third_and_eighth_fail(max_failures=2)) as df:  # and reports them all the same
         assert len(list(df)) == N
         assert len(df.failures) >= 2
 
@@ -225,7 +216,7 @@ def raise_a_lock(dp):
 
 @pytest.mark.parametrize("case", ["process", "zmq"])
 def test_an_error_that_cannot_be_pickled_is_borne_too(case):
-    with build(case, lambda: MapData(numbers(), raise_a_lock), max_failures=2) as df:
+    with runner(case, lambda: MapData(numbers(), raise_a_lock), max_failures=2) as df:
         with pytest.raises(TooManyFailures) as caught:
             list(df)
         assert isinstance(caught.value.__cause__, WorkerError)
@@ -250,15 +241,15 @@ def test_a_flow_in_which_all_fails_stops_when_it_is_told_to(case):
     def make():
         return MapData(DataFromGenerator(endless), nothing_after_the_first)
 
-    with deadline(LIMIT), build(case, make, max_failures=10**9) as df:
-        assert next(iter(df)) == [0]  # from here on it makes nothing, and nobody listens
+    with deadline(LIMIT), runner(case, make, max_failures=10**9) as df:
+        assert next(iter(df)) == [0]  # from here on it makes nothing, and nothing is received
 
 
 @pytest.mark.parametrize("wrong", [True, -1, 1.0, float("nan"), "5"])
 @KINDS
 def test_a_budget_that_makes_no_sense_is_refused(case, wrong):
     with pytest.raises((TypeError, ValueError), match=r"Multi\w+: max_failures is"):
-        build(case, numbers, max_failures=wrong)
+        runner(case, numbers, max_failures=wrong)
 
 
 # -- in parallel maps --------------------------------------------------------------------------------------------------
@@ -318,7 +309,7 @@ def seventh_fails_eighth_kills(flag, dp):
 
 def test_an_item_that_is_done_again_after_a_death_fails_once(flag):
     func = partial(seventh_fails_eighth_kills, flag)
-    # If 7 and 8 are in one task, the failure of 7 was told when the worker died, and is told again.
+    # If 7 and 8 are in one task, the failure of 7 was reported before the worker died, and is reported again.
     source = DataFromList([[k] for k in range(400)], shuffle=False)
     with MultiProcessMapDataZMQ(
         source, 1, func, strict=True, max_failures=1, max_restarts=1, buffer_size=40, timeout=LIMIT
@@ -342,11 +333,11 @@ def test_an_item_that_fails_again_is_written_down_once(flag, caplog):
 @KINDS
 @pytest.mark.parametrize("num", [0, 1, 2])
 def test_the_budget_of_a_strict_runner_is_that_of_the_pass(case, num):
-    with build(case, third_and_eighth_fail, num, strict=True, max_failures=2) as df:
+    with runner(case, third_and_eighth_fail, num, strict=True, max_failures=2) as df:
         for _ in range(3):
             assert [dp[0] for dp in df] == [k for k in range(N) if k not in {3, 8}]
     with (
-        build(case, third_and_eighth_fail, num, strict=True, max_failures=1) as df,
+        runner(case, third_and_eighth_fail, num, strict=True, max_failures=1) as df,
         pytest.raises(TooManyFailures, match="2 datapoints of one pass"),
     ):
         list(df)
@@ -392,14 +383,14 @@ def test_a_photograph_that_is_cut_off_is_skipped_and_named(case, photos, caplog)
         files = DataFromList([[str(path), k] for k, path in enumerate(photos)], shuffle=False)
         return MapDataComponent(files, read_photo)
 
-    with caplog.at_level(logging.WARNING, "dataflow"), build(case, make, max_failures=5) as df:
+    with caplog.at_level(logging.WARNING, "dataflow"), runner(case, make, max_failures=5) as df:
         found = list(islice(df, 7))
     assert [k for _, k in found] == [0, 1, 2, 3, 4, 6, 7]
     assert all(photo.ndim == 3 for photo, _ in found)
     assert caplog.messages[0].startswith("skipped MapDataComponent(read_photo): datapoint 5 of pass 0, worker 0 of 1")
     assert str(photos[5]) in caplog.messages[0]
 
-    with build(case, make) as df:
+    with runner(case, make) as df:
         with pytest.raises(ValueError, match="ends in the middle") as caught:
             list(df)
         assert "for datapoint 5 of pass 0" in caught.value.__notes__[0]
@@ -411,7 +402,7 @@ def test_a_worker_knows_where_it_is_when_it_fails():
     def where(dp):
         raise ValueError(worker_info().index)
 
-    with build("process", lambda: MapData(numbers(), where), 2, max_failures=3) as df:
+    with runner("process", lambda: MapData(numbers(), where), 2, max_failures=3) as df:
         with pytest.raises(TooManyFailures):
             list(df)
         assert all(failure.text == str(failure.path[0][0]) for failure in df.failures)

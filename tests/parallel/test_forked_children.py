@@ -133,7 +133,7 @@ def test_a_child_of_a_worker_cannot_join_a_batch_made_by_it():
     assert (np.concatenate(got) == np.arange(NUM)[:, None]).all()
 
 
-def test_the_child_is_told_what_it_did(capfd):
+def test_the_child_gets_an_error_that_says_what_it_did(capfd):
     check_worker_children("pipe", "go on")
     assert "this process was forked by code that runs in a dataflow" in capfd.readouterr().err
     check_worker_children("pipe", "raise")

@@ -105,6 +105,6 @@ def test_where_workers_do_not_import_the_program_no_guard_is_needed(name, place,
 
 
 def test_only_a_worker_that_never_connected_is_said_to_lack_a_guard():
-    assert "guard" in explanation(NO_GUARD, heard=False)[1]
-    assert "guard" not in explanation(NO_GUARD, heard=True)[1]
-    assert "guard" not in explanation(1, heard=False)[1]
+    assert "guard" in explanation(NO_GUARD, has_connected=False)[1]
+    assert "guard" not in explanation(NO_GUARD, has_connected=True)[1]
+    assert "guard" not in explanation(1, has_connected=False)[1]

@@ -157,7 +157,7 @@ def test_a_worker_may_write_to_what_it_has_sent(kind, make):
             assert is_full_of(array, k)
 
 
-# -- drafts: no copy where nobody can tell, a copy where somebody could ------------------------------------------------
+# -- output buffers: no copy if only the encoder refers to one, otherwise a copy ---------------------------------------
 
 
 def drawn(k, size=LARGE):
@@ -199,7 +199,7 @@ KEEPERS = {
 
 def switch_the_check_off(monkeypatch):
     def calibrate(encoder, run):
-        encoder._drafts.unreachable = lambda kind, counts: True
+        encoder._buffer_counts.unreachable = lambda kind, counts: True
 
     monkeypatch.setattr(ArrayEncoder, "calibrate", calibrate)
 
@@ -410,7 +410,7 @@ def test_arrays_may_die_in_other_threads_while_the_consumer_iterates(kind):
 ENDINGS = {
     "closed": lambda df: df.close(),
     "dropped": lambda df: None,
-    "started afresh": lambda df: df.reset_state(),
+    "restarted": lambda df: df.reset_state(),
     "broken off": lambda df: next(iter(df)),
 }
 
@@ -422,7 +422,7 @@ def test_arrays_outlive_the_runner_however_it_ends(kind, size, name):
     df = moved(kind, Flow(lambda n: images(n, size), 50))
     kept = list(df)
     ENDINGS[name](df)
-    if name == "started afresh":
+    if name == "restarted":
         kept += list(df)
         df.close()
     del df
@@ -523,7 +523,7 @@ def drop_and_leave(kept, leave):
 
 @KINDS
 def test_a_flow_that_forks_in_its_worker_shares_no_block_with_its_child(kind):
-    """The child drops its copies of drafts, and makes arrays where its parent would."""
+    """The child drops its copies of output buffers, and makes arrays where its parent would."""
 
     def forking(n):
         kept = [drawn(7)]
@@ -581,7 +581,7 @@ def test_a_worker_that_is_killed_while_it_writes_a_block_tears_nothing(kind, whe
         for array, _ in kept:
             array += 1
         written[0] = -10_000
-        df.reset_state()  # and afresh
+        df.reset_state()  # and again
         assert all(is_full_of(array, k) for array, k in df)
         assert all((array == k % 251 + 1).all() for array, k in kept)
 

@@ -150,7 +150,7 @@ def test_a_disaster_ends_in_the_right_error(case):
             next(iter(df))
         assert caught.value.__cause__ is error
         if case.num == 1 and not fault.in_reset and fault.complete:
-            df.reset_state()  # starts afresh, and so does the fault
+            df.reset_state()  # restarts, and so does the fault
             with deadline(LIMIT):
                 assert next(iter(df))[0] == 0 if case.strict else True
     RELEASE.set()

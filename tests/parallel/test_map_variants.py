@@ -91,7 +91,7 @@ def test_by_default_batches_of_an_unknown_number_come():
         assert len(set(found)) == 40
 
 
-def test_the_buffer_holds_ten_batches_unless_told_otherwise():
+def test_the_buffer_holds_ten_batches_by_default():
     assert MultiProcessMapAndBatchData(Numbers(10), 2, same, 3).ds.buffer_size == 30
     assert MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, 5).ds.buffer_size == 5
     with pytest.raises(ValueError, match="buffer_size is an integer from 3, got 2: it counts datapoints"):

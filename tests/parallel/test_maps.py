@@ -36,6 +36,8 @@ from tests.support.fakes import Numbers
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT, wait_until
 
+pytestmark = pytest.mark.usefixtures("unseeded")
+
 MAPS = {"thread": MultiThreadMapData, "process": MultiProcessMapDataZMQ}
 METHODS = ("fork", "forkserver", "spawn")
 
@@ -49,12 +51,6 @@ def parallel_map(kind, ds, num, func, **more):
 @pytest.fixture(params=MAPS)
 def kind(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
 
 
 def double(dp):
@@ -164,7 +160,7 @@ def test_work_is_taken_and_not_dealt(kind):
 
     with parallel_map(kind, Numbers(50), 2, func, strict=True) as df:
         found = [k for (k,) in df]
-    assert found.count(found[0]) <= 10  # whoever had the slow one
+    assert found.count(found[0]) <= 10  # the worker that had the slow one
 
 
 @pytest.mark.parametrize("buffer_size", [1, 2, 7])
@@ -406,7 +402,7 @@ def test_the_later_of_two_iterations_wins(kind, strict):
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_closed_map_ends_live_iterations_and_starts_afresh(kind, strict):
+def test_a_closed_map_ends_live_iterations_and_restarts(kind, strict):
     df = parallel_map(kind, Numbers(20), 2, double, strict=strict)
     live = iter(df)
     next(live)
@@ -662,7 +658,7 @@ def test_the_shuffled_list_of_the_contract_is_that_of_map_data(kind):
         assert [dp[1] for dp in df] == expected
 
 
-# -- drafts ------------------------------------------------------------------------------------------------------------
+# -- output buffers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -693,4 +689,6 @@ def test_what_a_function_has_filled_is_passed_on_without_a_copy():
     addresses = []
     with parallel_map("process", Numbers(100), 1, func, strict=True, buffer_size=4) as df:
         *_, (_, num_places) = df
-    assert num_places > 1  # where it were copied, the draft would be free again at once, and the next at its place
+    assert (
+        num_places > 1
+    )  # where it were copied, the output buffer would be free again at once, and the next at its place

@@ -10,6 +10,8 @@ from dataflow import DataFlow, ProxyDataFlow, RNGDataFlow
 from tests.support.fakes import KINDS, Draws, Numbers, Where, runner
 from tests.support.waits import LIMIT, wait_until
 
+pytestmark = pytest.mark.usefixtures("unseeded")
+
 PAIRS = [(outer, inner) for outer in KINDS for inner in KINDS]
 TRIPLES = [("zmq", "zmq", "zmq"), ("process", "thread", "zmq"), ("thread", "zmq", "process")]
 
@@ -23,12 +25,6 @@ def nest(kinds, make, nums, **options):
 
 def children():
     return psutil.Process().children(recursive=True)
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
 
 
 @pytest.mark.parametrize("kinds", [*PAIRS, *TRIPLES], ids="-in-".join)

@@ -38,7 +38,7 @@ def test_a_worker_makes_no_more_than_twice_the_bound_and_two_ahead(case, prefetc
         assert min(made) >= 1  # at least one is always under way
         taken = [0, 0]
         for number in (1, 1, 5, 40, 1):
-            # Which worker made it is not told: the sum of both is bounded too.
+            # Which worker made it is unknown: the sum of both is bounded too.
             taken[0] += len(list(islice(df, number)))
             ahead = sum(settled(made, taken[0] + 1)) - taken[0]  # at least one, as before
             assert ahead <= 2 * (2 * prefetch + 2)

@@ -47,7 +47,7 @@ def blocks_in_use(df):
     engine = state_of(df).resource
     task_queue, codec = engine._plan.schedule.task_queue, engine._plan.codec
     memories = [task_queue._writer._writer._memory, *(reader._memory for reader in codec._readers)]
-    limits = [task_queue._budget.limit, *(codec.budget.limit for _ in codec._readers)]
+    limits = [task_queue._memory_limit.limit, *(codec.memory_limit.limit for _ in codec._readers)]
     counts = []
     for memory, limit in zip(memories, limits, strict=True):
         classes, _ = divided(limit)
@@ -78,7 +78,7 @@ def killed_while_it_runs(n, num_kills, num, seed, max_restarts):
             assert [value for value, _ in df] == [2 * k for k in range(n)]
             return not any(blocks_in_use(df))
 
-        # What was done twice may still be under way, and is heard in a later pass. A lost block stays in use.
+        # What was done twice may still be under way, and is received in a later pass. A lost block stays in use.
         wait_until(all_free, LIMIT, lambda: f"blocks were lost: {blocks_in_use(df)}")
 
 
@@ -219,7 +219,7 @@ def test_a_runner_goes_on_with_a_fresh_worker(kind, num):
             found += [k for (k,) in itertools.islice(iterator, 3000)]
         while len(processes_of(df)) < num:  # the others may have made all that before the death was seen
             found += [k for (k,) in itertools.islice(iterator, 100)]
-    if num == 1:  # each worker's datapoints came without a gap, and each began anew
+    if num == 1:  # each worker's datapoints came without a gap, and each began at the start
         starts = [k for k, value in enumerate(found) if value == 0]
         for begin, end in itertools.pairwise([*starts, len(found)]):
             assert found[begin:end] == list(range(end - begin))

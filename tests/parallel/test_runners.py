@@ -35,18 +35,14 @@ from tests.support.fakes import KINDS, METHODS, PROCESS_KINDS, Calls, Draws, For
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
+pytestmark = pytest.mark.usefixtures("unseeded")
+
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
 FORK = [("process", "fork"), ("zmq", "fork"), ("thread", None)]
 all_runners = pytest.mark.parametrize("case", every_runner())
 all_runners_of_several = pytest.mark.parametrize("case", every_runner(num_proc=2))
 kinds = pytest.mark.parametrize("case", FORK, ids=KINDS)
 process_kinds = pytest.mark.parametrize("kind", PROCESS_KINDS)
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
 
 
 # -- one worker --------------------------------------------------------------------------------------------------------
@@ -442,7 +438,7 @@ def test_the_flow_is_reset_once_inside_every_worker_and_never_outside(case):
 
 @process_kinds
 @pytest.mark.parametrize("method", METHODS)
-def test_the_first_iteration_resets_if_nobody_did(kind, method):
+def test_the_first_iteration_resets_if_needed(kind, method):
     resets = multiprocessing.RawArray("i", 2)
     with runner((kind, method), lambda: Calls(resets)) as df:
         assert list(islice(df, 3)) == [[0]] * 3
@@ -475,7 +471,7 @@ def test_an_iteration_ends_at_a_reset_or_a_close(case):
             end()
             with pytest.raises(DataFlowTerminated):
                 list(iterator)
-        assert len(list(df)) == 100  # closed is not lost: it starts afresh
+        assert len(list(df)) == 100  # closed is not lost: it restarts
 
 
 def workers_here():

@@ -14,7 +14,6 @@ import dataflow
 from dataflow import (
     BatchData,
     DataFlow,
-    DataFromList,
     FakeData,
     MapData,
     MultiProcessMapData,
@@ -22,9 +21,7 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
     NotAddressable,
-    RandomMapData,
     RepeatedData,
-    ShuffleData,
     WorkerDied,
     worker_info,
 )
@@ -32,7 +29,10 @@ from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import check_node, one_pass
 from tests.support.fakes import METHODS, Forever, Numbers
 from tests.support.faults import deadline, processes_of
+from tests.support.flows import chain, listed
 from tests.support.waits import LIMIT
+
+pytestmark = pytest.mark.usefixtures("unseeded")
 
 KINDS = ("process", "zmq", "thread")
 
@@ -50,20 +50,6 @@ def strict(kind, ds, num, *, prefetch=5, **more):
 @pytest.fixture(params=KINDS)
 def kind(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def unseeded():
-    yield
-    dataflow.seed(None)
-
-
-def jittered(dp, rng):
-    return [dp[0], float(rng.normal())]
-
-
-def chain(n=40):
-    return RandomMapData(ShuffleData(DataFromList([[k] for k in range(n)])), jittered)
 
 
 # -- by index ----------------------------------------------------------------------------------------------------------
@@ -88,10 +74,6 @@ def test_whatever_the_bound(kind, prefetch):
         pytest.skip("only hwm may be None")
     with strict(kind, listed(300), 2, prefetch=prefetch) as df:
         assert list(df) == list(df) == [[k] for k in range(300)]
-
-
-def listed(n):
-    return DataFromList([[k] for k in range(n)], shuffle=False)
 
 
 def test_without_order_each_comes_once(kind):
@@ -261,7 +243,7 @@ def test_a_whole_pass_that_was_cut_short_goes_on_where_it_was(kind):
 
 
 @pytest.mark.parametrize("kind", ["process", "zmq"])
-def test_a_death_is_reported_where_none_is_made_good(kind):
+def test_a_death_is_reported_without_restarts(kind):
     def func(dp):
         if dp[0] == 50:
             os.kill(os.getpid(), signal.SIGKILL)

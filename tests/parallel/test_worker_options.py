@@ -17,19 +17,10 @@ from dataflow import (
     WorkerDied,
     worker_info,
 )
-from tests.support.fakes import METHODS, every_runner
+from tests.support.fakes import METHODS, every_runner, runner
 from tests.support.waits import LIMIT
 
 SEEN: list[tuple[str, int | None]] = []  # what has happened in this process, in order
-
-
-def build(case, make, num=1, **terms):
-    kind, method = (case, None) if isinstance(case, str) else case
-    if kind == "thread":
-        return MultiThreadRunner(make, 5, num, timeout=LIMIT, **terms)
-    if kind == "process":
-        return MultiProcessRunner(make(), 5, num, timeout=LIMIT, context=method, **terms)
-    return MultiProcessRunnerZMQ(make(), num, 5, timeout=LIMIT, context=method, **terms)
 
 
 KINDS = pytest.mark.parametrize("case", ["process", "zmq", "thread"])
@@ -48,7 +39,7 @@ def note(what):
 
 
 class Story(DataFlow):
-    """Gives, for ever, what has happened here to the worker in which it runs."""
+    """Yields endlessly what has happened here to the worker in which it runs."""
 
     def reset_state(self):
         note("reset")
@@ -69,7 +60,7 @@ def init():
 
 @pytest.mark.parametrize("case", every_runner())
 def test_a_worker_is_prepared_once_before_its_flow_is_reset(case):
-    with build(case, Story, 2, worker_init=init) as df:
+    with runner(case, Story, 2, worker_init=init) as df:
         found = {}
         for index, story in df:
             found[index] = story
@@ -91,7 +82,7 @@ def fail():
 
 @KINDS
 def test_an_exception_in_it_is_the_consumers_with_a_note(case):
-    with build(case, Story, worker_init=fail) as df, pytest.raises(OSError, match="no such device") as caught:
+    with runner(case, Story, worker_init=fail) as df, pytest.raises(OSError, match="no such device") as caught:
         next(iter(df))
     assert caught.value.__notes__[0] == "raised by worker_init: fail"
     assert caught.value.__notes__[1].startswith("raised in worker 0 of 1 of Multi")
@@ -101,7 +92,7 @@ def test_an_exception_in_it_is_the_consumers_with_a_note(case):
 
 @KINDS
 def test_a_program_that_is_ended_by_it_is_a_dead_worker(case):
-    with build(case, Story, worker_init=sys.exit) as df, pytest.raises(WorkerDied):
+    with runner(case, Story, worker_init=sys.exit) as df, pytest.raises(WorkerDied):
         next(iter(df))
 
 
@@ -117,14 +108,14 @@ class Shares(DataFlow):
 @pytest.mark.parametrize("method", METHODS)
 def test_what_it_shares_with_the_flow_stays_shared_and_it_may_be_a_lambda(method):
     box = []
-    with build(("process", method), lambda: Shares(box), worker_init=lambda: box.append("prepared")) as df:
+    with runner(("process", method), lambda: Shares(box), worker_init=lambda: box.append("prepared")) as df:
         assert next(iter(df)) == [["prepared"]]
     assert box == []
 
 
 def test_what_cannot_be_sent_is_named():
     lock = threading.Lock()
-    df = build(("process", "spawn"), Story, worker_init=lambda: lock)
+    df = runner(("process", "spawn"), Story, worker_init=lambda: lock)
     with pytest.raises(NotPicklable, match=r"worker_init .* cannot be sent.*lock.* Make what it needs inside it"):
         next(iter(df))
 
@@ -133,13 +124,13 @@ def test_what_cannot_be_sent_is_named():
             self.box = lock
 
     with pytest.raises(NotPicklable, match=r"Holds.box"):  # prepared or not, a node is named
-        next(iter(build(("process", "spawn"), Holds, worker_init=init)))
+        next(iter(runner(("process", "spawn"), Holds, worker_init=init)))
 
 
 @KINDS
 def test_what_is_no_function_is_refused(case):
-    with pytest.raises(TypeError, match=r"Multi\w+: worker_init is a function without arguments, got 5"):
-        build(case, Story, worker_init=5)
+    with pytest.raises(TypeError, match=r"Multi\w+ expects a function, got int: worker_init is called"):
+        runner(case, Story, worker_init=5)
 
 
 # -- threads of native libraries ---------------------------------------------------------------------------------------
@@ -178,7 +169,7 @@ def blas():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_blas_uses_as_many_threads_in_a_worker_as_it_is_allowed(method, blas):
-    with build(("process", method), Threads, thread_limit=2) as df:
+    with runner(("process", method), Threads, thread_limit=2) as df:
         num, variables = next(iter(df))
     assert num == 2 and set(variables.values()) == {"2"}
     assert blas_threads() == 3 and not set(VARIABLES) & set(os.environ), "the main process is left as it was"
@@ -225,7 +216,7 @@ def test_workers_in_a_worker_share_what_it_has(blas):
 @pytest.mark.parametrize("case", ["process", "zmq"])
 def test_a_limit_that_makes_no_sense_is_refused(case, wrong):
     with pytest.raises((TypeError, ValueError), match=r'Multi\w+: thread_limit is an integer from 1, "share", or None'):
-        build(case, Story, thread_limit=wrong)
+        runner(case, Story, thread_limit=wrong)
 
 
 def run(script):
@@ -245,7 +236,7 @@ def run(script):
 
 @pytest.mark.slow
 def test_opencv_that_was_used_before_a_fork_neither_hangs_nor_crowds():
-    """Asking it for another number of threads would wait for ever for those of the parent."""
+    """Asking it for another number of threads would wait endlessly for those of the parent."""
     script = """
         import cv2, numpy as np, os
         from dataflow import DataFromList, MapData, MultiProcessRunner

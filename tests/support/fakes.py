@@ -13,7 +13,7 @@ from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiT
 from dataflow.channel.messages import Message
 from dataflow.channel.protocols import ConsumerGone, Receiver
 from dataflow.descriptors import Descriptor
-from dataflow.workers.place import WorkerInfo
+from dataflow.workers.info import WorkerInfo
 from tests.support.waits import LIMIT
 
 METHODS = ("fork", "forkserver", "spawn")
@@ -44,14 +44,15 @@ def runner(
     *,
     prefetch: int | None = 5,
     timeout: float | None = LIMIT,
+    **options: Any,
 ) -> DataFlow:
     """A runner of any kind over what `make` makes. The timeout is there so that no test can hang."""
     kind, method = (case, None) if isinstance(case, str) else case
     if kind == "thread":
-        return MultiThreadRunner(make, prefetch, num, timeout=timeout)
+        return MultiThreadRunner(make, prefetch, num, timeout=timeout, **options)
     if kind == "process":
-        return MultiProcessRunner(make(), prefetch, num, timeout=timeout, context=method)
-    return MultiProcessRunnerZMQ(make(), num, prefetch, timeout=timeout, context=method)
+        return MultiProcessRunner(make(), prefetch, num, timeout=timeout, context=method, **options)
+    return MultiProcessRunnerZMQ(make(), num, prefetch, timeout=timeout, context=method, **options)
 
 
 # -- flows -------------------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ class Draws(RNGDataFlow):
 
 
 class Where(DataFlow):
-    """One datapoint for ever: the path of the worker, the process, the thread-local name."""
+    """One datapoint endlessly: the path of the worker, the process, the thread-local name."""
 
     def __iter__(self) -> Iterator[list[Any]]:
         here = worker_info()
@@ -153,7 +154,7 @@ class FakeSender:
 def receive(receiver: Receiver, timeout: float, watched: Sequence[int] = ()) -> Message | None:
     """The next message; None after `timeout` seconds, or if only a watched descriptor is readable."""
     deadline = time.monotonic() + timeout
-    while (message := receiver.take()) is None:
+    while (message := receiver.receive_nowait()) is None:
         if not receiver.wait(max(0.0, deadline - time.monotonic()), watched):
             return None
     return message
@@ -170,7 +171,7 @@ class FakeReceiver:
         self.stopped = 0
         self.closed = 0
 
-    def take(self) -> Message | None:
+    def receive_nowait(self) -> Message | None:
         return self.inbox.popleft() if self.inbox else None
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
@@ -178,7 +179,7 @@ class FakeReceiver:
         self.during()
         return bool(self.inbox)
 
-    def everyone_connected(self) -> None:
+    def stop_accepting(self) -> None:
         self.connected += 1
 
     def stop(self) -> None:
@@ -211,11 +212,11 @@ class FakeWorker:
     """A worker whose end is set from outside."""
 
     def __init__(self, index: int = 0, count: int = 1, *, sentinel: int | None = None, stubborn: bool = False) -> None:
-        self.place = WorkerInfo(index, count, ((index, count),))
+        self.info = WorkerInfo(index, count, ((index, count),))
         self.pid: int | None = 40_000 + index
         self.sentinel = sentinel
         self.code: int | None = None
-        self.stubborn = stubborn  # neither ends when told nor when killed
+        self.stubborn = stubborn  # ends neither on request nor when killed
         self.on_join: Callable[[], None] = lambda: None
         self.story: list[str] = []
 
@@ -254,3 +255,13 @@ def open_descriptor(descriptor: Descriptor) -> bool:
     except OSError:
         return False
     return True
+
+
+class Trap:
+    """Unpickling it creates the file `path`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.path, "w")

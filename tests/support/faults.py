@@ -1,7 +1,7 @@
-"""The vocabulary of disasters: what can go wrong inside a worker, and what its consumer must be told.
+"""The vocabulary of disasters: what can go wrong inside a worker, and what its consumer must see.
 
 A fault happens in one worker of a runner, after `GOOD` good datapoints, or while the flow is reset; the other workers
-go on for ever. Every datapoint says whose it is and carries an array by which a torn one would show.
+never end. Every datapoint says whose it is and carries an array by which a torn one would show.
 """
 
 import contextlib
@@ -168,7 +168,7 @@ class Fault:
         name: Its name.
         strike: Makes it happen; what it returns is given out as a datapoint.
         expected: Type of the error that the consumer gets.
-        texts: What the error must say, besides the worker's name.
+        texts: What the error must say, in addition to the worker's name.
         in_reset: It happens in `reset_state`, before the first datapoint.
         complete: Every earlier datapoint arrives; else an unbroken prefix.
         attributes: What the error must carry.
@@ -195,7 +195,7 @@ class Fault:
 
     @property
     def is_lateness(self) -> bool:
-        """Whether nobody fails, and the consumer only waits too long: the flow stays as it is."""
+        """Whether no worker fails, and the consumer only waits too long: the flow stays as it is."""
         return self.expected is DataFlowTimeout
 
 
@@ -248,7 +248,7 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 class Faulty(DataFlow):
-    """[worker, number, array] for ever; the fault happens in worker `victim`.
+    """[worker, number, array] endlessly; the fault happens in worker `victim`.
 
     Args:
         name: Which fault.

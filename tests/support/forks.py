@@ -20,3 +20,15 @@ def in_child(act):
         said = file.read()
     os.waitpid(pid, 0)
     return said
+
+
+def exit_code_of_fork(check):
+    """Run `check` in a forked child; 0 if it returned True, 2 if not, 1 if it raised."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if check() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -108,7 +108,7 @@ def points_of(scenario: Scenario) -> list[Point]:
         points.append(point)
         return True
 
-    run(scenario)  # what is imported, or remembered for ever, is so from now on
+    run(scenario)  # imports and permanent caches are filled from now on
     with Tracer(reached):
         run(scenario)
     return points

@@ -63,6 +63,7 @@ class Stranger:
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 500)
+        self.socket.setsockopt(zmq.SNDTIMEO, int(LIMIT * 1000))  # without a connection, sending waits
         self.socket.connect(address)
         self.sender = b"s" * 16
         self.run = bytes(16)
@@ -80,22 +81,22 @@ class Stranger:
         )
 
     def answer(self, meanwhile: Callable[[], object] = lambda: None) -> PeerMessage:
-        """The next letter that comes."""
+        """The next message that arrives."""
 
         def received() -> Any:
             meanwhile()
             return self.socket.poll(10) and self.socket.recv_multipart()
 
-        letter = parse(wait_until(received, LIMIT, "no answer"))
-        assert letter is not None
-        return letter
+        message = parse(wait_until(received, LIMIT, "no answer"))
+        assert message is not None
+        return message
 
     def join(self, meanwhile: Callable[[], object]) -> None:
         """Be welcomed, while the receiver is made to take what comes."""
         self.hello()
-        letter = self.answer(meanwhile)
-        assert letter.kind is PeerMessageKind.WELCOME
-        self.run = letter.run
+        message = self.answer(meanwhile)
+        assert message.kind is PeerMessageKind.WELCOME
+        self.run = message.run
 
     def close(self) -> None:
         self.socket.close()

@@ -90,12 +90,12 @@ def test_different_shapes_are_named():
 @pytest.mark.parametrize("node", [BatchData, lambda ds, size: BatchDataByShape(ds, size, 0)])
 def test_sizes_are_integers_from_1(node):
     for size in (0, -2):
-        with pytest.raises(ValueError, match=f"batch_size is at least 1, got {size}"):
+        with pytest.raises(ValueError, match=f"batch_size is an integer from 1, got {size}"):
             node(numbers(3), size)
     for size in (True, "2", None):
         with pytest.raises(TypeError, match="batch_size is an integer"):
             node(numbers(3), size)
-    with pytest.raises(TypeError, match=r"batch_size is an integer, got 2\.5"):
+    with pytest.raises(TypeError, match=r"batch_size is an integer from 1, got 2\.5"):
         node(numbers(3), 2.5)
     assert node(numbers(3), 2.0).batch_size == 2
 

@@ -36,7 +36,7 @@ def test_without_a_quota_the_affinity_counts(tmp_path, monkeypatch):
     assert available_cores(tmp_path) == 1
 
 
-def test_where_nobody_knows_there_is_one(tmp_path, monkeypatch):
+def test_an_unknown_number_of_cores_is_one(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert available_cores(tmp_path) == 1

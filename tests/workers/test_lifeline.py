@@ -5,13 +5,13 @@ import signal
 
 import pytest
 
-from dataflow.descriptors import handing_over, pipe
+from dataflow.descriptors import passing_to_child, pipe
 from dataflow.workers.process import hold_on
 from tests.support.waits import LIMIT, wait_until
 
 
 def child(lifeline, body):
-    with handing_over(lifeline):
+    with passing_to_child(lifeline):
         pid = os.fork()
     if not pid:
         try:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dataflow.descriptors import pipe
-from dataflow.workers.place import place_of, worker_info
+from dataflow.workers.info import worker_info, worker_info_of
 from dataflow.workers.process import ProcessWorker, keep_freed_memory
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
@@ -29,7 +29,7 @@ def tell(end, what):
 
 def start(method, body, *descriptors, seed=(1, 2), index=0, count=1):
     context = multiprocessing.get_context(method)
-    worker = ProcessWorker(context, place_of(index, count), seed, body, descriptors)
+    worker = ProcessWorker(context, worker_info_of(index, count), seed, body, descriptors)
     worker.start()
     return worker
 
@@ -46,7 +46,7 @@ def reported(method, what, **options):
     return answer
 
 
-def place():
+def info():
     return worker_info().path
 
 
@@ -77,7 +77,7 @@ def page_faults():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_body_runs_in_another_process_at_its_place(method):
-    assert reported(method, place, index=1, count=3) == "((1, 3),)"
+    assert reported(method, info, index=1, count=3) == "((1, 3),)"
     assert reported(method, os.getpid) != str(os.getpid())
 
 
@@ -174,7 +174,7 @@ def test_a_worker_starts_where_more_than_a_thousand_descriptors_are_open():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
     fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        assert reported("fork", place) == "((0, 1),)"
+        assert reported("fork", info) == "((0, 1),)"
     finally:
         for filler in fillers:
             os.close(filler)
@@ -189,7 +189,7 @@ def test_python_warns_of_a_fork_with_threads_where_they_are_the_users(name):
     thread.start()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        reported("fork", place)
+        reported("fork", info)
     go_on.set()
     thread.join()
     assert bool(caught) == (name == "mine")

@@ -1,4 +1,4 @@
-"""Worker places: in which worker, of how many, code runs, at every level of nesting."""
+"""Worker info: in which worker, of how many, code runs, at every level of nesting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["WorkerInfo", "entering", "place_of", "worker_info"]
+__all__ = ["WorkerInfo", "entering", "worker_info_of", "worker_info"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class WorkerInfo:
     path: tuple[tuple[int, int], ...]
 
     def below(self, index: int, count: int) -> WorkerInfo:
-        """The place of worker `index` of `count` that this worker starts."""
+        """The info of worker `index` of `count` that this worker starts."""
         return WorkerInfo(index, count, (*self.path, (index, count)))
 
 
@@ -46,16 +46,16 @@ def worker_info() -> WorkerInfo | None:
     return _here.get()
 
 
-def place_of(index: int, count: int) -> WorkerInfo:
-    """The place of worker `index` of `count` that is started from here."""
+def worker_info_of(index: int, count: int) -> WorkerInfo:
+    """The info of worker `index` of `count` that is started from here."""
     here = _here.get()
     return WorkerInfo(index, count, ((index, count),)) if here is None else here.below(index, count)
 
 
 @contextmanager
-def entering(place: WorkerInfo) -> Iterator[None]:
-    """Inside the block, in this thread, `worker_info` returns `place`."""
-    token = _here.set(place)
+def entering(info: WorkerInfo) -> Iterator[None]:
+    """Inside the block, in this thread, `worker_info` returns `info`."""
+    token = _here.set(info)
     try:
         yield
     finally:

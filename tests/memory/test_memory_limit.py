@@ -1,4 +1,4 @@
-"""The budget: what the workers hold together stays below the limit, whoever asks, and whoever is killed meanwhile."""
+"""The memory limit: it bounds what all workers hold together, whichever worker asks, and if one is killed."""
 
 import fcntl
 import itertools
@@ -9,8 +9,8 @@ import signal
 
 import pytest
 
-from dataflow.descriptors import handing_over, pipe
-from dataflow.memory.arena import Arena, Budget
+from dataflow.descriptors import passing_to_child, pipe
+from dataflow.memory.arena import Arena, MemoryLimit
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
 
@@ -18,50 +18,50 @@ PAGE = 4096
 
 
 @pytest.fixture
-def budget():
-    budget = Budget(10 * PAGE, 3)
-    yield budget
-    budget.close()
+def memory_limit():
+    memory_limit = MemoryLimit(10 * PAGE, 3)
+    yield memory_limit
+    memory_limit.close()
 
 
-def test_the_sum_of_what_is_held_stays_within_the_limit(budget):
-    assert budget.reserve(0, 6 * PAGE)
-    assert budget.reserve(1, 4 * PAGE)
-    assert not budget.reserve(2, 1)
-    assert budget.held() == [6 * PAGE, 4 * PAGE, 0]
-    budget.give_back(0, PAGE)
-    assert not budget.reserve(2, 2 * PAGE)
-    assert budget.reserve(2, PAGE)
-    assert budget.held() == [5 * PAGE, 4 * PAGE, PAGE]
+def test_the_sum_of_what_is_held_stays_within_the_limit(memory_limit):
+    assert memory_limit.reserve(0, 6 * PAGE)
+    assert memory_limit.reserve(1, 4 * PAGE)
+    assert not memory_limit.reserve(2, 1)
+    assert memory_limit.held() == [6 * PAGE, 4 * PAGE, 0]
+    memory_limit.give_back(0, PAGE)
+    assert not memory_limit.reserve(2, 2 * PAGE)
+    assert memory_limit.reserve(2, PAGE)
+    assert memory_limit.held() == [5 * PAGE, 4 * PAGE, PAGE]
 
 
-def test_one_worker_may_hold_it_all(budget):
-    assert budget.reserve(2, 10 * PAGE)
+def test_one_worker_may_hold_it_all(memory_limit):
+    assert memory_limit.reserve(2, 10 * PAGE)
 
 
-def test_pressure_rises_with_every_refusal_and_with_nothing_else(budget):
-    budget.reserve(0, 10 * PAGE)
-    before = budget.pressure
-    budget.give_back(0, PAGE)
-    budget.reserve(1, PAGE)
-    assert budget.pressure == before
-    budget.reserve(1, 1)
-    budget.reserve(2, 1)
-    assert budget.pressure == before + 2
+def test_pressure_rises_with_every_refusal_and_with_nothing_else(memory_limit):
+    memory_limit.reserve(0, 10 * PAGE)
+    before = memory_limit.pressure
+    memory_limit.give_back(0, PAGE)
+    memory_limit.reserve(1, PAGE)
+    assert memory_limit.pressure == before
+    memory_limit.reserve(1, 1)
+    memory_limit.reserve(2, 1)
+    assert memory_limit.pressure == before + 2
 
 
 def test_closing_gives_every_descriptor_back_at_once():
     before = len(os.listdir("/proc/self/fd"))
-    budget = Budget(PAGE, 1)
-    budget.reserve(0, 5)
-    budget.close()
-    budget.close()
+    memory_limit = MemoryLimit(PAGE, 1)
+    memory_limit.reserve(0, 5)
+    memory_limit.close()
+    memory_limit.close()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def reserve_in_child(budget, end):
-    os.write(end.fd, b"T" if budget.reserve(1, 4 * PAGE) else b"F")
-    os.write(end.fd, b"T" if budget.reserve(1, 4 * PAGE) else b"F")
+def reserve_in_child(memory_limit, end):
+    os.write(end.fd, b"T" if memory_limit.reserve(1, 4 * PAGE) else b"F")
+    os.write(end.fd, b"T" if memory_limit.reserve(1, 4 * PAGE) else b"F")
 
 
 def child(target, *arguments, method="fork"):
@@ -69,7 +69,7 @@ def child(target, *arguments, method="fork"):
     descriptors = [one for one in given if hasattr(one, "fd")]
     descriptors += [end for one in given if hasattr(one, "descriptors") for end in one.descriptors()]
     process = multiprocessing.get_context(method).Process(target=target, args=arguments)
-    with handing_over(*descriptors):
+    with passing_to_child(*descriptors):
         process.start()
     return process
 
@@ -82,19 +82,19 @@ def ended(process):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_counters_are_the_same_in_every_process(budget, method):
+def test_the_counters_are_the_same_in_every_process(memory_limit, method):
     read, write = pipe()
-    budget.reserve(0, 3 * PAGE)
-    process = child(reserve_in_child, budget, write, method=method)
+    memory_limit.reserve(0, 3 * PAGE)
+    process = child(reserve_in_child, memory_limit, write, method=method)
     assert ended(process) == 0
     assert os.read(read.fd, 2) == b"TF"
-    assert budget.held() == [3 * PAGE, 4 * PAGE, 0]
-    assert budget.pressure == 1
+    assert memory_limit.held() == [3 * PAGE, 4 * PAGE, 0]
+    assert memory_limit.pressure == 1
     read.close()
     write.close()
 
 
-def die_with_the_lock(budget, end):
+def die_with_the_lock(memory_limit, end):
     real = fcntl.lockf
 
     def lock_and_die(fd, operation):
@@ -103,35 +103,35 @@ def die_with_the_lock(budget, end):
         os.kill(os.getpid(), signal.SIGKILL)
 
     fcntl.lockf = lock_and_die
-    budget.reserve(1, PAGE)
+    memory_limit.reserve(1, PAGE)
 
 
-def test_a_worker_that_is_killed_while_it_holds_the_lock_keeps_nobody_out(budget):
+def test_a_worker_that_is_killed_while_it_holds_the_lock_keeps_nobody_out(memory_limit):
     read, write = pipe()
-    process = child(die_with_the_lock, budget, write)
+    process = child(die_with_the_lock, memory_limit, write)
     assert os.read(read.fd, 1) == b"L"
     assert ended(process) == -signal.SIGKILL
-    assert budget.reserve(0, 10 * PAGE)
+    assert memory_limit.reserve(0, 10 * PAGE)
     read.close()
     write.close()
 
 
-def hold_the_lock(budget, end, go):
-    fcntl.lockf(budget.descriptors()[0].fd, fcntl.LOCK_EX)
+def hold_the_lock(memory_limit, end, go):
+    fcntl.lockf(memory_limit.descriptors()[0].fd, fcntl.LOCK_EX)
     os.write(end.fd, b"L")
     os.read(go.fd, 1)
 
 
-def test_whoever_comes_second_waits_for_the_lock_and_no_longer(budget):
+def test_whoever_comes_second_waits_for_the_lock_and_no_longer(memory_limit):
     read, write = pipe()
     go_read, go_write = pipe()
-    holder = child(hold_the_lock, budget, write, go_read)
+    holder = child(hold_the_lock, memory_limit, write, go_read)
     assert os.read(read.fd, 1) == b"L"
-    second = child(reserve_in_child, budget, write)
+    second = child(reserve_in_child, memory_limit, write)
     os.set_blocking(read.fd, False)
     with pytest.raises(BlockingIOError):
         os.read(read.fd, 1)
-    assert budget.held() == [0, 0, 0]
+    assert memory_limit.held() == [0, 0, 0]
     holder.kill()
     assert ended(holder) == -signal.SIGKILL
     assert ended(second) == 0
@@ -168,8 +168,8 @@ def churn(arenas, seed, end, enough):
 @pytest.mark.slow
 def test_sixty_four_arenas_in_four_processes_never_hold_more_than_the_limit_and_use_no_more_than_they_hold():
     limit = 8 << 20
-    budget = Budget(limit, 64)
-    arenas = [Arena(k, budget) for k in range(64)]
+    memory_limit = MemoryLimit(limit, 64)
+    arenas = [Arena(k, memory_limit) for k in range(64)]
     read, write = pipe()
     enough = multiprocessing.RawValue("b", 0)  # the workers go on until they were looked at while it was tight
     processes = [child(churn, arenas[16 * k : 16 * k + 16], k, write, enough) for k in range(4)]
@@ -179,10 +179,10 @@ def test_sixty_four_arenas_in_four_processes_never_hold_more_than_the_limit_and_
         nonlocal most
         # A worker reserves before it touches and gives back after it let go: what is there is never more than what
         # is held. Counted under the lock, so that the counters belong to one moment.
-        lock = budget.descriptors()[0].fd
+        lock = memory_limit.descriptors()[0].fd
         fcntl.lockf(lock, fcntl.LOCK_EX)
         try:
-            held = sum(budget.held())
+            held = sum(memory_limit.held())
             status_pages = 64 * 4 * PAGE
             touched = sum(os.fstat(arena.descriptors()[0].fd).st_blocks * 512 for arena in arenas)
         finally:
@@ -199,5 +199,5 @@ def test_sixty_four_arenas_in_four_processes_never_hold_more_than_the_limit_and_
         enough.value = True
     assert [ended(process) for process in processes] == [0] * 4
     assert b"R" in os.read(read.fd, 4)
-    for resource in (*arenas, budget, read, write):
+    for resource in (*arenas, memory_limit, read, write):
         resource.close()

@@ -6,10 +6,10 @@ from dataflow.channel.batching_sender import BatchingSender
 from dataflow.channel.flow_control import Credit, Window
 from dataflow.channel.messages import Kind
 
-__all__ = ["Drafts"]
+__all__ = ["OutputBufferFlow"]
 
 
-class Drafts:
+class OutputBufferFlow:
     """That flow, and the sender of its outbox.
 
     Attributes:
@@ -21,12 +21,12 @@ class Drafts:
     def __init__(self, encoder):
         self.bodies, self.addresses, self.kept = [], [], []
         self._encoder = encoder
-        self._outbox = BatchingSender(0, self, encoder, Credit(1, shared=False).line(0).quota(Window(1000)))
-        self._outbox.rehearse()
+        self._batching_sender = BatchingSender(0, self, encoder, Credit(1, shared=False).port(0).quota(Window(1000)))
+        self._batching_sender.calibrate_encoder()
 
     def put(self, *, keep):
         """Fill an array with ones and yield it."""
-        self._outbox.put_all(self._expressions(keep))
+        self._batching_sender.put_all(self._expressions(keep))
 
     def _expressions(self, keep):
         yield [self._made(keep)]
@@ -40,7 +40,7 @@ class Drafts:
         return array
 
     def finish(self):
-        self._outbox.close(0)
+        self._batching_sender.close(0)
 
     def send(self, message):
         if message.kind is Kind.DATA:

@@ -1,0 +1,22 @@
+"""Flows whose datapoints are known: numbers in order, and a random chain over them."""
+
+from typing import Any
+
+from dataflow import DataFlow, DataFromList, RandomMapData, ShuffleData
+
+__all__ = ["chain", "jittered", "listed"]
+
+
+def listed(n: int) -> DataFlow:
+    """The datapoints ``[0]`` to ``[n - 1]``, in order."""
+    return DataFromList([[k] for k in range(n)], shuffle=False)
+
+
+def jittered(dp: Any, rng: Any) -> Any:
+    """The number, and one drawn for it."""
+    return [dp[0], float(rng.normal())]
+
+
+def chain(n: int = 40) -> DataFlow:
+    """Shuffled numbers, each with one drawn for it: every pass differs."""
+    return RandomMapData(ShuffleData(DataFromList([[k] for k in range(n)])), jittered)
