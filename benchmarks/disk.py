@@ -1,11 +1,11 @@
-"""Reading datapoints from disk, beside those who do it, too: ``python -m benchmarks.disk``.
+"""Reading datapoints from disk, compared with other libraries: ``python -m benchmarks.disk``.
 
-Every reader reads a file that its own library has written, in passes over all datapoints ``[image, label]``, in a
-process of its own; readers take turns. What counts is datapoints per second, in the pass that was the fastest; the
-files lie in the system's cache. A ratio is that of the medians over all runs.
+Every reader reads a file that its own library wrote, in passes over all datapoints ``[image, label]``, in a process of
+its own; readers take turns. The figure is datapoints per second of the fastest pass; the files are in the page cache.
+Ratios are those of the medians over all runs.
 
-Images are counted as they come ("given"), and copied into batches ("batched"): some readers copy what they give, others
-give what is in the file, which costs something when it is looked at.
+Images are counted as they are yielded ("given"), or copied into batches ("batched"): some readers yield copies, others
+views of the file, which cost time only when they are read.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def datapoints(kind: str) -> Iterator[list[Any]]:
         yield [some[k % 16], k % 10]
 
 
-# -- readers: each writes its file unless it is there, and gives a function that begins a pass -------------------------
+# -- readers: each writes its file if missing, and returns a function that begins a pass -------------------------------
 
 
 def our_lmdb(path: str, kind: str) -> Callable[[], Iterable[Any]]:
@@ -127,7 +127,7 @@ def tfrecord_package(path: str, kind: str) -> Callable[[], Iterable[Any]]:
 
     def begin() -> Iterator[list[Any]]:
         for features in tfrecord.tfrecord_loader(path, None, description):
-            image = np.frombuffer(features["image"], np.uint8).reshape(shape).copy()  # ours can be written to, too
+            image = np.frombuffer(features["image"], np.uint8).reshape(shape).copy()  # writable, as in this library
             yield [image, int(features["label"][0])]
 
     return begin
@@ -178,7 +178,7 @@ def measure(reader: str, path: str, kind: str, use: str, num_passes: int) -> flo
 
 
 def measured(python: str, reader: str, path: str, kind: str, use: str, num_passes: int) -> float:
-    """The same in a process of its own, with another interpreter."""
+    """Measure in a process of its own, with another interpreter."""
     command = [python, __file__, "--measure", reader, path, kind, use, str(num_passes)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)} if python == sys.executable else dict(os.environ)
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
@@ -187,7 +187,7 @@ def measured(python: str, reader: str, path: str, kind: str, use: str, num_passe
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the contests; the exit code is 1 if ours lost one."""
+    """Run all comparisons; the exit code is 1 if this library misses a target."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.disk", description=__doc__)
     parser.add_argument("--formats", default=",".join(CONTESTS), metavar="A,B", help="(%(default)s)")
     parser.add_argument("--kinds", default=",".join(IMAGES), metavar="A,B", help="(%(default)s)")

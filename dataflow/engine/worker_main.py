@@ -147,8 +147,7 @@ class WorkerSpec:
         except (Stopped, ConsumerGone):
             pass
         except SenderFailed as failure:
-            assert failure.__cause__ is not None
-            sender.failed(failure.__cause__, self.note)
+            sender.failed(failure.__cause__ or failure, self.note)
         except SystemExit as exit:
             sender.left(exit, self.note, exit_code(exit))
         except BaseException as error:
