@@ -51,7 +51,7 @@ class Kind(NamedTuple):
 
 def _arrays(size: int) -> Callable[[int], list[Any]]:
     some = np.random.default_rng(0).integers(0, 256, (16, size), np.uint8)
-    return lambda k: [some[k % 16], k]
+    return lambda k: [some[k % 16].copy(), k]  # so that pickles hold each by itself
 
 
 DATAPOINTS: Mapping[str, Kind] = {
@@ -208,7 +208,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def _run(python: str, library: str, form: str, kind: str, folder: str) -> dict[str, float]:
     command = [python, "-m", "benchmarks.disk", "--measure", library, form, kind, folder]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=TIMEOUT, check=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT, check=True, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -37,6 +37,7 @@ _HEADER = struct.Struct("<BBHIQII")
 _unpack_header = _HEADER.unpack_from
 _SIZE = _HEADER.size  # 24
 _CHECKED = _SIZE - 4  # the bytes of the header before the checksum
+_SMALL = 4096  # bytes that are copied faster than a view of them is made
 _MAX_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 bytes at least
 
 
@@ -145,13 +146,7 @@ class RecordDecoder:
         self._pickled = pickled
         self._foreign = foreign
         self._min_version = _OLD_VERSION if old else _VERSION
-        unpacker = Unpacker(_SIZE, pickled=pickled)
-        self._unpack = unpacker.unpack
-        self.again = unpacker.again
-        """Return the datapoint of a verified record if it is laid out like the last ones; otherwise None.
-
-        Takes the bytes of a record of ours, and `own`, as `decode` does.
-        """
+        self._unpack = Unpacker(_SIZE, pickled=pickled).unpack
 
     def decode(
         self,
@@ -206,8 +201,7 @@ class RecordDecoder:
         try:
             if not is_record(data) or len(data) < _SIZE:
                 raise Damaged("bytes that do not begin like a record")
-            self._check_header(data)
-            _check_sum(memoryview(data), key)
+            self._check(data, key)
         except Damaged as error:
             raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason) from None
 
@@ -216,15 +210,12 @@ class RecordDecoder:
         if size < _SIZE:
             raise Damaged(f"only {size} bytes of a record", size)
         _, _, flags, skeleton, _, body_size, _ = _unpack_header(data)
-        if verify:
-            self._check_header(data)
         if not flags & _ZSTD and _SIZE + skeleton < size:
             data = own(data)  # one copy for all arrays; verified there, where it is in the caches
-        view = memoryview(data)
         if verify:
-            _check_sum(view, key)
+            self._check(data, key)
         if flags & _ZSTD:
-            data = bytearray(_SIZE) + _decompressed(view[_SIZE:], body_size)
+            data = bytearray(_SIZE) + _decompressed(memoryview(data)[_SIZE:], body_size)
         try:
             return self._unpack(data, skeleton)
         except PickleRefused:
@@ -232,25 +223,22 @@ class RecordDecoder:
         except Exception as error:  # the checksum is right: another program has written it
             raise Damaged(f"a record that cannot be read ({type(error).__name__}: {error})", _SIZE) from error
 
-    def _check_header(self, data: Any) -> None:
-        _, version, _, _, total, _, _ = _unpack_header(data)
-        if total > len(data):
-            raise Damaged(f"only {len(data)} of {total} bytes of a record", len(data))
+    def _check(self, data: Any, key: bytes) -> None:
+        size = len(data)
+        _, version, _, _, total, _, summed = _unpack_header(data)
+        if total > size:
+            raise Damaged(f"only {size} of {total} bytes of a record", size)
         if not self._min_version <= version <= _VERSION:
             raise Damaged(
                 f"a record of version {version}; this file has records of version {self._min_version} to {_VERSION}", 1
             )
-
-
-def _check_sum(view: memoryview, key: bytes) -> None:
-    _, version, _, _, total, _, summed = _unpack_header(view)
-    header, body = view[:_CHECKED], view[_SIZE:]
-    if version == _OLD_VERSION:
-        found = old_checksum(body, old_checksum(header))
-    else:
-        found = checksum(body, checksum(header, checksum(key)))
-    if found != summed or total != len(view):
-        raise Damaged("the checksum of a record does not match its content" + " and its key" * bool(key))
+        view = data if size <= _SMALL else memoryview(data)
+        if version == _OLD_VERSION:
+            found = old_checksum(view[_SIZE:], old_checksum(view[:_CHECKED]))
+        else:
+            found = checksum(view[_SIZE:], checksum(view[:_CHECKED], checksum(key)))
+        if found != summed or total != size:
+            raise Damaged("the checksum of a record does not match its content" + " and its key" * bool(key))
 
 
 def _decompressed(body: memoryview, size: int) -> bytes:

@@ -36,6 +36,7 @@ _MAX_LAYOUTS_BYTES: Final = 1 << 20
 _MAX_DIMENSIONS: Final = 64
 _MAX_FORMS = 1024
 _SHORT = 256  # maximum bytes of a cached skeleton
+_ARRAY = int(Code.ARRAY)  # compared faster than a member
 _UNCHANGING = PLAIN | {int, complex}
 _ndarray = np.ndarray
 
@@ -92,16 +93,13 @@ class CodeReader:
         return self._layouts.get(data) or self._new_layout(data)
 
     def _extension(self, code: int, data: bytes) -> Any:
-        if code == Code.ARRAY:
+        if code == _ARRAY:
             return self._array(self._layouts.get(data) or self._new_layout(data))
-        if code == Code.TUPLE:
-            return tuple(self._items(data))
-        if code == Code.SCALAR:
-            return _scalar(*_plain(data))
-        return self._rare(code, data)
-
-    def _rare(self, code: int, data: bytes) -> Any:
         match code:
+            case Code.TUPLE:
+                return tuple(self._items(data))
+            case Code.SCALAR:
+                return _scalar(*_plain(data))
             case Code.INTEGER:
                 return int(data)
             case Code.COMPLEX:
@@ -221,28 +219,9 @@ class Unpacker:
     def __init__(self, begin: int, *, pickled: bool = False) -> None:
         self._codes = CodeReader(self._array, pickled=pickled)
         self._begin = begin
-        self._end = begin  # end of the last record's skeleton, if that may repeat
         self._buffer: Any = b""
         self._next = 0  # offset of the next array
         self._forms: dict[bytes, _Form] = {}
-
-    def again(self, record: Any, own: Callable[[Any], Any] = bytearray) -> Any:
-        """Return the datapoint of a record, if its skeleton is cached and as long as the last one; otherwise None.
-
-        Args:
-            record: The bytes of skeleton and arrays, at their places.
-            own: Returns them in memory in which arrays may stay. Called only if there are arrays.
-        """
-        form = self._forms.get(bytes(record[self._begin : self._end]))  # no skeleton is a prefix of another
-        if form is None:
-            return None
-        kept, arrays = form
-        dp = kept.copy()
-        if arrays:
-            buffer = own(record)
-            for k, shape, dtype, offset, order in arrays:
-                dp[k] = _ndarray(shape, dtype, buffer, offset, None, order)
-        return dp
 
     def unpack(self, record: Any, size: int) -> Any:
         """Return a datapoint.
@@ -255,12 +234,15 @@ class Unpacker:
             PickleRefused: It holds a pickle.
             Exception: The bytes were not written by `pack`. It may be of any type.
         """
-        self._end = end = self._begin + size
-        if size > _SHORT:
-            self._end = self._begin  # until a skeleton has been found
-        elif (dp := self.again(record, in_place)) is not None:
-            return dp
+        end = self._begin + size
         skeleton = bytes(record[self._begin : end])
+        form = self._forms.get(skeleton)
+        if form is not None:
+            kept, arrays = form
+            dp = kept.copy()
+            for k, shape, dtype, offset, order in arrays:
+                dp[k] = _ndarray(shape, dtype, record, offset, None, order)
+            return dp
         self._next = first = end + -end % ALIGNMENT
         self._buffer = record
         try:
