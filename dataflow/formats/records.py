@@ -173,16 +173,28 @@ class RecordDecoder:
             PickleRefused: It is or holds a pickle, and pickles are not read.
         """
         try:
-            if not is_record(data):
-                if not self._foreign:
-                    raise Damaged("bytes that do not begin like a record")
-                return unpack_foreign(data, pickled=self._pickled)
-            try:
-                return self._own(data, key, verify, own)
-            except Damaged:
+            size = len(data)
+            if size < _SIZE or data[0] != _MAGIC:
+                return self._other(data)
+            _, _, flags, skeleton, _, body_size, _ = _unpack_header(data)
+            if flags & _ZSTD:
                 if verify:
-                    raise
-                return self._own(data, key, True, own)  # it was undamaged when verified: describe its present state
+                    self._check(data, key)
+                data = bytearray(_SIZE) + _decompressed(memoryview(data)[_SIZE:], body_size)
+            else:
+                if _SIZE + skeleton < size:
+                    data = own(data)  # one copy for all arrays; verified there, where it is in the caches
+                if verify:
+                    self._check(data, key)
+            try:
+                return self._unpack(data, skeleton)
+            except PickleRefused:
+                raise
+            except Exception as error:
+                if not verify:  # it was undamaged when verified: describe its present state
+                    self._check(data, key)
+                # The checksum is right: another program has written it.
+                raise Damaged(f"a record that cannot be read ({type(error).__name__}: {error})", _SIZE) from error
         except PickleRefused as error:
             raise PickleRefused(
                 f"{self._path}, {self._unit} {self._name(place)}: {error}, and unpickling can run any code. If you "
@@ -205,23 +217,13 @@ class RecordDecoder:
         except Damaged as error:
             raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason) from None
 
-    def _own(self, data: Any, key: bytes, verify: bool, own: Callable[[Any], Any]) -> Any:
-        size = len(data)
-        if size < _SIZE:
-            raise Damaged(f"only {size} bytes of a record", size)
-        _, _, flags, skeleton, _, body_size, _ = _unpack_header(data)
-        if not flags & _ZSTD and _SIZE + skeleton < size:
-            data = own(data)  # one copy for all arrays; verified there, where it is in the caches
-        if verify:
-            self._check(data, key)
-        if flags & _ZSTD:
-            data = bytearray(_SIZE) + _decompressed(memoryview(data)[_SIZE:], body_size)
-        try:
-            return self._unpack(data, skeleton)
-        except PickleRefused:
-            raise
-        except Exception as error:  # the checksum is right: another program has written it
-            raise Damaged(f"a record that cannot be read ({type(error).__name__}: {error})", _SIZE) from error
+    def _other(self, data: Any) -> Any:
+        """Return the datapoint of bytes that are no whole record of ours."""
+        if is_record(data):
+            raise Damaged(f"only {len(data)} bytes of a record", len(data))
+        if not self._foreign:
+            raise Damaged("bytes that do not begin like a record")
+        return unpack_foreign(data, pickled=self._pickled)
 
     def _check(self, data: Any, key: bytes) -> None:
         size = len(data)

@@ -236,6 +236,8 @@ class Unpacker:
         """
         end = self._begin + size
         skeleton = bytes(record[self._begin : end])
+        if end == len(record):  # there are no arrays
+            return self._codes.read(skeleton)
         form = self._forms.get(skeleton)
         if form is not None:
             kept, arrays = form
