@@ -24,7 +24,7 @@ from dataflow.formats.foreign import unpack_foreign
 from dataflow.serial.packing import ALIGNMENT, pack
 from dataflow.serial.unpacking import Unpacker
 
-__all__ = ["RecordDecoder", "RecordEncoder", "check_compression", "is_last", "is_record", "marked_last", "row_key"]
+__all__ = ["RecordDecoder", "RecordEncoder", "check_compression", "is_last", "is_record", "marked_last"]
 
 _MAGIC: Final = 0xC1
 _VERSION: Final = 2
@@ -39,11 +39,6 @@ _SIZE = _HEADER.size  # 24
 _CHECKED = _SIZE - 4  # the bytes of the header before the checksum
 _SMALL = 4096  # bytes that are copied faster than a view of them is made
 _MAX_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 bytes at least
-
-
-def row_key(k: int) -> bytes:
-    """Return the key of the record in row `k` of a column."""
-    return b"%d" % k
 
 
 def is_record(data: Any) -> bool:
