@@ -41,7 +41,7 @@ def format_of(path: PathLike) -> str:
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
         raise ValueError(
-            f"the format of {os.fspath(path)} is told by its ending, which is none of {' '.join(SUFFIXES)}"
+            f"the format of {os.fspath(path)} is inferred from its extension, which must be one of {' '.join(SUFFIXES)}"
         )
     return SUFFIXES[suffix]
 
@@ -84,7 +84,7 @@ def convert(
 
 def _check(target: str, compress: str | None) -> None:
     if target == "svmlight":
-        raise ValueError("SVMlight files are read only: choose another ending")
+        raise ValueError("SVMlight files are read only: choose another extension")
     if compress and target == "npz":
         raise ValueError("npz files are not compressed, so that rows can be read: choose another format")
 

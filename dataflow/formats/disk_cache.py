@@ -16,10 +16,9 @@ from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
 from dataflow.formats.checksums import masked_crc32, masked_crc32c
 from dataflow.formats.fingerprints import describe, digest
 from dataflow.formats.loading import PathLike
-from dataflow.formats.offsets import HEADER, Compute
 from dataflow.formats.records import RecordEncoder, is_record
 from dataflow.formats.saving import alone, named
-from dataflow.formats.tfrecord import RecordReader, writing
+from dataflow.formats.tfrecord import HEADER, Compute, RecordReader, writing
 from dataflow.passes import known_length, open_flow, walk
 from dataflow.seeding import Stream
 from dataflow.state import state_of, terminated
@@ -158,7 +157,7 @@ class DiskCacheData(ProxyDataFlow):
     def _filled(self, stream: Stream) -> RecordReader:
         reader = self._reader()
         if reader is None:
-            with alone(self.path, f"{type(self).__name__} waits for whoever fills {self.path}"):
+            with alone(self.path, f"{type(self).__name__} waits for another process or thread to fill {self.path}"):
                 reader = self._reader(explain=True)  # filled meanwhile, by another thread or process?
                 if reader is None:
                     self._fill(stream)

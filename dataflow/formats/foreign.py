@@ -20,7 +20,7 @@ import msgpack_numpy
 import numpy as np
 
 from dataflow.errors import PickleRefused
-from dataflow.formats.damage import Damaged
+from dataflow.formats.checksums import Damaged
 from dataflow.serial.dtypes import MAX_NAME
 from dataflow.serial.packing import MAX_SIZELESS
 

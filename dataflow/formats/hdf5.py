@@ -14,9 +14,8 @@ import numpy as np
 from dataflow.base import DataFlow
 from dataflow.errors import DataFlowTerminated
 from dataflow.extras import optional
-from dataflow.formats.checksums import ALGORITHM, check_version
+from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
-from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.saving import named, replacing, saved_pass
 from dataflow.serial.dtypes import dtype_name, dtype_of
@@ -221,10 +220,7 @@ class _HDF5Reader:
             about = json.loads(bytes(self._file.attrs[_ABOUT]))
         except Exception as error:  # h5py raises many types
             raise file_damaged(self.path, "", f"what it says about itself cannot be read ({error})") from error
-        try:
-            check_version(about["version"], _VERSION, about.get("checksum"))
-        except Damaged as error:
-            raise file_damaged(self.path, "", error.reason) from None
+        check_version(self.path, "", about["version"], _VERSION, about.get("checksum"))
         return about
 
     def _dataset(self, name: str) -> Any:

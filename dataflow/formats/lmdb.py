@@ -23,8 +23,7 @@ import numpy as np
 from dataflow.base import DataFlow
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.extras import optional
-from dataflow.formats.checksums import ALGORITHM, check_version
-from dataflow.formats.damage import Damaged, file_damaged
+from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, runs
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_record
 from dataflow.formats.saving import named, replacing, saved_pass
@@ -436,10 +435,7 @@ class _LMDBKeyReader:
             version, expected, algorithm = said["version"], said["size"], said.get("checksum")
         except Exception as error:
             raise file_damaged(self._file.path, "", f"the mark of dataflow cannot be read ({error})") from error
-        try:
-            check_version(version, _VERSION, algorithm)
-        except Damaged as error:
-            raise file_damaged(self._file.path, "", error.reason) from None
+        check_version(self._file.path, "", version, _VERSION, algorithm)
         if expected != num:
             raise file_damaged(self._file.path, "", f"there are {num} datapoints, and {expected} were written")
         return int(version)

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
 from dataflow.errors import PickleRefused
-from dataflow.formats.checksums import ALGORITHM, check_version, checksum, checksum_of
+from dataflow.formats.checksums import ALGORITHM, CHECKSUMS, check_version, checksum, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
-from dataflow.formats.damage import Damaged, file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.saving import named, replacing, saved_pass
@@ -181,10 +180,7 @@ class _NpzReader:
 
     def _ours(self, archive: zipfile.ZipFile, about: Any) -> tuple[ColumnTable, int, list[StoredColumn]]:
         version, algorithm = about["version"], about.get("checksum")
-        try:
-            check_version(version, _VERSION, algorithm)
-        except Damaged as error:
-            raise file_damaged(self._path, _ABOUT, error.reason) from None
+        check_version(self._path, _ABOUT, version, _VERSION, algorithm)
         table, num = ColumnTable.from_json(about["table"]), about["size"]
         columns: list[StoredColumn] = []
         for column in table.columns:
@@ -197,7 +193,7 @@ class _NpzReader:
             else:
                 summed = bytes.fromhex(about["checksums"][column.name])
                 begin = end - num * column.row_bytes
-                columns.append(_StoredRows(self._file, column, begin, num, summed, checksum_of(algorithm)))
+                columns.append(_StoredRows(self._file, column, begin, num, summed, CHECKSUMS[algorithm]))
         return table, num, columns
 
     def _records(self, column: Column, offset: int, ends: NDArray[np.uint64], *, old: bool) -> RecordRows:
@@ -220,7 +216,7 @@ class _NpzReader:
             if text is None:
                 raise PickleRefused(
                     f"{self._path}: the array {name!r} holds Python objects, which are pickled, and unpickling can run "
-                    "any code. If you trust whoever wrote the file, load it with pickle=True"
+                    "any code. If you trust the source of the file, load it with pickle=True"
                 )
             if not shape:
                 raise ValueError(f"{self._path}: the array {name!r} has no rows (its shape is ())")

@@ -10,7 +10,7 @@ import numpy as np
 
 from dataflow.descriptors import Descriptor
 from dataflow.errors import DataFlowTerminated, FileDamaged
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.checksums import file_damaged
 
 __all__ = ["PositionalFile"]
 

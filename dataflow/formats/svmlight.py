@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.checksums import file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.positional import PositionalFile
 
