@@ -42,7 +42,7 @@ _RECORD = "record"
 _CONTAINERS = {"list": list, "tuple": tuple, "dict": dict}
 _ALONE = "alone"  # the datapoint is not a container
 _AT_ONCE = 1 << 19  # bytes of neighbouring rows that are read together
-_MAX_ROWS = 1024
+_MAX_ROWS = 4096
 
 
 @dataclass(frozen=True)

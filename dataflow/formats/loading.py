@@ -30,7 +30,7 @@ __all__ = ["DiskData", "PathLike", "Positions", "Reader", "existing", "runs"]
 PathLike = str | os.PathLike[str]
 Positions = NDArray[np.int64]
 
-_BLOCK = 1024  # positions that are requested at a time; a reader may join neighbours on disk
+_BLOCK = 4096  # positions that are requested at a time; a reader may join neighbours on disk
 
 
 class Reader(Protocol):

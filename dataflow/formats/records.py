@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from dataflow.errors import PickleRefused
 from dataflow.extras import optional
-from dataflow.formats.checksums import checksum, old_checksum
-from dataflow.formats.damage import Damaged, file_damaged
+from dataflow.formats.checksums import Damaged, checksum, file_damaged, old_checksum
 from dataflow.formats.foreign import unpack_foreign
 from dataflow.serial.packing import ALIGNMENT, pack
 from dataflow.serial.unpacking import Unpacker
@@ -172,15 +171,12 @@ class RecordDecoder:
             if size < _SIZE or data[0] != _MAGIC:
                 return self._other(data)
             _, _, flags, skeleton, _, body_size, _ = _unpack_header(data)
+            if verify:
+                self._check(data, key)
             if flags & _ZSTD:
-                if verify:
-                    self._check(data, key)
                 data = bytearray(_SIZE) + _decompressed(memoryview(data)[_SIZE:], body_size)
-            else:
-                if _SIZE + skeleton < size:
-                    data = own(data)  # one copy for all arrays; verified there, where it is in the caches
-                if verify:
-                    self._check(data, key)
+            elif _SIZE + skeleton < size:
+                data = own(data)  # one copy for all arrays
             try:
                 return self._unpack(data, skeleton)
             except PickleRefused:
@@ -193,7 +189,7 @@ class RecordDecoder:
         except PickleRefused as error:
             raise PickleRefused(
                 f"{self._path}, {self._unit} {self._name(place)}: {error}, and unpickling can run any code. If you "
-                "trust whoever wrote the file, load it with pickle=True"
+                "trust the source of the file, load it with pickle=True"
             ) from None
         except Damaged as error:
             at = None if offset is None else offset + error.offset
