@@ -15,6 +15,7 @@ import importlib
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ import numpy as np
 
 from benchmarks.environments import python_of
 
-__all__ = ["DATAPOINTS", "FORMATS", "Row", "compare", "measure", "table"]
+__all__ = ["DATAPOINTS", "FORMATS", "PASSES", "Row", "compare", "measure", "table"]
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 300.0  # seconds for one file
@@ -117,7 +118,7 @@ class _Records:
         for features in importlib.import_module("tfrecord").tfrecord_loader(self._path, None):
             first = features["first"]
             # Arrays that can be written to, as ours.
-            value = first.copy() if first.dtype == np.uint8 else int(first[0])
+            value = np.frombuffer(first, np.uint8).copy() if isinstance(first, bytes) else int(first[0])
             yield [value, int(features["second"][0])]
 
 
@@ -199,7 +200,7 @@ def compare(form: str, kind: str, runs: Sequence[tuple[Mapping[str, float], Mapp
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as Markdown."""
-    lines = ["| file | ours, ns | tensorpack, ns | ratio | target |", "|:--|--:|--:|--:|:--|"]
+    lines = ["| file | ours, ns | peer, ns | ratio | target |", "|:--|--:|--:|--:|:--|"]
     for row in rows:
         verdict = ("met" if row.meets_target else "**missed**") if row.has_target else "from memory"
         lines.append(f"| {row.name} | {row.ours:,.0f} | {row.theirs:,.0f} | {row.ours / row.theirs:.2f} | {verdict} |")
@@ -208,7 +209,9 @@ def table(rows: Sequence[Row]) -> str:
 
 def _run(python: str, library: str, form: str, kind: str, folder: str) -> dict[str, float]:
     command = [python, "-m", "benchmarks.disk", "--measure", library, form, kind, folder]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT, check=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT, check=False, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)} has failed:\n{done.stderr}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
