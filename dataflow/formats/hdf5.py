@@ -17,7 +17,7 @@ from dataflow.extras import optional
 from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
-from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.formats.saving import replacing, save_pass
 from dataflow.serial.dtypes import dtype_name, dtype_of
 
 __all__ = ["HDF5Data", "HDF5Serializer"]
@@ -126,9 +126,7 @@ class HDF5Serializer:
             replacing(os.fspath(path), overwrite=overwrite) as part,
             _HDF5Writer(package, part, data_paths, compress) as writer,
         ):
-            for number, dp in saved_pass(df, "HDF5Serializer"):
-                with named(number):
-                    writer.write(dp)
+            save_pass(df, "HDF5Serializer", lambda number, dp: writer.write(dp))
 
     @staticmethod
     def load(

@@ -26,7 +26,7 @@ from dataflow.extras import optional
 from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, runs
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_record
-from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.formats.saving import replacing, save_pass
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]
@@ -182,10 +182,9 @@ class LMDBSerializer:
         encoder = RecordEncoder(compress=compress, pickled=pickle)
         target = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
         with replacing(target, overwrite=overwrite) as part, _LMDBWriter(package, part, write_frequency) as writer:
-            for number, dp in saved_pass(df, "LMDBSerializer"):
-                with named(number):
-                    record = encoder.encode(dp, _numbered(number))
-                writer.put(number, record)
+            save_pass(
+                df, "LMDBSerializer", lambda number, dp: writer.put(number, encoder.encode(dp, _numbered(number)))
+            )
 
     @staticmethod
     def load(
@@ -218,15 +217,6 @@ class LMDBSerializer:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-class _OpenFiles:
-    """The files that are open in this process, by device and inode: LMDB must not open one twice, so flows share it."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.RLock()
-        self.files: dict[tuple[int, int], _SharedFile] = {}
-
-
 class _SharedFile:
     """One open file, a snapshot of it, and its number of users."""
 
@@ -238,22 +228,28 @@ class _SharedFile:
         self.users = 0
 
 
-class _OpenFilesRegistry:
-    """The registry of this process; a forked child replaces that of its parent."""
+class _OpenFiles:
+    """The files that are open in this process, by device and inode: LMDB must not open one twice, so flows share it."""
 
     def __init__(self) -> None:
-        self._open = _OpenFiles()
+        self._start()
 
-    def open_files(self) -> _OpenFiles:
-        if self._open.pid != os.getpid():
-            inherited, self._open = self._open, _OpenFiles()
+    def _start(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.RLock()
+        self.shared: dict[tuple[int, int], _SharedFile] = {}
+
+    def after_fork(self) -> None:
+        """Start without files if this process was forked; to be called before anything else."""
+        if self.pid != os.getpid():
+            inherited = list(self.shared.values())
+            self._start()
             # LMDB would treat them as open in this process. Only the mapping and the descriptor of this process go.
-            for shared in list(inherited.files.values()):
+            for shared in inherited:
                 shared.environment.close()
-        return self._open
 
 
-_registry = _OpenFilesRegistry()
+_open_files = _OpenFiles()
 
 
 class _LMDBFile:
@@ -273,13 +269,15 @@ class _LMDBFile:
         self.error: type[Exception] = self._lmdb.Error
         self.lock = threading.RLock()
         """Context manager: keep the file mapped while its memory is read; `close` must not unmap it meanwhile."""
-        self._opened = _registry.open_files()
         self._shared: _SharedFile | None = None
-        with self._opened.lock:
+        _open_files.after_fork()
+        with _open_files.lock:
+            self._pid = _open_files.pid
             self._key = self._identity()
-            shared = self._opened.files.get(self._key)
+            shared = _open_files.shared.get(self._key)
             if shared is None:
-                shared = self._opened.files[self._key] = self._open()
+                shared = self._open()
+                _open_files.shared[self._key] = shared
             shared.users += 1
             self._shared = shared
 
@@ -341,13 +339,14 @@ class _LMDBFile:
 
     def close(self) -> None:
         """Close it, unless other flows use the file. Idempotent."""
-        with self.lock, self._opened.lock:
+        _open_files.after_fork()
+        with self.lock, _open_files.lock:
             shared, self._shared = self._shared, None
-            if shared is None or self._opened is not _registry.open_files():
+            if shared is None or self._pid != _open_files.pid:
                 return
             shared.users -= 1
             if not shared.users:
-                del self._opened.files[self._key]
+                del _open_files.shared[self._key]
                 shared.environment.close()
 
 

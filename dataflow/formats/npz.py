@@ -23,7 +23,7 @@ from dataflow.formats.checksums import ALGORITHM, CHECKSUMS, check_version, chec
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
 from dataflow.formats.positional import PositionalFile
-from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.formats.saving import replacing, save_pass
 from dataflow.serial.dtypes import dtype_name, dtype_of
 from dataflow.sources.in_memory import DataFromList
 
@@ -92,9 +92,7 @@ class NumpySerializer:
         with replacing(path, overwrite=overwrite) as part, ExitStack() as files:
             folder = os.path.dirname(part)
             writer = TableWriter(lambda column: _growing(column, files.enter_context(_unnamed_file(folder))))
-            for number, dp in saved_pass(df, "NumpySerializer"):
-                with named(number):
-                    writer.write(dp)
+            save_pass(df, "NumpySerializer", lambda number, dp: writer.write(dp))
             _join(writer, part)
 
     @staticmethod

@@ -23,7 +23,7 @@ from dataflow.formats.foreign import unpack_foreign
 from dataflow.serial.packing import ALIGNMENT, pack
 from dataflow.serial.unpacking import Unpacker
 
-__all__ = ["RecordDecoder", "RecordEncoder", "check_compression", "is_last", "is_record", "marked_last"]
+__all__ = ["RecordDecoder", "RecordEncoder", "is_last", "is_record", "marked_last"]
 
 _MAGIC: Final = 0xC1
 _VERSION: Final = 2
@@ -61,29 +61,21 @@ def _with_header(body: bytes, *fields: int, key: bytes = b"") -> bytes:
     return header + checksum(body, checksum(header, checksum(key))).to_bytes(4, "little") + body
 
 
-def check_compression(compress: str | None) -> None:
-    """Check that records can be compressed that way here.
-
-    Raises:
-        ValueError: There is no such compression.
-        MissingExtra: The package is not installed.
-    """
-    if compress not in {None, "zstd"}:
-        raise ValueError(f"compress is 'zstd' or None, got {compress!r}")
-    if compress:
-        _zstandard()
-
-
 class RecordEncoder:
     """Encodes records.
 
     Args:
         compress: "zstd", or None.
         pickled: Pickle values without a representation of their own.
+
+    Raises:
+        ValueError: There is no such compression.
+        MissingExtra: The package zstandard is not installed.
     """
 
     def __init__(self, *, compress: str | None = None, pickled: bool = False) -> None:
-        check_compression(compress)
+        if compress not in {None, "zstd"}:
+            raise ValueError(f"compress is 'zstd' or None, got {compress!r}")
         self._pickled = pickled
         self._compress: Callable[[bytes], bytes] | None = _zstandard().ZstdCompressor().compress if compress else None
 

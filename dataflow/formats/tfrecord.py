@@ -17,6 +17,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +35,7 @@ from dataflow.formats.checksums import (
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, marked_last
-from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.formats.saving import replacing, save_pass
 from dataflow.serial.unpacking import in_place
 from dataflow.transforms.repeating import FixedSizeData
 
@@ -137,7 +138,7 @@ class RecordReader:
         """Return the first record, counted or not; None if there is none."""
         if len(self._offsets) < 2:
             return None
-        return self._one(RecordDecoder(self._file.path, pickled=self._pickled), -self._skip)
+        return next(self._run(RecordDecoder(self._file.path, pickled=self._pickled), -self._skip, 1 - self._skip))
 
     def read(self, positions: Positions) -> Iterator[Any]:
         if not self._mean_size:
@@ -145,26 +146,17 @@ class RecordReader:
         decoder = RecordDecoder(self._file.path, pickled=self._pickled)
         most = max(1, _AT_ONCE // self._mean_size) if self._mean_size < _LARGE else 1
         for first, end in runs(positions, most):
-            if end == first + 1:
-                yield self._one(decoder, first)
-            else:
-                yield from self._several(decoder, first, end)
+            yield from self._run(decoder, first, end)
 
-    def _one(self, decoder: RecordDecoder, k: int) -> Any:
-        begin, end = self._offsets[k + self._skip : k + self._skip + 2].tolist()
-        inner = begin + HEADER.size
-        data = self._file.read(inner, end - _FOOTER.size - inner, f"record {k}")
-        return self._decoded(decoder, k, data, inner, in_place)
-
-    def _several(self, decoder: RecordDecoder, first: int, end: int) -> Iterator[Any]:
+    def _run(self, decoder: RecordDecoder, first: int, end: int) -> Iterator[Any]:
+        """Read some consecutive records together."""
         offsets = self._offsets[first + self._skip : end + self._skip + 1].tolist()
-        base = offsets[0]
-        data = memoryview(self._file.read(base, offsets[-1] - base, f"record {first}"))
-        begin = base + HEADER.size
-        for k, after in enumerate(offsets[1:], start=first):
-            record = data[begin - base : after - base - _FOOTER.size]
-            yield self._decoded(decoder, k, record, begin, bytearray)
-            begin = after + HEADER.size
+        base = offsets[0] + HEADER.size
+        data = memoryview(self._file.read(base, offsets[-1] - _FOOTER.size - base, f"record {first}"))
+        own = in_place if end == first + 1 else bytearray
+        for k, (begin, after) in enumerate(pairwise(offsets), start=first):
+            begin += HEADER.size
+            yield self._decoded(decoder, k, data[begin - base : after - _FOOTER.size - base], begin, own)
 
     def _decoded(self, decoder: RecordDecoder, k: int, record: Any, offset: int, own: Callable[[Any], Any]) -> Any:
         verify = k < 0 or not self._verified[k]
@@ -219,10 +211,7 @@ class TFRecordSerializer:
         crc32c_function()
         encoder = RecordEncoder(compress=compress, pickled=pickle)
         with writing(path, masked_crc32c, overwrite=overwrite) as write:
-            for number, dp in saved_pass(df, "TFRecordSerializer"):
-                with named(number):
-                    record = encoder.encode(dp)
-                write(record)
+            save_pass(df, "TFRecordSerializer", lambda number, dp: write(encoder.encode(dp)))
 
     @staticmethod
     def load(
