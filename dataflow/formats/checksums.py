@@ -83,7 +83,7 @@ def check_version(path: str, place: str, version: Any, newest: int, algorithm: A
         raise file_damaged(path, place, f"a file of version {version}; this release reads versions 1 to {newest}")
     if (version == 1) != (algorithm is None):
         raise file_damaged(path, place, f"a file of version {version} whose checksums are {algorithm!r}")
-    if algorithm not in {None, ALGORITHM}:
+    if algorithm not in (None, ALGORITHM):
         raise file_damaged(path, place, f"its checksums are {algorithm!r}; this release reads {ALGORITHM!r}")
 
 

@@ -6,7 +6,6 @@ any other storable type (text, bytes, containers) makes a column of records, who
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -107,7 +106,7 @@ class ColumnTable:
         for key in keys or ():
             if type(key) is not str or not key or "\0" in key or not key.isprintable() or key.startswith("/"):
                 raise NotStorable(
-                    f"the key {key!r} cannot name a column, because it is no plain text: rename it, or use LMDB or "
+                    f"the key {key!r} cannot name a column, because it is not plain text: rename it, or use LMDB or "
                     "TFRecord"
                 )
         if keys is not None and names is not None:
@@ -147,7 +146,7 @@ class ColumnTable:
                     f"{_described(column)}: {_CURE}"
                 )
             if column.kind == "int" and not -(2**63) <= value < 2**63:
-                raise NotStorable(f"component {column.name!r} is {value}, which is no 64-bit integer: {_CURE}")
+                raise NotStorable(f"component {column.name!r} is {value}, which is not a 64-bit integer: {_CURE}")
         return values
 
     def read(self, columns: Sequence[StoredColumn], positions: Positions) -> Iterator[Any]:
@@ -172,7 +171,6 @@ class ColumnTable:
     @classmethod
     def from_json(cls, said: Any) -> ColumnTable:
         """Return the table from the result of `to_json`."""
-        said = json.loads(said) if isinstance(said, str) else said
         columns = (Column(**{**column, "shape": tuple(column["shape"])}) for column in said["columns"])
         return cls(said["container"], tuple(columns))
 

@@ -195,7 +195,7 @@ class _HDF5Reader:
                 stored.append(_DatasetRows(self, dataset, column or self._foreign(name, dataset)))
                 lengths[name] = len(dataset)
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{self.path}: the datasets differ in length, so they are no rows: {lengths}")
+            raise ValueError(f"{self.path}: the datasets differ in length, so they do not form rows: {lengths}")
         num = about["size"] if about is not None else next(iter(lengths.values()), 0)
         if about is not None and set(lengths.values()) - {num}:
             raise file_damaged(self.path, "", f"there are {lengths} rows, and {num} were written")

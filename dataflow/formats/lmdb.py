@@ -304,7 +304,7 @@ class _LMDBFile:
                 raise OSError(code, os.strerror(code), self.path) from error
             if "already open" in str(error):
                 raise
-            raise file_damaged(self.path, "", f"this is no whole LMDB file ({error}); it ends", size) from error
+            raise file_damaged(self.path, "", f"this is not a complete LMDB file ({error}); it ends", size) from error
         try:
             shared = _SharedFile(environment)
             # A short file is mapped to its claimed length, and reading behind its end would be a SIGBUS.

@@ -222,7 +222,7 @@ class _NpzReader:
             column = Column(name, "array" if len(shape) > 1 else "scalar", text, tuple(shape[1:]))
             columns.append(self._foreign_column(archive, member, column, shape, fortran, files))
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{self._path}: the arrays differ in length, so they are no rows: {lengths}")
+            raise ValueError(f"{self._path}: the arrays differ in length, so they do not form rows: {lengths}")
         table = ColumnTable("dict", tuple(stored.column for stored in columns))
         return table, next(iter(lengths.values()), 0), columns
 
@@ -362,7 +362,7 @@ def _opened(file: PositionalFile, stream: IO[bytes]) -> zipfile.ZipFile:
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise file_damaged(path, "", f"this is no whole archive ({error}): it ends", size) from error
+        raise file_damaged(path, "", f"this is not a complete archive ({error}): it ends", size) from error
     # A damaged length in the directory swallows the entries behind it, and zipfile does not count them.
     found = len(archive.infolist())
     begin = size - _END.size - len(archive.comment)

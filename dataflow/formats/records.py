@@ -201,7 +201,7 @@ class RecordDecoder:
             raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason) from None
 
     def _other(self, data: Any) -> Any:
-        """Return the datapoint of bytes that are no whole record of ours."""
+        """Return the datapoint of bytes that are not a complete record of ours."""
         if is_record(data):
             raise Damaged(f"only {len(data)} bytes of a record", len(data))
         if not self._foreign:

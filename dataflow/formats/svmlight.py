@@ -134,5 +134,5 @@ class _LineReader:
             return np.float64(float(label)), columns, values
         except ValueError as error:
             raise file_damaged(
-                self._path, "", f"a line that is no 'label feature:value …' ({error}),", begin
+                self._path, "", f"a line that is not 'label feature:value …' ({error}),", begin
             ) from error

@@ -123,7 +123,7 @@ class CodeReader:
         items = self._unpackb(data) if level <= _ON_THE_STACK else self._unpacked_on_the_heap(data)
         self._level = level - 1
         if type(items) is not list:
-            raise ValueError("a container of nothing")
+            raise ValueError("the payload of an extension is not a list")
         return items
 
     def _unpacked_on_the_heap(self, data: bytes) -> Any:
@@ -133,7 +133,7 @@ class CodeReader:
         unpacker.feed(data)
         value = unpacker.unpack()
         if unpacker.tell() != len(data):
-            raise ValueError("a container with something behind it")
+            raise ValueError("a container is followed by other bytes")
         return value
 
     def _new_layout(self, data: bytes) -> ArrayLayout:
@@ -141,12 +141,12 @@ class CodeReader:
         dtype = _dtype(name)
         # Exactly ints: a string times an int would be a long string.
         if type(shape) is not list or len(shape) > _MAX_DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
-            raise ValueError("a shape of something else than lengths")
+            raise ValueError("a shape is not a list of non-negative integers")
         size = 1
         for length in shape:
             size *= length
         if size > MAX_SIZELESS and not dtype.itemsize:
-            raise ValueError("many elements without a size")
+            raise ValueError("an array has too many elements of size zero")
         nbytes = size * dtype.itemsize
         stride = -(-nbytes // ALIGNMENT) * ALIGNMENT
         layout = ArrayLayout(dtype, tuple(shape), "F" if order == "F" else "C", nbytes, stride)
@@ -167,9 +167,9 @@ def _check_whole(data: Any) -> None:
     try:
         walker.skip()
     except msgpack.OutOfData:
-        raise ValueError("more is claimed than is there") from None
+        raise ValueError("a declared length exceeds the data") from None
     if walker.tell() != len(data):
-        raise ValueError("more is there than is claimed")
+        raise ValueError("the data are longer than declared")
 
 
 def _plain(data: bytes) -> Any:
@@ -181,7 +181,7 @@ def _plain(data: bytes) -> Any:
 
 def _dtype(name: Any) -> np.dtype[Any]:
     if type(name) is not str or len(name) > MAX_NAME:
-        raise ValueError("a dtype without a name")
+        raise ValueError("a dtype is not given by a name")
     return dtype_of(name)
 
 
@@ -192,7 +192,7 @@ def _scalar(name: Any, value: Any) -> Any:
         return np.bytes_(value)
     dtype = _dtype(name)
     if type(value) is not bytes or len(value) != dtype.itemsize:
-        raise ValueError("a number of another size than its dtype")
+        raise ValueError("the bytes of a number do not fit its dtype")
     return _ndarray((), dtype, bytearray(value))[()] if value else np.zeros((), dtype)[()]
 
 
