@@ -235,9 +235,9 @@ class _OpenFiles:
         self._start()
 
     def _start(self) -> None:
-        self.pid = os.getpid()
         self.lock = threading.RLock()
         self.shared: dict[tuple[int, int], _SharedFile] = {}
+        self.pid = os.getpid()  # last: threads of a forked process compare it without a lock
 
     def after_fork(self) -> None:
         """Start without files if this process was forked; to be called before anything else."""
