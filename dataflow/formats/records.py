@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<BBHIQII")
 _unpack_header = _HEADER.unpack_from
 _SIZE = _HEADER.size  # 24
 _CHECKED = _SIZE - 4  # the bytes of the header before the checksum
-_SMALL = 4096  # bytes that are copied faster than a view of them is made
+_SMALL = 4096  # maximum bytes of a record of which slices are copied
 _MAX_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 bytes at least
 
 
@@ -132,7 +132,9 @@ class RecordDecoder:
         self._pickled = pickled
         self._foreign = foreign
         self._min_version = _OLD_VERSION if old else _VERSION
-        self._unpack = Unpacker(_SIZE, pickled=pickled).unpack
+        unpacker = Unpacker(_SIZE, pickled=pickled)
+        self._unpack = unpacker.unpack
+        self._read = unpacker.read
 
     def decode(
         self,
@@ -162,14 +164,21 @@ class RecordDecoder:
             size = len(data)
             if size < _SIZE or data[0] != _MAGIC:
                 return self._other(data)
-            _, _, flags, skeleton, _, body_size, _ = _unpack_header(data)
-            if verify:
+            _, version, flags, skeleton, total, body_size, summed = _unpack_header(data)
+            # Small records are verified right here, and slices of them are copied: that is faster.
+            if verify and not (
+                total == size <= _SMALL
+                and version == _VERSION
+                and checksum(data[_SIZE:], checksum(data[:_CHECKED], checksum(key))) == summed
+            ):
                 self._check(data, key)
             if flags & _ZSTD:
                 data = bytearray(_SIZE) + _decompressed(memoryview(data)[_SIZE:], body_size)
             elif _SIZE + skeleton < size:
                 data = own(data)  # one copy for all arrays
             try:
+                if _SIZE + skeleton == len(data):
+                    return self._read(bytes(data[_SIZE:]))
                 return self._unpack(data, skeleton)
             except PickleRefused:
                 raise
@@ -217,7 +226,7 @@ class RecordDecoder:
             raise Damaged(
                 f"a record of version {version}; this file has records of version {self._min_version} to {_VERSION}", 1
             )
-        view = data if size <= _SMALL else memoryview(data)
+        view = memoryview(data)
         if version == _OLD_VERSION:
             found = old_checksum(view[_SIZE:], old_checksum(view[:_CHECKED]))
         else:

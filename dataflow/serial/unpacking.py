@@ -218,6 +218,8 @@ class Unpacker:
 
     def __init__(self, begin: int, *, pickled: bool = False) -> None:
         self._codes = CodeReader(self._array, pickled=pickled)
+        self.read = self._codes.read
+        """Return the datapoint of a skeleton without arrays. Takes bytes; raises as `unpack` does."""
         self._begin = begin
         self._buffer: Any = b""
         self._next = 0  # offset of the next array
@@ -236,8 +238,6 @@ class Unpacker:
         """
         end = self._begin + size
         skeleton = bytes(record[self._begin : end])
-        if end == len(record):  # there are no arrays
-            return self._codes.read(skeleton)
         form = self._forms.get(skeleton)
         if form is not None:
             kept, arrays = form
