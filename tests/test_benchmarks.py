@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from benchmarks import contenders, imports, nodes, report, suite, targets, workloads
+from benchmarks import contenders, disk, imports, nodes, report, suite, targets, workloads
 from benchmarks.figures import Figures
 
 CHEAP = ["small", "mnist", "image", "ragged"]
@@ -155,6 +155,28 @@ def test_a_row_of_nodes_counts_the_fastest_run_and_meets_the_target_by_ratio_or_
     assert verdicts(221, 100) == verdicts(1221, 1000) == [False, False]
     text = nodes.table(nodes.compare([({"list": 200.0}, {"list": 100.0})]))
     assert "| list | 200 | 100 | 2.00 | 160 | **missed** |" in text
+
+
+@pytest.mark.parametrize("form", disk.FORMATS)
+@pytest.mark.parametrize("kind", disk.DATAPOINTS)
+def test_reading_a_file_is_timed_without_the_peer(form, kind, tmp_path):
+    found = disk.measure("ours", form, kind, str(tmp_path), num=30)
+    assert found.keys() == set(disk.PASSES) and min(found.values()) > 0
+    names = [path.name for path in tmp_path.glob(f"*.{form}")]
+    assert len(names) == 2, "one to warm up, and one to measure"
+
+
+def test_a_row_of_files_counts_the_fastest_run_and_must_not_be_slower_than_the_peer():
+    runs = [
+        ({"first": 300.0 * slower, "later": 90.0}, {"first": 200.0 * slower, "later": 100.0}) for slower in (3, 1, 2)
+    ]
+    rows = disk.compare("lmdb", "1 KiB", runs)
+    assert [(row.ours, row.theirs, row.meets_target) for row in rows] == [(300, 200, False), (90, 100, True)]
+    assert "| lmdb, 1 KiB, first pass | 300 | 200 | 1.50 | **missed** |" in disk.table(rows)
+    runs = [({"first": 100.0, "later": 900.0}, {"first": 200.0, "later": 100.0})]
+    rows = disk.compare("hdf5", "1 KiB", runs)
+    assert all(row.meets_target for row in rows)
+    assert "| hdf5, 1 KiB, later pass | 900 | 100 | 9.00 | from memory |" in disk.table(rows)
 
 
 @pytest.mark.slow
