@@ -1,1 +1,1 @@
-"""The same work, done by this library and by every other one that moves datapoints between processes."""
+"""Benchmarks: the same work, done by this library and by others that move datapoints between processes."""

@@ -1,4 +1,4 @@
-"""Measure this library beside its peers: ``python -m benchmarks --help``."""
+"""Compare this library with its peers: ``python -m benchmarks --help``."""
 
 import argparse
 import json
@@ -10,14 +10,16 @@ from typing import Any
 
 from benchmarks import contenders, machine, plot, report, suite
 from benchmarks.environments import python_of
+from benchmarks.figures import Figures
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
 
 
 def names(known: Sequence[str]) -> Any:
-    """An argument that is a list of names, parted by commas."""
+    """A parser of comma-separated names."""
 
     def parse(text: str) -> list[str]:
         chosen = text.split(",")
@@ -37,28 +39,34 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         type=names(contenders.ALL),
         default=list(contenders.QUICK),
         metavar="A,B",
-        help=f"of {', '.join(contenders.ALL)}; without this option those that are installed in a minute",
+        help=f"of {', '.join(contenders.ALL)}; by default those that are installed within a minute",
     )
     parser.add_argument("--all", action="store_true", help="every contender")
-    parser.add_argument("--runs", type=int, default=5, help="of every job, each in a fresh process (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="that a run measures (%(default)s)")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="(1 2)")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="number of runs of every job, each in a fresh process (%(default)s)"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of a run (%(default)s)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers (1 2)")
     parser.add_argument(
         "--touch",
         choices=["ends", "all"],
         default="ends",
         help="what the consumer reads of every array: its first and last element, or, by copying it, every byte",
     )
-    parser.add_argument("--silence", type=float, default=1.0, help="seconds after a burst (%(default)s)")
-    parser.add_argument("--bursts", type=int, default=20, help="(%(default)s)")
-    parser.add_argument("--no-probes", action="store_true", help="speed only: no bursts, no failures")
-    parser.add_argument("--no-plot", action="store_true", help="install no matplotlib; not with --publish")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder (benchmarks/results)")
-    parser.add_argument("--report", type=Path, metavar="RESULTS.json", help="measure nothing; report what was measured")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/benchmarks.md")
+    parser.add_argument("--silence", type=float, default=1.0, help="seconds of silence after a burst (%(default)s)")
+    parser.add_argument("--bursts", type=int, default=20, help="number of bursts (%(default)s)")
+    parser.add_argument("--no-probes", action="store_true", help="measure only speed, not bursts and failures")
+    parser.add_argument(
+        "--no-plot", action="store_true", help="no plot, so matplotlib is not installed; not with --publish"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "benchmarks" / "results", help="output folder (benchmarks/results)"
+    )
+    parser.add_argument("--report", type=Path, metavar="RESULTS.json", help="report these results without measuring")
+    parser.add_argument("--publish", action="store_true", help="put the figures into docs/benchmarks.md and README.md")
     chosen = parser.parse_args(arguments)
     if chosen.publish and chosen.no_plot:
-        parser.error("a page is published with its drawing: leave out --no-plot")
+        parser.error("--publish needs the plot: leave out --no-plot")
     chosen.contenders = list(contenders.ALL) if chosen.all else chosen.contenders
     return chosen
 
@@ -84,15 +92,18 @@ def main() -> None:
     path = chosen.report or chosen.out / "results.json"
     if not chosen.report:
         path.write_text(json.dumps(measure(chosen), indent=1) + "\n", "utf-8")
-    text = report.markdown(json.loads(path.read_text("utf-8")))
+    results = json.loads(path.read_text("utf-8"))
+    text = report.markdown(results)
     print(text)
     (chosen.out / "report.md").write_text(text, "utf-8")
     drawings = [] if chosen.no_plot else [chosen.out / "speed.svg", chosen.out / "speed.png"]
     if chosen.publish:
         drawing = PAGE.with_suffix(".svg")
         link = f"![Datapoints per second of every contender, for each workload]({drawing.name})\n\n"
-        carried_over = report.markdown(json.loads(path.read_text("utf-8")), only_ratios=True)
-        PAGE.write_text(report.insert(PAGE.read_text("utf-8"), link + carried_over), "utf-8")
+        ratios = report.markdown(results, only_ratios=True)
+        PAGE.write_text(report.insert(PAGE.read_text("utf-8"), link + ratios), "utf-8")
+        overview = report.overview_table(Figures(results["runs"]))
+        README.write_text(report.insert(README.read_text("utf-8"), overview), "utf-8")
         drawings.append(drawing)
     if drawings:
         python = python_of("plot", plot.REQUIRES)

@@ -1,4 +1,4 @@
-"""A virtual environment for each contender, made when it is first needed and again when its requirements change."""
+"""Virtual environments, one per contender: created at the first use, and again when the requirements change."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent / ".envs"
 
 
 def python_of(name: str, requirements: Sequence[str] | None) -> str:
-    """The interpreter of environment `name`; of this one where `requirements` is None."""
+    """The interpreter of environment `name`; the running one if `requirements` is None."""
     if requirements is None:
         return sys.executable
     folder = FOLDER / name
@@ -20,7 +20,7 @@ def python_of(name: str, requirements: Sequence[str] | None) -> str:
     if not stamp.exists() or stamp.read_text("utf-8") != wanted:
         print(f"installing {name}: {', '.join(requirements)}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        # From that folder: pip takes the metadata of a project in the current one for something installed.
+        # pip runs in that folder, because it would count a project in the current one as installed.
         subprocess.run([python, "-m", "pip", "install", "--quiet", *requirements], cwd=folder, check=True)
         stamp.write_text(wanted, "utf-8")
     return str(python)

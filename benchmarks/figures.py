@@ -1,4 +1,4 @@
-"""Medians of the runs, and who is best. Pure: records in, figures out."""
+"""Medians of the runs, and the best contenders. Pure functions: records in, figures out."""
 
 import statistics
 from collections import defaultdict
@@ -13,7 +13,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """One contender's way of moving one workload with so many workers: medians over its runs.
+    """One variant with one workload and number of workers: medians over its runs.
 
     Attributes:
         rate: Datapoints per second; `slowest` and `fastest` are the extremes.
@@ -36,7 +36,7 @@ class Figure:
 
 
 def is_peer(label: str) -> bool:
-    """Another library; not this one, and not a reference."""
+    """Whether the label is of another library: neither this one nor a reference."""
     return not label.startswith(("ours/", "references/"))
 
 
@@ -70,7 +70,7 @@ class Figures:
         ]
 
     def best(self, workload: str, wanted: Callable[[Figure], bool]) -> Figure | None:
-        """The fastest of the wanted figures, with whatever number of workers; None if there is none."""
+        """The fastest of the wanted figures, with any number of workers; None without any."""
         found = [figure for figure in self._all if figure.workload == workload and wanted(figure)]
         return max(found, key=lambda figure: figure.rate, default=None)
 

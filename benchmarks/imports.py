@@ -1,8 +1,8 @@
-"""How long imports take, beside those of numpy and pyzmq: ``python -m benchmarks.imports``.
+"""Import times, compared with numpy and pyzmq: ``python -m benchmarks.imports``.
 
-Each run is a fresh interpreter, and the statements take turns. What the interpreter takes to start is subtracted. All
-bytecode is compiled before, into a folder of this measurement, so that an environment which writes none is no
-disadvantage. CPU time (user and system) is shown beside wall time: on a busy machine it is the one to believe.
+Each run is a fresh interpreter, and the statements take turns. The start time of the interpreter is subtracted. All
+bytecode is compiled in advance, into a folder of this measurement, so that environments without bytecode files have no
+disadvantage. CPU time (user and system) is shown beside wall time; on a busy machine it is more reliable.
 """
 
 import argparse

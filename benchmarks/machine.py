@@ -1,4 +1,4 @@
-"""The machine, as far as it explains the figures: no names of hosts, users or folders."""
+"""Description of the machine, without names of hosts, users or folders."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ def description() -> dict[str, Any]:
 
 
 def field(path: Path, name: str) -> str | None:
-    """The value of the first line ``name : value`` of a file in /proc; None if there is none."""
+    """The value of the first line ``name : value`` of a file in /proc; None if it is missing."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     pairs = (line.partition(":") for line in lines)
     return next((value.strip() for key, _, value in pairs if key.strip() == name), None)

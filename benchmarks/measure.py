@@ -1,7 +1,7 @@
 """One measurement, in a process and an environment of its own: ``python -m benchmarks.measure '{"label": …}'``.
 
-The job is one argument in JSON, the result one line of JSON on standard output. Whatever a library prints goes to
-standard error. The process leaves without waiting for threads or workers; who started it ends its session.
+The job is one argument in JSON, the result one line of JSON on standard output. All other output goes
+to standard error. The process exits without waiting for threads or workers; its parent ends the session.
 """
 
 import importlib
@@ -26,12 +26,12 @@ from benchmarks.workloads import Workload, by_name
 
 __all__ = ["main"]
 
-STEP = 0.02  # seconds that the consumer reads between two looks at the clock, about
-WARM_UP = 0.25  # part of the measured time that passes before
+STEP = 0.02  # approximate seconds between two readings of the clock
+WARM_UP = 0.25  # warm-up, as a fraction of the measured time
 
 
 def throughput(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
-    """Datapoints per second in the steady state, the consumer's share of the CPU, and the time to start and to close.
+    """Datapoints per second in the steady state, CPU time of the consumer, and the time to start and to close.
 
     Between two steps the consumer holds no datapoint: some transports wait until theirs are given back.
     """
@@ -98,7 +98,7 @@ def read_everything(workload: Workload) -> Callable[[Iterator[Any]], Any]:
 
 
 def versions(contender: ModuleType) -> dict[str, str]:
-    """Of Python and of what the contender's environment was made for."""
+    """Versions of Python and of the packages of the contender's environment."""
     names = [re.split(r"[\[=<>]", requirement)[0] for requirement in (*contenders.COMMON, *(contender.REQUIRES or ()))]
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
 
@@ -112,7 +112,7 @@ MEASUREMENTS: dict[str, Callable[[Variant, dict[str, Any]], dict[str, Any]]] = {
 
 
 def main() -> None:
-    # Libraries, and the workers that they start, may print. The result is alone in what was standard output.
+    # Libraries and their workers may print: only the result goes to the original standard output.
     result = os.dup(1)
     os.dup2(2, 1)
     job = json.loads(sys.argv[1])

@@ -1,7 +1,7 @@
-"""How much memory of its own each worker has that reads a large list: ``python -m benchmarks.memory``.
+"""Private memory of workers that read a large list: ``python -m benchmarks.memory``.
 
 Under fork a list is shared with the workers, until the reference counts of its elements, which are written when they
-are read, make a copy of every page. A packed list is bytes that nobody writes to. What a process has for itself alone
+are read, make a copy of every page. A packed list is bytes that are never written to. The private memory of a process
 is its unique set size: the private pages of ``/proc/…/smaps_rollup``.
 """
 
@@ -25,7 +25,7 @@ def private_bytes(pid: int) -> int:
 
 
 def measure(num: int, workers: int, passes: int, packed: bool) -> tuple[int, list[int]]:
-    """The bytes of the list, and those that each worker has for itself, above those of one that reads nothing."""
+    """Bytes of the list, and private bytes of each worker beyond those of a worker that reads nothing."""
     with MultiProcessRunnerZMQ(DataFromList([[0, 0.0]]), workers) as idle:
         next(iter(idle))
         floor = min(private_bytes(process.pid) for process in psutil.Process().children())
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--passes", type=int, default=3)
     options = parser.parse_args()
-    for packed in (True, False):  # each in a process of its own: what one leaves behind is not the other's
+    for packed in (True, False):  # each in a process of its own, so that they do not affect each other
         process = multiprocessing.get_context("spawn").Process(
             target=show, args=(options.num, options.workers, options.passes, packed)
         )

@@ -1,4 +1,4 @@
-"""What single-process chains cost, beside tensorpack: ``python -m benchmarks.nodes``.
+"""CPU time of single-process chains, compared with tensorpack: ``python -m benchmarks.nodes``.
 
 Each row is one chain. Both libraries run in turn, each time in a fresh process of its own environment; the figure is
 the CPU time of the fastest pass of all runs, since a shared machine is at half speed for seconds at a time. A row meets
@@ -26,24 +26,24 @@ __all__ = ["CHAINS", "Chain", "Row", "compare", "measure", "table"]
 ROOT = Path(__file__).parents[1]
 LIBRARIES = {"ours": "dataflow", "tensorpack": "tensorpack.dataflow"}
 TIMES = 1.1  # as much as tensorpack
-MORE = 60.0  # nanoseconds for each datapoint and node: what our guarantees may cost
+MORE = 60.0  # nanoseconds for each datapoint and node: the allowance for our guarantees
 TIMEOUT = 300.0  # seconds for all chains of one library
 N = 20_000  # datapoints of a source
 BATCH = 128
 
 
 class Chain(NamedTuple):
-    """One row: a chain of nodes, and what it costs is divided by."""
+    """One row: a chain of nodes, and the numbers that its cost is divided by."""
 
     make: Callable[[Any], Any]  # takes the library
-    nodes: int  # that each datapoint goes through
-    per_item: int = 1  # datapoints of the source in one that comes out
+    nodes: int  # number of nodes that each datapoint passes through
+    per_item: int = 1  # datapoints of the source per yielded datapoint
     passes: int = 3
     warm: bool = False  # the first pass fills a cache, and is not measured
 
 
 class Row(NamedTuple):
-    """What one chain costs, in nanoseconds for each item that comes out."""
+    """The cost of one chain, in nanoseconds per yielded item."""
 
     name: str
     ours: float
@@ -52,12 +52,12 @@ class Row(NamedTuple):
 
     @property
     def meets_target(self) -> bool:
-        """Whether it is cheap enough."""
+        """Whether the cost is within the limit."""
         return self.ours <= self.allowed
 
 
 def user_node(library: Any, n: int = N) -> Any:
-    """A source as users write it: shuffles, and looks images up."""
+    """A typical user-written source: shuffles, and looks up images."""
     import numpy as np
 
     class User(library.RNGDataFlow):  # type: ignore[misc]
@@ -77,7 +77,7 @@ def user_node(library: Any, n: int = N) -> Any:
 
 
 def drawing_node(library: Any) -> Any:
-    """A source as users write it: asks for its generator three times for each datapoint."""
+    """A typical user-written source: reads `self.rng` three times for each datapoint."""
     n = N // 5
 
     class Draws(library.RNGDataFlow):  # type: ignore[misc]
@@ -92,7 +92,7 @@ def drawing_node(library: Any) -> Any:
 
 
 def proxy(library: Any, ds: Any) -> Any:
-    """A node as users write it: gives on what it gets."""
+    """A typical user-written node: passes datapoints on."""
 
     class Proxy(library.ProxyDataFlow):  # type: ignore[misc]
         def __iter__(self) -> Any:
@@ -182,7 +182,7 @@ def _fastest(chain: Chain, module: Any) -> float:
 
 
 def compare(runs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> list[Row]:
-    """The rows, of runs that are pairs of what ours and what tensorpack took."""
+    """The rows of the table; each run is a pair of times, ours and tensorpack's."""
     rows = []
     for name in runs[0][0]:
         ours, theirs = (min(run[k][name] for run in runs) for k in (0, 1))
@@ -218,7 +218,7 @@ def _python(library: str) -> str:
 
 
 def _names(text: str) -> list[str]:
-    """The chains that are named, or of which the name contains a text; parted by semicolons."""
+    """Parse chains, separated by semicolons: names, or parts of names."""
     parts = text.split(";")
     found = [name for name in CHAINS if name in parts or any(part in name for part in parts if part not in CHAINS)]
     if not found:
@@ -237,7 +237,7 @@ def main() -> None:
         import multiprocessing.util  # noqa: F401 (before tensorpack: its exit hook)
 
         print(json.dumps(measure(chosen.measure, chosen.chains)), flush=True)
-        os._exit(0)  # tensorpack leaves things behind that wait
+        os._exit(0)  # tensorpack leaves threads behind that block the exit
     pythons = {"ours": _python("ours"), "tensorpack": chosen.tensorpack or _python("tensorpack")}
     runs = []
     for number in range(chosen.runs):

@@ -1,4 +1,4 @@
-"""The drawing: ``python -m benchmarks.plot RESULTS.json FIGURE.svg``, in the environment that has matplotlib."""
+"""The plot: ``python -m benchmarks.plot RESULTS.json FIGURE.svg``, in the environment that has matplotlib."""
 
 import json
 import sys
@@ -56,7 +56,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 def rates(figures: Figures, workload: str) -> list[tuple[str, float]]:
-    """Of each contender that works in processes the fastest variant, the slowest first."""
+    """The fastest variant of each contender that works in processes, the slowest contender first."""
     best: dict[str, float] = {}
     for label in figures.labels:
         figure = figures.best_of(workload, label)

@@ -1,4 +1,4 @@
-"""What speed does not show: how long a datapoint waits for later ones, and how soon a failure is known."""
+"""Latency probes: how long a datapoint waits for later ones, and how soon a failure is reported."""
 
 import mmap
 import os
@@ -17,7 +17,7 @@ __all__ = ["burst", "failure"]
 
 DATAPOINTS_PER_BURST = 5
 DATAPOINTS_BEFORE_FAILURE = 1000
-PATIENCE = 5.0  # seconds after a failure in which the consumer must hear of it
+TIMEOUT = 5.0  # seconds after a failure within which the consumer must report it
 
 
 class Bursts(Workload):
@@ -37,7 +37,7 @@ class Bursts(Workload):
 
 
 class Failing(Workload):
-    """A thousand datapoints, then an exception or a SIGKILL, whose time is left in shared memory."""
+    """A thousand datapoints, then an exception or a SIGKILL, whose time is written to shared memory."""
 
     name = "failing"
     window, chunk, max_bytes = 50, 1, 0
@@ -57,11 +57,11 @@ class Failing(Workload):
         self.memory[:] = struct.pack("d", time.monotonic())
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        raise LookupError("the source failed, as it was told to")
+        raise LookupError("the source failed, as requested")
 
 
 def burst(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
-    """Seconds from being made to being received: the last of each burst, the median and the worst of the bursts."""
+    """Seconds from making to receiving the last datapoint of a burst: the median and the worst of all bursts."""
     with variant.open(Bursts(job["silence"]), 1) as stream:
         waits = [
             max(time.monotonic() - next(stream)[0] for _ in range(DATAPOINTS_PER_BURST))
@@ -73,24 +73,24 @@ def burst(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
 def failure(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
     """Seconds from the failure of the only worker to the consumer's exception, and the exception's type.
 
-    Both are None if the consumer heard nothing; its thread is then left waiting.
+    Both are None if the consumer got no exception; its thread is then left waiting.
     """
     workload = Failing(job["measurement"])
-    heard: list[tuple[float, str]] = []
+    seen: list[tuple[float, str]] = []
 
     def consume():
         try:
             with variant.open(workload, 1) as stream:
                 for _ in stream:
                     pass
-                heard.append((time.monotonic(), "the end of the stream"))
+                seen.append((time.monotonic(), "the end of the stream"))
         except BaseException as error:
-            heard.append((time.monotonic(), type(error).__name__))
+            seen.append((time.monotonic(), type(error).__name__))
 
     threading.Thread(target=consume, daemon=True).start()
-    limit = time.monotonic() + 2 * PATIENCE
-    while not heard and time.monotonic() < min(limit, (workload.time_of_failure or limit) + PATIENCE):
+    limit = time.monotonic() + 2 * TIMEOUT
+    while not seen and time.monotonic() < min(limit, (workload.time_of_failure or limit) + TIMEOUT):
         time.sleep(0.01)
-    if not heard or workload.time_of_failure is None:
-        return {"heard": None, "after": None}
-    return {"heard": heard[0][1], "after": heard[0][0] - workload.time_of_failure}
+    if not seen or workload.time_of_failure is None:
+        return {"exception": None, "after": None}
+    return {"exception": seen[0][1], "after": seen[0][0] - workload.time_of_failure}

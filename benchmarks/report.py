@@ -1,4 +1,4 @@
-"""Markdown tables of what was measured. Pure: results in, text out."""
+"""Markdown tables of the results. Pure functions: results in, text out."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,21 +6,28 @@ from typing import Any
 from benchmarks.figures import Figure, Figures
 from benchmarks.targets import LIMITS, SLOTS, Verdict, verdicts
 
-__all__ = ["insert", "markdown", "probes_table", "rates_table", "ratios_table", "targets_table"]
+__all__ = ["insert", "markdown", "overview_table", "probes_table", "rates_table", "ratios_table", "targets_table"]
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
+OVERVIEW = {
+    "small": ("`[int, float]`", "of the generator alone"),
+    "image": ("`[uint8 (224, 224, 3), int]`", "of memcpy speed"),
+    "batch": ("`[float32 (32, 224, 224, 3), int64 (32,)]`", "of memcpy speed"),
+}
+"""The rows of the table in the README: the workload, its datapoint, and the limit of the machine in words."""
+
 
 def markdown(results: dict[str, Any], *, only_ratios: bool = False) -> str:
-    """Everything, as sections of a page; or what carries over to other machines."""
+    """All results as sections of a page; or only the ratios, which carry over to other machines."""
     figures, probes = Figures(results["runs"]), [run for run in results["runs"] if run["measurement"] != "throughput"]
     sections = [
         ("Against the best peer and the limit of the machine", ratios_table(figures)),
         ("Datapoints per second", rates_table(figures)),
-        ("What the consumer pays", costs_table(figures)),
-        ("Waiting and failing", probes_table(probes)),
-        ("What is promised", targets_table(verdicts(figures, probes))),
-        ("What could not be measured", errors_list(results["runs"])),
+        ("Costs of the consumer", costs_table(figures)),
+        ("Latency and failures", probes_table(probes)),
+        ("Targets", targets_table(verdicts(figures, probes))),
+        ("Failed measurements", errors_list(results["runs"])),
     ]
     if only_ratios:
         sections = [sections[0], sections[3]]
@@ -38,7 +45,7 @@ def conditions(results: dict[str, Any]) -> str:
 
 
 def ratios_table(figures: Figures) -> str:
-    """This library's runner, as ratios; the table that stands in the README."""
+    """The speed of this library's runner, relative to the others."""
 
     def row(workload: str) -> list[str]:
         ours = figures.best_of(workload, "ours/zmq")
@@ -48,11 +55,29 @@ def ratios_table(figures: Figures) -> str:
             workload,
             quotient(ours, figures.best_of(workload, "tensorpack/zmq")),
             quotient(ours, peer) + (f" ({peer.label})" if peer else ""),
-            quotient(ours, limit) + (f" ({limit.label.partition('/')[2]})" if limit else ""),
+            percentage(ours, limit) + (f" of {limit.label.partition('/')[2]}" if limit else ""),
         ]
 
-    header = ["workload", "/ tensorpack", "/ best peer", "/ limit"]
+    header = ["workload", "vs tensorpack", "vs best peer", "vs limit of the machine"]
     return table(header, [row(workload) for workload in figures.workloads if figures.best_of(workload, "ours/zmq")])
+
+
+def overview_table(figures: Figures) -> str:
+    """The table in the README: three workloads, relative to tensorpack, SPDL and the machine."""
+
+    def row(workload: str, datapoint: str, limit: str) -> list[str]:
+        ours = figures.best_of(workload, "ours/zmq")
+        spdl = figures.best(workload, lambda figure: figure.label.startswith("spdl_arena/"))
+        return [
+            datapoint,
+            f"{quotient(ours, figures.best_of(workload, 'tensorpack/zmq'))} tensorpack",
+            f"{quotient(ours, spdl)} SPDL",
+            f"{percentage(ours, figures.best_of(workload, LIMITS[workload]))} {limit}",
+        ]
+
+    header = ["datapoint", "vs tensorpack", "vs SPDL", "vs the machine"]
+    rows = [row(name, *words) for name, words in OVERVIEW.items() if figures.best_of(name, "ours/zmq")]
+    return table(header, rows)
 
 
 def rates_table(figures: Figures) -> str:
@@ -87,20 +112,20 @@ def costs_table(figures: Figures) -> str:
 
 
 def probes_table(probes: Iterable[dict[str, Any]]) -> str:
-    """The worst of the runs of each contender."""
+    """The worst run of each contender."""
     found: dict[str, dict[str, str]] = {}
     for record in sorted(probes, key=lambda record: record.get("wait") or record.get("after") or 0.0):
         if "error" not in record:
             found.setdefault(record["label"], {})[record["measurement"]] = probe_cell(record)
     rows = [[label, *(cells.get(name, "") for name in ("burst", "killed", "raises"))] for label, cells in found.items()]
-    header = ["contender", "last of a burst, median (worst), ms", "worker killed", "source raises"]
+    header = ["contender", "latency of a burst, median (worst), ms", "worker killed", "source raises"]
     return table(header, sorted(rows))
 
 
 def probe_cell(record: dict[str, Any]) -> str:
     if record["measurement"] == "burst":
         return f"{record['wait'] * 1e3:.3g} ({record['worst'] * 1e3:.3g})"
-    return f"{record['heard']} after {record['after'] * 1e3:.3g} ms" if record["heard"] else "never heard of"
+    return f"{record['exception']} after {record['after'] * 1e3:.3g} ms" if record["exception"] else "not reported"
 
 
 def targets_table(found: Sequence[Verdict]) -> str:
@@ -115,7 +140,7 @@ def targets_table(found: Sequence[Verdict]) -> str:
         ]
         for verdict in found
     ]
-    return table(["workload", "what", "found", "promised", "met"], rows)
+    return table(["workload", "measured", "found", "target", "met"], rows)
 
 
 def errors_list(runs: Iterable[dict[str, Any]]) -> str:
@@ -128,11 +153,11 @@ def errors_list(runs: Iterable[dict[str, Any]]) -> str:
 
 
 def insert(page: str, text: str) -> str:
-    """Put `text` between the two marks of a page."""
+    """Replace the text between the two marks of a page."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"the page has no lines {BEGIN} and {END} between which figures go")
+        raise ValueError(f"the page has no lines {BEGIN} and {END} to put the figures between")
     return f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}"
 
 
@@ -149,6 +174,10 @@ def quotient(figure: Figure | None, other: Figure | None) -> str:
     return f"{figure.rate / other.rate:.2g}×" if figure and other else ""
 
 
+def percentage(figure: Figure | None, other: Figure | None) -> str:
+    return f"{float(f'{100 * figure.rate / other.rate:.2g}'):g} %" if figure and other else ""
+
+
 def rounded(number: float) -> str:
-    """Three digits that mean something, with thousands parted."""
+    """Three significant digits, with separators between thousands."""
     return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"

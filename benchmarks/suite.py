@@ -1,4 +1,4 @@
-"""Runs the jobs: every round goes over all of them, each in a fresh process, one at a time."""
+"""The scheduler of the benchmarks: each round runs all jobs, one at a time, each in a fresh process."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def run_rounds(jobs: Sequence[Job], rounds: int, say: Callable[[str], None]) -> 
 
 
 def run_job(job: Job) -> Job:
-    """One job in a session of its own, of which nothing is left afterwards."""
+    """Run one job in a session of its own, and end all processes of that session."""
     name, _ = contenders.split(job["label"])
     contender = contenders.load(name)
     requires = contender.REQUIRES
@@ -82,7 +82,7 @@ def run_job(job: Job) -> Job:
     except subprocess.CalledProcessError as error:
         return job | {"error": f"cannot be installed: {error}"}
     variables = getattr(contender, "ENVIRONMENT", {}) | {JPEGS_VARIABLE: os.pathsep.join(photographs())}
-    # Workers that outlive their parent would hold a pipe open: what is printed goes to files.
+    # Output goes to files, because workers that outlive their parent would hold a pipe open.
     with TemporaryDirectory() as folder, TemporaryFile("w+") as result, TemporaryFile("w+") as noise:
         process = subprocess.Popen(
             [python, "-m", "benchmarks.measure", json.dumps(job)],
@@ -106,7 +106,7 @@ def run_job(job: Job) -> Job:
 
 
 def end_session(session: int) -> None:
-    """Kill what a measurement left behind, also in process groups of its own."""
+    """Kill all processes of a session, also those in process groups of their own."""
     for pid in [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]:
         try:
             if os.getsid(pid) == session:
@@ -128,7 +128,7 @@ def last_line(text: str) -> str:
 
 
 def line_of(record: Job) -> str:
-    """A record for someone who watches."""
+    """One line of progress for a record."""
     what = " ".join(str(record[key]) for key in ("workload", "label", "workers") if key in record)
     match record:
         case {"error": error}:
@@ -137,7 +137,7 @@ def line_of(record: Job) -> str:
             return f"{what}: {rate:,.0f} per second"
         case {"wait": wait}:
             return f"{what}: a burst waited {1e3 * wait:.1f} ms"
-        case {"heard": heard, "after": after}:
-            return f"{what}: {record['measurement']}: heard {heard} after {after} s"
+        case {"exception": exception, "after": after}:
+            return f"{what}: {record['measurement']}: {exception} after {after} s"
         case _:
-            raise ValueError(f"a record of no known kind: {record}")
+            raise ValueError(f"a record of an unknown kind: {record}")

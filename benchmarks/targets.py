@@ -1,4 +1,4 @@
-"""What this library promises, as ratios within one run of the benchmarks, and whether a run keeps it."""
+"""Performance targets, as ratios within one run of the benchmarks, and whether a run meets them."""
 
 from dataclasses import dataclass
 
@@ -15,21 +15,21 @@ LIMITS = {
     "jpeg": "references/in-process",
     "ragged": "references/in-process",
 }
-"""What one core does without any transport. Two workers that copy or decode may do more than that."""
+"""The speed of one core without transport. Two workers that copy or decode may be faster."""
 
 SLOTS = "references/slots"
-"""The only one of the references with a worker: so what its consumer pays is worth a line."""
+"""The only reference with a worker, so the report lists the cost of its consumer."""
 
 ZMQ = "ours/zmq"
 TENSORPACK = "tensorpack/zmq"
 RAY = "ray_actors/runner"
 BEST_PEER = "best peer in processes"
-READY_MADE = ("small", "mnist", "image", "batch")  # workloads whose first datapoint costs nothing to make
+READY_MADE = ("small", "mnist", "image", "batch")  # workloads whose datapoints are made in advance
 
 
 @dataclass(frozen=True)
 class AtLeast:
-    """`label` moves `workload` at `factor` times the rate of `against`, each at its best or with `workers` workers."""
+    """Target: `label` is at least `factor` times as fast as `against`, each with its best or with `workers` workers."""
 
     workload: str
     label: str
@@ -40,7 +40,7 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A promise in words, what was found (None: not measured), and whether that keeps it."""
+    """A target in words, the measured value (None: not measured), and whether it is met."""
 
     workload: str
     promise: str

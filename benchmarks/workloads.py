@@ -1,7 +1,7 @@
-"""What is moved: endless sources of datapoints that cost almost nothing to make, and what the consumer does with them.
+"""Workloads: endless sources of datapoints that cost almost nothing to make, and how the consumer reads them.
 
-Every array that a source yields lies in memory of its own for at least one chunk of datapoints: no transport gains from
-seeing one object twice. Datapoint `index` can be recognised, so that the consumer can check it.
+All arrays of a chunk of datapoints are distinct, so that no transport gains from sending one object twice. A datapoint
+contains its index, so that the consumer can check it.
 """
 
 import itertools
@@ -15,18 +15,18 @@ import numpy as np
 
 __all__ = ["JPEGS_VARIABLE", "WORKLOADS", "Workload", "by_name"]
 
-JPEGS_VARIABLE = "BENCHMARK_JPEGS"  # where the photographs lie, parted by os.pathsep; scikit-learn ships them
+JPEGS_VARIABLE = "BENCHMARK_JPEGS"  # paths of the photographs, separated by os.pathsep; scikit-learn ships them
 IMAGES_PER_BATCH = 32
 
 
 class Workload:
-    """One kind of datapoint. Pickles to its name: a process that is spawned prepares its own arrays.
+    """One kind of datapoint. It is pickled as its name: a spawned process prepares its own arrays.
 
     Attributes:
-        window: Datapoints that a contender may compute ahead, for those that want to be told.
-        chunk: Datapoints per task, for those that send tasks.
-        max_bytes: What the arrays of one datapoint take at most.
-        items_per_batch: For a workload whose datapoints are batches that the worker stacks: how many `items` make one.
+        window: Number of datapoints to prefetch, for contenders with such a parameter.
+        chunk: Datapoints per task, for contenders that send tasks.
+        max_bytes: Maximum size of the arrays of one datapoint.
+        items_per_batch: Number of `items` per batch, for a workload whose batches are stacked in the worker.
     """
 
     name: ClassVar[str]
@@ -40,7 +40,7 @@ class Workload:
 
     @cached_property
     def pool(self) -> list[Any]:
-        """What datapoints are made of, prepared before any clock runs."""
+        """The arrays of the datapoints, prepared before the measurement."""
         return []
 
     def make(self, index: int) -> Any:
@@ -48,15 +48,15 @@ class Workload:
         raise NotImplementedError
 
     def source(self, start: int = 0, step: int = 1) -> Iterator[Any]:
-        """Datapoints `start`, `start + step`, … for ever."""
+        """Datapoints `start`, `start + step`, …, endlessly."""
         return map(self.make, itertools.count(start, step))
 
     def inputs(self, start: int = 0, step: int = 1) -> Iterator[Any]:
-        """What a source gives to a parallel map, for `work`: an index where there is nothing to be decoded."""
+        """The input of a parallel map that runs `work`: indexes, unless there is something to decode."""
         return ([index] for index in itertools.count(start, step))
 
     def work(self, given: Any) -> Any:
-        """The datapoint that a parallel map makes of what it is given."""
+        """The function of a parallel map: the datapoint for one of `inputs`."""
         return self.make(given[0])
 
     def consume(self, datapoints: Iterable[Any]) -> Any:
@@ -64,12 +64,12 @@ class Workload:
         raise NotImplementedError
 
     def check(self, dp: Any, whole: bool = False) -> None:
-        """Compare a datapoint with what it should be: some of its elements, or all of them."""
+        """Compare some or all elements of a datapoint with the expected values."""
         raise NotImplementedError
 
 
 class Small(Workload):
-    """Two numbers: what a transport costs when there is nothing to transport."""
+    """Two numbers: the cost per datapoint without payload."""
 
     name = "small"
     window, chunk, max_bytes = 200, 5000, 0
@@ -124,7 +124,7 @@ class Images(Workload):
 
 
 class Mnist(Images):
-    """784 bytes: too much to ignore, too little for a block of its own."""
+    """784 bytes: too small for a block of shared memory of its own."""
 
     name = "mnist"
     window, chunk, max_bytes = 200, 500, 784
@@ -140,7 +140,7 @@ class Image(Images):
 
 
 class Batch(Workload):
-    """19 MB of float32, made already: the bytes count, nothing else does."""
+    """19 MB of float32, made in advance: only the bytes count."""
 
     name = "batch"
     window, chunk, max_bytes = 4, 1, 19_267_840
@@ -185,7 +185,7 @@ class Collate(Batch):
         return [random.random((224, 224, 3), dtype=np.float32) for _ in range(self.num_prepared)]
 
     def items(self, start: int = 0, step: int = 1) -> Iterator[Any]:
-        """What is stacked. Batch k is items 32 k to 32 k + 31; `start` and `step` count batches."""
+        """The items to stack. Batch k has the items 32 k to 32 k + 31; `start` and `step` count batches."""
         pool, num_prepared = self.pool, self.num_prepared
         for batch in itertools.count(start, step):
             for index in range(batch * IMAGES_PER_BATCH, (batch + 1) * IMAGES_PER_BATCH):
@@ -196,7 +196,7 @@ class Collate(Batch):
 
     @staticmethod
     def stack(items: list[Any]) -> list[Any]:
-        """Collation as one writes it by hand, for contenders that have none of their own."""
+        """Hand-written collation, for contenders that have none."""
         images, labels = zip(*items, strict=True)
         return [np.stack(images), np.array(labels)]
 
@@ -211,7 +211,7 @@ class Collate(Batch):
 
 
 class Jpeg(Images):
-    """Real work: photographs are decoded, resized and every other one is mirrored."""
+    """Real work: photographs are decoded and resized, and every other one is mirrored."""
 
     name = "jpeg"
     window, chunk, max_bytes = 50, 16, 150_528
@@ -226,7 +226,7 @@ class Jpeg(Images):
 
     @cached_property
     def expected(self) -> list[np.ndarray]:
-        """Every picture there is, so that the consumer need not decode to check."""
+        """All decoded images, so that the consumer can check datapoints without decoding."""
         return [self.make(index)[0] for index in range(2 * len(self.pool))]
 
     def inputs(self, start=0, step=1):
@@ -255,7 +255,7 @@ class Jpeg(Images):
 
 
 class Ragged(Workload):
-    """Dictionaries of strings and arrays of many lengths: a text, its tokens, a sound."""
+    """Dicts of strings and arrays of many lengths: a text, its tokens, a sound."""
 
     name = "ragged"
     window, chunk, max_bytes = 100, 50, 40_000
@@ -295,7 +295,7 @@ class Ragged(Workload):
 
 def require(condition: bool, found: Any) -> None:
     if not condition:
-        raise ValueError(f"a datapoint arrived wrong: {found!r:.200}")
+        raise ValueError(f"a datapoint differs from the expected one: {found!r:.200}")
 
 
 def require_equal(found: np.ndarray, expected: np.ndarray, whole: bool) -> None:
@@ -310,5 +310,5 @@ WORKLOADS = {kind.name: kind for kind in (Small, Mnist, Image, Batch, Collate, J
 
 @cache
 def by_name(name: str) -> Workload:
-    """The workload of this process: a task that is sent to a worker finds the arrays that lie there already."""
+    """The workload of this process: tasks that are sent to a worker use the arrays prepared there."""
     return WORKLOADS[name]()

@@ -1,7 +1,7 @@
-"""Composable dataflows: chain nodes, wrap the chain in a runner, iterate.
+"""Composable dataflows: load and augment training data in the background, exactly and reproducibly.
 
-A *dataflow* is an endless sequence of passes over datapoints. Nodes wrap nodes; a runner moves the work of a flow into
-threads or processes.
+Chain nodes, wrap the chain in a runner, iterate. A *dataflow* is an endless sequence of passes over datapoints. Nodes
+wrap nodes; a runner moves the work of a flow into threads or processes.
 """
 
 from importlib import import_module
@@ -102,7 +102,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
 
 __all__ = [
-    # The protocol. `TimeoutError`, `seed` and `empty` are importable too, but no star import shadows a name of yours.
+    # The protocol. `TimeoutError`, `seed` and `empty` are importable, but a star import must not shadow such names.
     "DataFlow",
     "ProxyDataFlow",
     "RNGDataFlow",
@@ -202,7 +202,7 @@ __all__ = [
     "PrefetchDataZMQ",
 ]
 
-# Where each public name comes from. tests/test_architecture.py holds this table, the imports above and `__all__` equal.
+# The module of each public name. tests/test_architecture.py keeps this table, the imports above and `__all__` equal.
 _MODULE_OF = {
     # The protocol
     "DataFlow": "dataflow.base",

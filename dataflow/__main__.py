@@ -1,4 +1,4 @@
-"""Command line: ``python -m dataflow`` with `convert`, `keys`, `send` or `speed`."""
+"""Command line interface: ``python -m dataflow`` with the commands `convert`, `keys`, `send` and `speed`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["flow_named", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name.
+    """Run the command given by the arguments.
 
     Returns:
         The exit code: 0 on success; 1 on failure, with the reason on stderr; 130 after Ctrl-C.
@@ -57,15 +57,15 @@ def _add_convert(commands: Any) -> None:
         "convert",
         help="write the datapoints of one file into another",
         description="Write the datapoints of one file into another, in their order, with a progress bar. The formats "
-        f"are told by the ends of the names: {' '.join(SUFFIXES)}.",
+        f"are inferred from the file extensions: {' '.join(SUFFIXES)}.",
     )
-    parser.add_argument("src", metavar="SRC", help="the file to read")
-    parser.add_argument("dst", metavar="DST", help="the file to make; it is there when it is whole")
-    parser.add_argument("--overwrite", action="store_true", help="replace a file of that name")
+    parser.add_argument("src", metavar="SRC", help="input file")
+    parser.add_argument("dst", metavar="DST", help="output file; it appears only when complete")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing output file")
     parser.add_argument("--compress", metavar="HOW", help="zstd (LMDB, TFRecord), gzip or lzf (HDF5)")
-    parser.add_argument("--data-paths", metavar="A,B", help="the datasets of a HDF5 file, read or made")
+    parser.add_argument("--data-paths", metavar="A,B", help="the datasets of an HDF5 file to read or write")
     parser.add_argument(
-        "--pickle", action="store_true", help="read and write pickles, which can run any code: for files that you trust"
+        "--pickle", action="store_true", help="read and write pickles, which can run any code: only for files you trust"
     )
     parser.set_defaults(command=_convert, prog=parser.prog)
 
@@ -87,11 +87,10 @@ def _add_keys(commands: Any) -> None:
     parser = commands.add_parser(
         "keys",
         help="make keys for an encrypted connection",
-        description="Make certificates of a sender and a receiver. Where datapoints are received, receiver.key_secret "
-        "and sender.key are needed; where they are sent, sender.key_secret and receiver.key. Copy secrets over a safe "
-        "way.",
+        description="Make certificates for a sender and a receiver. The receiver needs receiver.key_secret and "
+        "sender.key; the sender needs sender.key_secret and receiver.key. Copy secret keys over a secure channel.",
     )
-    parser.add_argument("directory", metavar="DIR", help="where to; it is made if it is not there")
+    parser.add_argument("directory", metavar="DIR", help="output directory, created if missing")
     parser.set_defaults(command=_keys, prog=parser.prog)
 
 
@@ -105,21 +104,25 @@ def _add_send(commands: Any) -> None:
     parser = commands.add_parser(
         "send",
         help="send the datapoints of a flow to a RemoteDataZMQ",
-        description="Send one pass of a flow to a RemoteDataZMQ, and its end.",
+        description="Send one pass of a flow, and the end of the pass, to a RemoteDataZMQ.",
     )
     parser.add_argument("flow", metavar="MODULE:FLOW", help="a flow, or a function that makes one")
     parser.add_argument("address", metavar="ADDR", help="tcp://HOST:PORT")
-    parser.add_argument("--repeat", action="store_true", help="send pass after pass, as one that never ends")
-    parser.add_argument("--bind", action="store_true", help="be reached at ADDR, instead of connecting to it")
-    parser.add_argument("--curve", metavar="PATH", help="the folder with sender.key_secret and receiver.key")
-    parser.add_argument("--insecure", action="store_true", help="let other machines in without keys, with --bind")
-    parser.add_argument("--hwm", type=int, metavar="N", help="datapoints that may be under way")
-    parser.add_argument("--hwm-bytes", type=int, metavar="N", default=HWM_BYTES, help="bytes that may be (%(default)s)")
+    parser.add_argument("--repeat", action="store_true", help="send pass after pass, as one endless pass")
+    parser.add_argument("--bind", action="store_true", help="bind to ADDR instead of connecting to it")
+    parser.add_argument("--curve", metavar="PATH", help="directory with sender.key_secret and receiver.key")
+    parser.add_argument("--insecure", action="store_true", help="with --bind, accept other machines without keys")
+    parser.add_argument("--hwm", type=int, metavar="N", help="maximum number of datapoints in flight")
     parser.add_argument(
-        "--heartbeat", type=float, metavar="SECONDS", default=HEARTBEAT, help="between signs of life (%(default)s)"
+        "--hwm-bytes", type=int, metavar="N", default=HWM_BYTES, help="maximum bytes in flight (%(default)s)"
     )
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="to wait for a receiver (for ever)")
-    parser.add_argument("--name", metavar="NAME", help="who sends, if each pass is sent by another process")
+    parser.add_argument(
+        "--heartbeat", type=float, metavar="SECONDS", default=HEARTBEAT, help="heartbeat interval (%(default)s)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="time to wait for a receiver (default: unlimited)"
+    )
+    parser.add_argument("--name", metavar="NAME", help="name of the sender, if a different process sends each pass")
     parser.set_defaults(command=_send, prog=parser.prog)
 
 
@@ -144,12 +147,16 @@ def _send(options: argparse.Namespace) -> int:
 def _add_speed(commands: Any) -> None:
     parser = commands.add_parser(
         "speed",
-        help="measure how many datapoints per second a flow gives",
-        description="Measure how many datapoints per second a flow gives, with a progress bar.",
+        help="measure the speed of a flow",
+        description="Measure how many datapoints per second a flow yields, with a progress bar.",
     )
     parser.add_argument("flow", metavar="MODULE:FLOW", help="a flow, or a function that makes one")
-    parser.add_argument("--size", type=int, metavar="N", default=5000, help="datapoints to measure (%(default)s)")
-    parser.add_argument("--warmup", type=int, metavar="N", default=0, help="datapoints before (%(default)s)")
+    parser.add_argument(
+        "--size", type=int, metavar="N", default=5000, help="number of datapoints to measure (%(default)s)"
+    )
+    parser.add_argument(
+        "--warmup", type=int, metavar="N", default=0, help="number of datapoints to read first (%(default)s)"
+    )
     parser.set_defaults(command=_speed, prog=parser.prog)
 
 

@@ -1,4 +1,4 @@
-"""Aliases: old class names of tensorpack."""
+"""Aliases: class names of older versions of tensorpack."""
 
 from __future__ import annotations
 

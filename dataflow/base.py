@@ -1,18 +1,18 @@
 """The node protocol: base classes `DataFlow`, `ProxyDataFlow` and `RNGDataFlow`, and the traits of a node (`NodeInfo`).
 
-A node offers two views of its datapoints. Both receive the pass and the place in the chain (`stream`) from the node
-above and store neither:
+A node has two methods that yield its datapoints. Both receive the pass and the place in the chain (`stream`) from the
+node above, and store neither:
 
 - ``_df_run_pass(p, stream)`` yields the datapoints of pass `p` in order;
 - ``_df_at(blocks, stream)`` takes arrays of indexes into the endless sequence of passes and yields one datapoint per
   index, or `HOLE` where a map dropped it.
 
-A pass, ``df[i]`` and everything that parallel code asks of a flow follow from these two. Only the flow that the user
+A pass, ``df[i]`` and all that parallel code needs of a flow follow from these two. Only the flow that the user
 iterates counts passes, in its `FlowState`. A node written by a user, with nothing but ``__iter__``, is wrapped
 (`user_nodes`).
 
-`NodeInfo` declares what a node says about itself besides its datapoints: where its random numbers come from, and what a
-pass of it is. Features that promise identical datapoints (shards, saved states, strict runners) read these traits; a
+`NodeInfo` declares the traits of a node: where its random numbers come from, and what a pass of it is. Features that
+promise identical datapoints (shards, saved states, strict runners) read these traits; a
 node that differs from the default overrides them.
 
 Names: the protocol between nodes has the prefix ``_df_`` and is declared here, so that any other name is free for the
@@ -42,7 +42,7 @@ from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_us
 __all__ = ["Blocks", "DataFlow", "NodeInfo", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
 
 
-# -- Traits of a node --------------------------------------------------------------------------------------------------
+# -- traits of a node --------------------------------------------------------------------------------------------------
 
 
 class NodeInfo:
@@ -55,10 +55,10 @@ class NodeInfo:
     """The node's own root seed (`seed=` of random nodes), used instead of the one received from above."""
 
     _df_own_rank: int | None = None
-    """The share of its input that this node takes; None if it is no shard, or the only one."""
+    """The rank of this shard; None for other nodes, and for the only shard."""
 
     _df_run_settings: ClassVar[frozenset[str]] = frozenset()
-    """Attributes that say how this node is run, not which datapoints it yields: a fingerprint ignores them."""
+    """Attributes that affect how this node runs, not which datapoints it yields: a fingerprint ignores them."""
 
     _df_remote_inputs: ClassVar[bool] = False
     """Whether the inputs are reset and iterated by workers, outside this process or thread."""
@@ -77,7 +77,7 @@ class NodeInfo:
 
     @property
     def _df_level(self) -> int:
-        """How many nodes below, along first inputs, draw or join."""
+        """Number of nodes below, along first inputs, that draw or join."""
         first = self._df_first()
         return 0 if first is None else first._df_level + (first._df_draws or first._df_joins)
 
@@ -105,8 +105,8 @@ class NodeInfo:
     def _df_index_rngs(self, stream: Stream, n: int | None) -> IndexRngs:
         """The generators for this node's indexes, with `n` datapoints per pass; None for an endless flow.
 
-        The result can be pickled and holds no reference to the node: a map with workers sends it along, and gets the
-        generator of each index from it there. `RandomMapData` does the same here, so both draw the same numbers.
+        The result can be pickled and holds no reference to the node: a map sends it to its workers, which get the
+        generator of each index from it. `RandomMapData` uses it in this process, so both draw the same numbers.
         """
         words = partial(stream.words, self._df_level, root=self._df_own_root, ranks=self._df_shard_ranks)
         return IndexRngs(words, n)
@@ -123,7 +123,7 @@ class NodeInfo:
 
     @property
     def _df_continues(self) -> bool:
-        """Whether a pass continues where the last one stopped, so that none can be begun without those before it.
+        """Whether a pass continues where the last one stopped, so that it depends on the passes before it.
 
         It matters only if the node is not read by index: neither addressed itself nor part of an addressable flow with
         a length, of which every pass follows from the seed.
@@ -137,7 +137,7 @@ class NodeInfo:
 
     @property
     def _df_grain(self) -> int:
-        """How many consecutive indexes share work: blocks that are a multiple of it do no work twice."""
+        """Number of consecutive indexes that share work: blocks of a multiple of it repeat no work."""
         return 1
 
     # -- saved states --------------------------------------------------------------------------------------------------
@@ -146,14 +146,14 @@ class NodeInfo:
     def _df_stands_for(self) -> Any:
         """The node that yields the same datapoints without workers: for a runner its input, otherwise the node itself.
 
-        A saved state records only that node, so it may be loaded under another runner, or with another number of
+        A saved state records only that node, so it can be loaded under another runner, or with another number of
         workers.
         """
         return self._df_first() if self._df_remote_inputs else self
 
     @property
     def _df_compared(self) -> dict[str, Any]:
-        """The parameters that a saved state compares besides types and lengths: the public attributes."""
+        """The parameters that a saved state compares in addition to types and lengths: the public attributes."""
         settings = self._df_run_settings
         found = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in settings}
         return {name: value for name, value in found.items() if name not in vars(NodeInfo)} | {
@@ -161,22 +161,19 @@ class NodeInfo:
         }
 
 
-# -- Base classes ------------------------------------------------------------------------------------------------------
+# -- base classes ------------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
 
 Blocks = Iterable[NDArray[np.int64]]
-"""Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before it were given out."""
+"""Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded."""
 
-_RESET = 1  # purpose word of the generator for reset_state, which belongs to no pass
+_RESET = 1  # purpose word of the generator for reset_state, outside of passes
 
 
 class _Computed(Generic[T]):
-    """A read-only property that an attribute of the same name, set by a user's node, replaces.
-
-    A `property` would refuse that assignment.
-    """
+    """A computed attribute that a user's node may replace by assignment, which a `property` would refuse."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute
@@ -281,7 +278,9 @@ class DataFlow(NodeInfo):
                 return list(present(self._df_at([_indexes(index)], stream)))
         index = operator.index(index)
         if index < 0:
-            raise IndexError(f"index {index}: the sequence of passes is endless and has no end to count from")
+            raise IndexError(
+                f"index {index} is negative: the sequence of passes is endless, so there is no end to count from"
+            )
         with picking():
             (dp,) = self._df_at([np.array([index], dtype=np.int64)], stream)
         if dp is HOLE:
@@ -344,7 +343,7 @@ class DataFlow(NodeInfo):
 
 
 class _MissingInput:
-    """The attribute `ds` of a node whose `__init__` did not set it."""
+    """Descriptor of the attribute `ds` of a node whose `__init__` has not set it: reading it raises."""
 
     def __get__(self, node: object | None, owner: type) -> Self:
         if node is None:
@@ -361,7 +360,7 @@ class ProxyDataFlow(DataFlow):
         ds: The input.
 
     Raises:
-        TypeError: `ds` is not a dataflow; the message names the source that makes one.
+        TypeError: `ds` is not a dataflow; the message names the source to wrap it in.
     """
 
     ds: DataFlow
@@ -438,10 +437,10 @@ class RNGDataFlow(DataFlow):
 
 
 def close_flow(df: DataFlow) -> None:
-    """Close `df`, even if a user's node has given the name `close` another meaning.
+    """Close `df`, even if a user's node uses the name `close` for something else.
 
-    A user's own `close` is called if it is a method without parameters: then it closes what the node holds. An
-    attribute of that name, or a method with parameters, means something different and is not called.
+    A user's own `close` is called if it is a method without parameters, which closes what the node holds. An attribute
+    of that name, or a method with parameters, has another meaning and is not called.
     """
     own = getattr(type(df), "close", None)
     if own is not DataFlow.close and "close" not in vars(df) and _takes_self_only(own):
@@ -468,7 +467,7 @@ def require_flow(ds: Any, owner: str, name: str = "ds") -> DataFlow:
         name: The parameter.
 
     Raises:
-        TypeError: `ds` is not a dataflow; the message names the source that makes one of it.
+        TypeError: `ds` is not a dataflow; the message names the source to wrap it in.
     """
     if isinstance(ds, DataFlow):
         return ds
@@ -480,21 +479,23 @@ def _cure(ds: Any, name: str) -> str:
     if isinstance(ds, type):
         return f"{name} is the class {ds.__name__}, not an instance of it"
     if ds is None or isinstance(ds, bool | int | float | complex | str | bytes):
-        return f"{name} is a source, such as DataFromList(datapoints), or a node above one"
+        return f"{name} is a source, such as DataFromList(datapoints), or any other node"
     if hasattr(ds, "__iter__") and callable(getattr(ds, "reset_state", None)):  # tensorpack accepted such objects
         return (
             f"{name} has __iter__ and reset_state, as a dataflow has, but {type(ds).__name__} does not derive from "
             f"dataflow.DataFlow. Derive it: class {type(ds).__name__}(dataflow.DataFlow). Or, if it works without "
-            "reset_state, which would not be called then, wrap it in DataFromIterable"
+            "reset_state, which is not called then, wrap it in DataFromIterable"
         )
     if isinstance(ds, list | tuple | np.ndarray):
         return f"wrap {name} in DataFromList"
     if hasattr(ds, "iloc"):
         return f'wrap {name} in DataFromList, as a list: DataFromList(table.to_dict("records"))'
     if not isinstance(ds, Iterator) and hasattr(ds, "__len__") and hasattr(ds, "__getitem__"):
-        return f"wrap {name} in DataFromList, if its elements have the positions 0, 1, 2, …, else in DataFromIterable"
+        return (
+            f"wrap {name} in DataFromList, if its elements have the positions 0, 1, 2, …, otherwise in DataFromIterable"
+        )
     if callable(ds):
-        return f"{name} comes before any function. To get datapoints from a function, wrap it in DataFromGenerator"
+        return f"{name} comes before any function. To get datapoints from a function, use DataFromGenerator"
     return f"wrap {name} in DataFromIterable or DataFromGenerator"
 
 
@@ -503,11 +504,13 @@ def _indexes(index: slice) -> NDArray[np.int64]:
     stop = -1 if index.stop is None else operator.index(index.stop)
     step = 1 if index.step is None else operator.index(index.step)
     if start < 0 or stop < 0 or step < 1:
-        raise IndexError(f"{index}: give a stop, and no negative number; the sequence of passes is endless")
+        raise IndexError(
+            f"{index}: the sequence of passes is endless; give a stop, non-negative bounds and a positive step"
+        )
     return np.arange(start, stop, step, dtype=np.int64)
 
 
-if not TYPE_CHECKING:  # for a type checker, this module would have every name
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         """Raise an error that says where a name of tensorpack is now."""

@@ -1,6 +1,6 @@
-"""Datapoints: their components, and how several of them become one batch.
+"""Datapoints: access to their components, and stacking into batches.
 
-A datapoint is a list, a tuple or a dict of components; any other value is accepted by nodes that do not look inside.
+A datapoint is a list, a tuple or a dict of components. Nodes that do not access components accept any other value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 @final
 class Hole:
-    """Placeholder of a datapoint that a map dropped, so that all others keep their positions."""
+    """Placeholder of a datapoint that a map dropped; it keeps the positions of the others."""
 
     def __reduce__(self) -> str:
         return "HOLE"
@@ -60,7 +60,7 @@ _INT32: Final = np.iinfo(np.int32)
 
 
 def present(datapoints: Iterable[Any]) -> Iterator[Any]:
-    """The datapoints without the holes. No variable holds one, because its receiver may reuse its memory."""
+    """The datapoints without the holes. No variable may hold one: its receiver may reuse its memory."""
     return filter(_is_present, datapoints)
 
 
@@ -119,9 +119,10 @@ _allocator: ContextVar[Allocator | None] = ContextVar("dataflow_allocator", defa
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
-    """An uninitialised C-ordered array, in the memory from which the surrounding worker would send it.
+    """An uninitialised C-ordered array, inside a worker in the shared memory from which it is sent.
 
-    In the main process, and for Python objects, it is `numpy.empty`. Filling it instead of a new array may save a copy.
+    In the main process, and for Python objects, it is `numpy.empty`. Filling this array instead of a new one may save a
+    copy.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     dtype = np.dtype(dtype)
@@ -199,7 +200,7 @@ def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
         return _stack_arrays(values, key) if alike is None else alike
     if len(kinds) == 1 and (dtype := _SCALARS.get(kinds[0])) is not None:
         out = empty(len(values), dtype)
-        with suppress(OverflowError):  # explained below
+        with suppress(OverflowError):  # `_check_int32` raises it with an explanation
             out[:] = array("i", values) if kinds == [int] else values
             return out
     are_arrays = [issubclass(kind, np.ndarray) for kind in kinds]
@@ -209,7 +210,7 @@ def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
         return _stack_text(values, kinds, key)
     dtype = _common_dtype([_scalar_dtype(kind, values, key) for kind in kinds], key)
     if any(issubclass(kind, int) for kind in kinds):
-        _check_int32(values, dtype, key)
+        _check_int32(values, key)
     shape: tuple[int, ...] = ()
     if any(are_arrays):
         shapes = [np.shape(value) for value in values]
@@ -222,7 +223,7 @@ def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
 
 
 def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:
-    """Stack arrays of one shape and one dtype in one call; None if they differ, or if they have no axis."""
+    """Stack arrays of one shape and one dtype in one call; None if they differ or are 0-dimensional."""
     first = arrays[0]
     if first.dtype.metadata is not None or first.dtype.kind == "V":
         return None  # dtypes that differ in metadata are equal: `_stack_arrays` compares the metadata
@@ -230,7 +231,7 @@ def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:
         if [*map(len, arrays)].count(len(first)) < len(arrays):
             return None
         out = empty((len(arrays), *first.shape), first.dtype)
-        # Raises for another dtype, and for other axes than the first, which was compared above.
+        # Raises if dtypes differ, or shapes beyond the first axis, which was compared above.
         np.concatenate(arrays, out=out.reshape(len(arrays) * len(first), *first.shape[1:]), casting="no")
     except (TypeError, ValueError):
         return None
@@ -255,7 +256,7 @@ def _stack_arrays(arrays: list[NDArray[Any]], key: Any) -> NDArray[Any]:
 
 
 def _shared_dtype(dtypes: list[np.dtype[Any]], dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """`dtype`, without metadata that not all arrays of a batch have: dtypes compare equal regardless of metadata."""
+    """`dtype`, without metadata unless all arrays of a batch have the same: dtypes are compared regardless of it."""
     if all(one is dtypes[0] for one in dtypes) or len({repr(_metadata(one)) for one in dtypes}) == 1:
         return dtype
     return _without_metadata(dtype)
@@ -279,7 +280,7 @@ def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _metadata(dtype: np.dtype[Any]) -> Any:
-    """Metadata of a dtype, of its fields and of its elements."""
+    """The metadata of a dtype, its fields and its elements."""
     below = [dtype[name] for name in dtype.names or ()] if dtype.subdtype is None else [dtype.base]
     return None if dtype.metadata is None else dict(dtype.metadata), list(map(_metadata, below))
 
@@ -293,7 +294,7 @@ def _scalar_dtype(kind: type, values: list[Any], key: Any) -> np.dtype[Any]:
         if issubclass(kind, python):
             return np.dtype(dtype)
     raise TypeError(
-        f"component {key!r} is a {kind.__name__}, which has no array form. Turn it into an array with "
+        f"component {key!r} is a {kind.__name__}, which cannot become an array. Convert it with "
         "MapDataComponent before batching, or pass use_list=True to keep a Python list"
     )
 
@@ -302,7 +303,7 @@ def _common_dtype(dtypes: list[np.dtype[Any]], key: Any) -> np.dtype[Any]:
     found = list(dict.fromkeys(dtypes))
     is_text = [dtype.kind in "US" for dtype in found]
     try:
-        # numpy would turn numbers into text.
+        # numpy would convert numbers to text.
         if all(is_text) or not any(is_text):
             return np.result_type(*found)
     except TypeError:
@@ -311,13 +312,13 @@ def _common_dtype(dtypes: list[np.dtype[Any]], key: Any) -> np.dtype[Any]:
     raise ShapeMismatch(f"component {key!r} mixes {names} in one batch, which have no common dtype. Yield one type")
 
 
-def _check_int32(values: list[Any], dtype: np.dtype[Any], key: Any) -> None:
+def _check_int32(values: list[Any], key: Any) -> None:
     ints = [value for value in values if isinstance(value, int)]
     if min(ints) < _INT32.min or max(ints) > _INT32.max:
         wrong = next(value for value in ints if not _INT32.min <= value <= _INT32.max)
         raise OverflowError(
-            f"component {key!r} holds the Python int {wrong}, which does not fit into int32 (a batch of Python "
-            f"ints is int32, this one {dtype}). Yield a numpy scalar of the dtype you want, for example np.int64"
+            f"component {key!r} holds the Python int {wrong}, which does not fit into int32 (Python ints are "
+            "batched as int32). Yield a numpy scalar of the dtype you want, for example np.int64"
         )
 
 
@@ -326,14 +327,13 @@ def _stack_text(values: list[Any], kinds: Iterable[type], key: Any) -> NDArray[A
     if not all(issubclass(found, kind) for found in kinds):
         found = sorted({found.__name__ for found in kinds})
         raise ShapeMismatch(f"component {key!r} mixes {', '.join(found)} in one batch. Yield one type")
-    # Fixed-width numpy strings drop trailing NULs, so bytes travel as objects; text that numpy would cut raises an
-    # error.
+    # numpy strips trailing NULs of fixed-width strings: bytes become an object array, and such text raises an error.
     if kind is bytes:
         out = np.empty(len(values), dtype=object)
         out[:] = values
         return out
     if "\0" in "".join(values) and any(value.endswith("\0") for value in values):
-        raise ShapeMismatch(f"component {key!r} holds text that ends in NUL, which numpy cuts. Pass use_list=True")
+        raise ShapeMismatch(f"component {key!r} holds text that ends in NUL, which numpy strips. Pass use_list=True")
     return np.array(values)
 
 

@@ -1,4 +1,4 @@
-"""Exceptions: every error that dataflow raises, in one tree.
+"""Exceptions: the errors that dataflow raises, in one tree.
 
     DataFlowError
     ├── DataFlowTerminated    the flow was closed, or failed before, while it was in use
@@ -8,19 +8,18 @@
     ├── Dropped               the datapoint at this index was dropped by a map (also LookupError)
     ├── NotReproducible       a flow that must be reproducible has no defined order (also ValueError)
     ├── StateMismatch         a saved state does not fit the flow that is to resume from it (also ValueError)
-    ├── SourceExhausted       a source that can be read only once was asked for another pass
-    ├── EmptyPass             a node that must yield datapoints found none in its input
+    ├── SourceExhausted       another pass is requested of a source that can be read only once
+    ├── EmptyPass             a pass of an input that must have datapoints is empty
     ├── ShapeMismatch         datapoints of one batch differ in shape, components or kind (also ValueError)
-    ├── NotPicklable          a flow cannot be sent to a worker, or a list not be packed (also TypeError)
+    ├── NotPicklable          a flow cannot be sent to a worker, or a list cannot be packed (also TypeError)
     ├── TooManyFailures       more items failed than `max_failures` allows
     ├── TimeoutError          no datapoint arrived in time (also RuntimeError and the builtin TimeoutError)
     ├── WorkerError           a worker raised an exception that could not be sent as it was (also RuntimeError)
     ├── WorkerDied            a worker ended without an exception: killed, crashed, exited (also RuntimeError)
-    ├── SenderLost            a sender over the network fell silent, or datapoints from it are missing (also
-    RuntimeError)
-    ├── ReceiverLost          a receiver over the network is gone, or refuses this sender (also RuntimeError)
+    ├── SenderLost            a network sender stopped responding, or its datapoints are missing (also RuntimeError)
+    ├── ReceiverLost          a network receiver is gone, or rejects this sender (also RuntimeError)
     ├── FileDamaged           a file is truncated, or its bytes differ from those written (also ValueError)
-    ├── NotStorable           a file format cannot hold a datapoint as it is (also TypeError)
+    ├── NotStorable           a file format cannot store a datapoint (also TypeError)
     ├── PickleRefused         a file holds pickled objects, which could run any code (also ValueError)
     └── MissingExtra          an optional package is not installed (also ImportError)
 
@@ -88,7 +87,7 @@ class Dropped(DataFlowError, LookupError):
 
 
 class NotReproducible(DataFlowError, ValueError):
-    """A flow that must be reproducible is not: it is unseeded, mixed by workers, or depends on its past."""
+    """A flow that must be reproducible is not: it has no seed, is mixed by workers, or depends on earlier passes."""
 
 
 class StateMismatch(DataFlowError, ValueError):
@@ -96,11 +95,11 @@ class StateMismatch(DataFlowError, ValueError):
 
 
 class SourceExhausted(DataFlowError):
-    """A source that can be read only once was asked for another pass."""
+    """Another pass is requested of a source that can be read only once."""
 
 
 class EmptyPass(DataFlowError):
-    """A node that must yield a number of datapoints found none in its input."""
+    """A pass of an input that must have datapoints is empty."""
 
 
 class ShapeMismatch(DataFlowError, ValueError):
@@ -108,7 +107,7 @@ class ShapeMismatch(DataFlowError, ValueError):
 
 
 class NotPicklable(DataFlowError, TypeError):
-    """A flow cannot be sent to a worker process, or a list not be packed; the message names what cannot be pickled."""
+    """A flow cannot be sent to a worker process, or a list cannot be packed; the message names the offending object."""
 
 
 class TooManyFailures(DataFlowError):
@@ -128,7 +127,7 @@ class TimeoutError(DataFlowError, RuntimeError, builtins.TimeoutError):
 
 
 class WorkerError(DataFlowError, RuntimeError):
-    """A worker raised an exception that does not survive pickling; the message holds its type and text."""
+    """A worker raised an exception that cannot be pickled; the message holds its type and text."""
 
 
 class WorkerDied(DataFlowError, RuntimeError):
@@ -136,7 +135,7 @@ class WorkerDied(DataFlowError, RuntimeError):
 
     Attributes:
         worker: Index of the worker, from 0.
-        num_workers: How many workers the runner has.
+        num_workers: Number of workers of the runner.
         pid: Process id, None for a thread.
         exitcode: Exit code, negative for a signal, None if unknown.
     """
@@ -158,12 +157,12 @@ class WorkerDied(DataFlowError, RuntimeError):
 
 
 class SenderLost(DataFlowError, RuntimeError):
-    """A sender over the network fell silent, its flow has failed, or datapoints from it are missing.
+    """A network sender stopped responding, its flow failed, or datapoints from it are missing.
 
     Attributes:
         sender: Host and process, as reported by the sender.
-        announced: Datapoints that it had announced; None if unknown.
-        received: Datapoints that came from it.
+        announced: Number of datapoints that it announced; None if unknown.
+        received: Number of datapoints received from it.
     """
 
     def __init__(self, message: str, *, sender: str = "", announced: int | None = None, received: int = 0) -> None:
@@ -174,11 +173,11 @@ class SenderLost(DataFlowError, RuntimeError):
 
 
 class ReceiverLost(DataFlowError, RuntimeError):
-    """A receiver over the network is gone, or refuses this sender.
+    """A network receiver is gone, or rejects this sender.
 
     Attributes:
-        taken: Datapoints of this sender that it had begun to hand out.
-        closed: Whether it was closed and has announced that.
+        taken: Number of datapoints of this sender that it has handed out, or begun to.
+        closed: Whether it announced that it was closed.
     """
 
     def __init__(self, message: str, *, taken: int = 0, closed: bool = False) -> None:
@@ -202,11 +201,11 @@ class FileDamaged(DataFlowError, ValueError):
 
 
 class NotStorable(DataFlowError, TypeError):
-    """A file format cannot hold a datapoint as it is; the message names the component and the formats that can."""
+    """A file format cannot store a datapoint; the message names the component and the formats that can."""
 
 
 class PickleRefused(DataFlowError, ValueError):
-    """A file holds pickled objects, and reading those could run any code: only ``pickle=True`` allows it."""
+    """A file holds pickled objects, and reading them could run any code; pass ``pickle=True`` to allow it."""
 
 
 class MissingExtra(DataFlowError, ImportError):
@@ -214,7 +213,7 @@ class MissingExtra(DataFlowError, ImportError):
 
 
 class WorkerTraceback(Exception):
-    """The traceback of an exception in a worker, as text: the cause of the exception that the consumer receives."""
+    """The traceback of an exception in a worker, as text: the cause of the exception that is raised in the consumer."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -16,7 +16,7 @@ def optional(package: str, extra: str, purpose: str) -> Any:
     Args:
         package: Its name.
         extra: The extra of dataflow that installs it.
-        purpose: What needs it, in the plural or as part of a sentence: "LMDB files need".
+        purpose: Subject and verb of the message: "LMDB files need".
 
     Raises:
         MissingExtra: The package is not installed.

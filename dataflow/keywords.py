@@ -1,7 +1,6 @@
-"""Keyword hints: names of arguments that other classes, older versions of tensorpack or other libraries use.
+"""Keyword hints: the right parameter name for keywords of other classes, other libraries and older tensorpack versions.
 
-A class called with an unknown keyword says which of its own it corresponds to, beyond Python's "unexpected keyword
-argument".
+The error for an unexpected keyword argument also names the parameter to which it corresponds.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _SYNONYMS: Final = (
     ("num", "nr", "num_repeat", "repeat"),
     ("context", "mp_context", "multiprocessing_context", "start_method"),
 )
-"""Each line is one meaning; of the names in it, a class understands at most one, or the first that it has is meant."""
+"""Groups of synonyms. If a class has several parameters of a group, the first one is suggested."""
 
 
 def hinting(init: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a constructor so that its error for an unknown keyword names the corresponding one that it has."""
+    """Wrap a constructor so that its error for an unknown keyword names the corresponding parameter."""
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,9 +1,9 @@
-"""Import errors for old module paths of tensorpack.dataflow: all names are now at the top level, and the error says so.
+"""Import errors for module paths of tensorpack.dataflow, which say that all names are now at the top level.
 
 Programs written for tensorpack import from `tensorpack.dataflow.common`, `.raw`, `.base`, `.parallel` and so on.
-Imports of such modules that do not exist here are handled by `OldPlaces`, which is last in `sys.meta_path` and is asked
-only for modules that no other finder has found. Those that do exist (`base`, `parallel`, `remote`) raise the error in
-their ``__getattr__``, by `moved`.
+For modules that do not exist here, the import finder `OldPlaces` raises the error: it is last in `sys.meta_path`, so it
+is called only for modules that no other finder has found. Modules that do exist (`base`, `parallel`, `remote`) raise it
+in their ``__getattr__``, through `moved`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOVED: Final = {
     "raw": "DataFromList",
     "serialize": "LMDBSerializer",
 }
-"""Modules of tensorpack.dataflow, each with a name that was there."""
+"""Modules of tensorpack.dataflow, each with one of its names."""
 
 _LEFT_OUT: Final = {
     "dataset": "Loaders of public datasets are left out: read them with DataFromList or a source of your own",
@@ -39,7 +39,7 @@ _LEFT_OUT: Final = {
 
 
 class OldPlaces:
-    """Import finder that raises for modules of tensorpack.dataflow that do not exist here, and never finds one."""
+    """Import finder that raises for modules of tensorpack.dataflow, and leaves all others to Python."""
 
     @classmethod
     def find_spec(
@@ -58,16 +58,16 @@ class OldPlaces:
 
 
 def watch() -> None:
-    """Install the finder for old places. Idempotent."""
+    """Install the import finder. Idempotent."""
     if OldPlaces not in sys.meta_path:
         sys.meta_path.append(OldPlaces)
 
 
 def moved(module: str, name: str) -> Exception:
-    """The error for the ``__getattr__`` of an existing module, which says where `name` is now.
+    """The error to raise in the ``__getattr__`` of an existing module, which says where `name` is now.
 
-    For a public name of the package this is an ImportError, since ``from … import`` replaces the text of an
-    AttributeError by its own; for any other name it is the usual AttributeError.
+    It is an ImportError for a public name of the package, because ``from … import`` replaces the text of an
+    AttributeError; for any other name it is the usual AttributeError.
     """
     if name in getattr(sys.modules.get(_PACKAGE), "__all__", ()):
         example = f"from {_PACKAGE} import {name}"

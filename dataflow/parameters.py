@@ -1,6 +1,6 @@
-"""Argument checks for constructors: each error names the parameter, its value and how to fix it.
+"""Argument checks for constructors, whose errors name the parameter, its value and the remedy.
 
-`owner` is always the class that the user has called, as an instance or by name.
+`owner` is the class that the user has called: an instance, or its name.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def whole_number(
         name: The parameter.
         value: The user's argument.
         minimum: The smallest number that is accepted; None accepts any.
-        cure: The end of the message: what the number means, what to pass.
-        alternatives: Other values that may be passed.
+        cure: End of the message: what the number means, what to pass.
+        alternatives: Other accepted values, as part of a sentence.
 
     Raises:
         TypeError: `value` is not a whole number (a bool does not count as one).
@@ -91,10 +91,10 @@ def seconds(owner: object, name: str, value: Any, *, or_zero: bool = False, cure
 
 
 def flag(owner: object, name: str, value: Any) -> bool:
-    """Return `value` as a bool; 0, 1 and None are accepted, a string such as "False", which is true in Python, is not.
+    """Return `value` as a bool. Accepts 0, 1 and None, but no strings: "False" is true in Python.
 
     Raises:
-        TypeError: `value` is not a flag.
+        TypeError: `value` is not a bool, 0, 1 or None.
     """
     if value is None or isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in {0, 1}):
         return bool(value)
@@ -105,7 +105,7 @@ def function(owner: object, name: str, value: F | None, purpose: str) -> F:
     """Return `value` if it can be called.
 
     Raises:
-        TypeError: `value` cannot be called; the message says what it is for.
+        TypeError: `value` cannot be called; the message holds its purpose.
     """
     if callable(value):
         return value
@@ -129,7 +129,7 @@ def keyword_arguments(owner: object, name: str, value: Any) -> dict[str, Any]:
     """Return `value` as a dict of keyword arguments; None gives an empty one.
 
     Raises:
-        TypeError: `value` is not a mapping from names.
+        TypeError: `value` is not a mapping with string keys.
     """
     if value is None:
         return {}
@@ -141,7 +141,7 @@ def keyword_arguments(owner: object, name: str, value: Any) -> dict[str, Any]:
 def start_method(owner: object, context: Any) -> BaseContext | str | None:
     """Return `context` if it is a start method of this platform, a multiprocessing context, or None for the default.
 
-    The default is not looked up here: that would fix it, and `multiprocessing.set_start_method` would raise later.
+    The default is left open: reading it would fix it, and a later `multiprocessing.set_start_method` would raise.
 
     Raises:
         TypeError: `context` is of another type.

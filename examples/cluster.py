@@ -4,11 +4,11 @@ The network and the digits are those of ``digits.py``. The chain:
 
     list, shuffled -> random shift and noise per image -> RayRunner with an actor on each node -> batches -> network
 
-Both nodes run on this machine, and can be reached from nowhere else. One is killed, with its actor and all that this
-had made; another comes in its place. The script checks that the network has been shown every digit exactly once in
-each pass, in the very order of a run without a cluster, and that it has learnt exactly as much.
+Both nodes run on this machine, and cannot be reached from other machines. One is killed with its actor; a new one
+replaces it. The script checks that the network was shown every digit exactly once in each pass, in the order of a run
+without a cluster, and that it has the same accuracy.
 
-Run it with ``python examples/cluster.py``. The exit code is 0 if all of that holds, else 1.
+Run it with ``python examples/cluster.py``. The exit code is 0 if all of that holds, otherwise 1.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from dataflow import BatchData, DataFlow, DataFromList, RandomMapData, RayRunner
 
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for it: all sockets on 127.0.0.1
-    "RAY_AUTH_MODE": "disabled",  # nobody else can reach them
+    "RAY_AUTH_MODE": "disabled",  # other machines cannot reach them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_health_check_period_ms": "500",  # a dead node is noticed after 3 of these
     "RAY_health_check_failure_threshold": "3",
@@ -52,14 +52,14 @@ NODES = 2
 
 
 class Run(NamedTuple):
-    """What one training run came to: the share of digits read right, and which were shown, in their order, by pass."""
+    """The result of one training run: the accuracy, and the numbers of the digits shown, in order, for each pass."""
 
     accuracy: float
     shown: list[list[int]]
 
 
 def shift_and_noise(dp: list[Any], rng: np.random.Generator) -> list[Any]:
-    """Shift an image by one pixel or not at all, and add noise: ``[number, image, label]``."""
+    """Shift an image by at most one pixel, and add noise: ``[number, image, label]``."""
     number, image, label = dp
     rows, columns = SHIFTS[rng.integers(len(SHIFTS))]
     noise = rng.normal(scale=NOISE, size=image.shape).astype(np.float32)
@@ -75,7 +75,7 @@ def make_flow(digits: Digits) -> DataFlow:
 def train(
     flow: DataFlow, test: Digits, options: argparse.Namespace, disturb: Callable[[int], None] | None = None
 ) -> Run:
-    """Train a new network on `flow`; `disturb` is called with the number of the pass in the middle of all."""
+    """Train a new network on `flow`; `disturb` is called in the middle of the training, with the number of the pass."""
     network = Network(np.random.default_rng(options.seed))
     shown: list[list[int]] = []
     with BatchData(flow, BATCH_SIZE, remainder=True) as batches:
@@ -90,19 +90,19 @@ def train(
 
 
 def accuracy_of(network: Network, test: Digits) -> float:
-    """Compute the share of digits that `network` reads right."""
+    """The fraction of digits that `network` recognises."""
     right: Array = network.predict(test.images) == test.labels
     return float(np.mean(right))
 
 
 def train_on_cluster(training: Digits, test: Digits, options: argparse.Namespace) -> Run:
-    """Start two nodes with one core each, train, and kill the second one on the way; another takes its place."""
+    """Start two nodes with one core each, train, and replace the second one in the middle."""
     import ray
     from ray.cluster_utils import Cluster
 
     say = partial(print, file=sys.stdout, flush=True)
     node = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
-    with contextlib.redirect_stdout(io.StringIO()):  # of a dead node Ray prints a page of its log
+    with contextlib.redirect_stdout(io.StringIO()):  # Ray prints a page of its log for a dead node
         cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
         try:
             doomed = cluster.add_node(**node)
@@ -113,7 +113,7 @@ def train_on_cluster(training: Digits, test: Digits, options: argparse.Namespace
                 cluster.remove_node(doomed, allow_graceful=False)
                 say(f"killed   one of the nodes, in the middle of pass {epoch}; another is added")
                 cluster.add_node(**node)
-                while sum(known["Alive"] for known in ray.nodes()) > NODES:  # its actor may go on for some seconds
+                while sum(known["Alive"] for known in ray.nodes()) > NODES:  # its actor may run for some more seconds
                     time.sleep(0.1)
 
             runner = RayRunner(make_flow(training), num_proc=NODES, strict=True, max_restarts=1, timeout=120)
@@ -130,10 +130,10 @@ def check(claim: str, holds: bool) -> bool:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; a wrong one ends the program with exit code 2."""
+    """Parse the command line; invalid arguments end the program with exit code 2."""
     parser = argparse.ArgumentParser(description="Train on a Ray cluster that loses a node, and check every datapoint.")
     parser.add_argument("--epochs", type=positive, default=30, help="passes over the training images (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
     return parser.parse_args(argv)
 
 
@@ -141,12 +141,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train twice, compare, print.
 
     Returns:
-        The exit code: 0 if both runs were shown the same and have learnt the same, and enough; else 1.
+        The exit code: 0 if both runs had the same data and the same, sufficient accuracy; otherwise 1.
     """
     options = parse(argv)
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     training, test = load_digits()
-    print(f"digits   {len(training.images)} to train on, {len(test.images)} held back")
+    print(f"digits   {len(training.images)} for training, {len(test.images)} held out")
 
     dataflow.seed(options.seed)
     alone = train(make_flow(training), test, options)

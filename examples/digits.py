@@ -1,15 +1,15 @@
-"""Train a small network on real handwritten digits that worker processes augment while it learns.
+"""Train a small network on real handwritten digits, augmented in worker processes.
 
 The 1,797 digits ship with scikit-learn, so nothing is downloaded. The chain:
 
     list, shuffled -> random shift and noise per image -> runner with workers -> batches -> network
 
 The network is plain numpy and learns in this process; the runner moves the shuffling and the augmentation
-into its workers. ``--runner`` and ``--workers`` change where that work is done and in which order its results
-arrive, not what the network is shown.
+into its workers. With ``strict=True`` every image comes once in each epoch, in the same order with every runner:
+``--runner`` and ``--workers`` change only where the work is done.
 
-Run it with ``python examples/digits.py``. The exit code is 0 if the median accuracy on images that the
-network has never seen is at least 96 %, else 1.
+Run it with ``python examples/digits.py``. The exit code is 0 if the median accuracy on held-out images is at
+least 96 %, otherwise 1.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +33,7 @@ from dataflow import (
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
-    ProxyDataFlow,
-    RNGDataFlow,
+    RandomMapData,
 )
 
 Array = NDArray[Any]
@@ -47,7 +46,7 @@ BRIGHTEST_PIXEL = 16
 NUM_HELD_BACK = 360
 SPLIT_SEED = 0
 
-# The augmentation. One pixel is an eighth of an image; to shift by more would cut strokes off.
+# The augmentation. One pixel is an eighth of an image; a larger shift would cut strokes off.
 SHIFTS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
 NOISE = 0.1
 
@@ -58,7 +57,7 @@ LEARNING_RATE = 0.2
 MOMENTUM = 0.9
 WANTED_ACCURACY = 0.96
 
-# Datapoints that `MultiProcessRunner` and `MultiThreadRunner` compute ahead.
+# Number of datapoints that each worker of `MultiProcessRunner` and `MultiThreadRunner` prefetches.
 NUM_PREFETCH = 256
 
 
@@ -70,20 +69,20 @@ class Digits(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one training run came to: the share of held-back images that are read right, and the speed."""
+    """The result of one training run: the accuracy on held-out images, and the speed."""
 
     accuracy: float
     images_per_second: float
 
 
 def load_digits() -> tuple[Digits, Digits]:
-    """Split scikit-learn's digits into those to train on and those held back, the same way every time.
+    """Split scikit-learn's digits into a training set and a test set, always in the same way.
 
     Returns:
         1,437 digits to train on and 360 to test with.
 
     Raises:
-        SystemExit: scikit-learn cannot be imported. Says what to install.
+        SystemExit: scikit-learn cannot be imported; the message says what to install.
     """
     try:
         from sklearn import datasets
@@ -100,31 +99,30 @@ def load_digits() -> tuple[Digits, Digits]:
 
 
 def shift_image(image: Array, rows: int, columns: int) -> Array:
-    """Move an image down by `rows` and right by `columns`, each -1, 0 or 1; what comes in is black."""
+    """Move an image down by `rows` and right by `columns`, each -1, 0 or 1; new pixels are black."""
     padded = np.pad(image, 1)
     top, left = 1 - rows, 1 - columns
     return padded[top : top + IMAGE_SIDE, left : left + IMAGE_SIDE]
 
 
-class ShiftAndNoise(RNGDataFlow, ProxyDataFlow):
-    """Shift every image by one pixel or not at all, and add noise, both drawn anew for every image.
+def shift_and_noise(dp: list[Any], rng: np.random.Generator) -> list[Any]:
+    """Shift an image by at most one pixel, and add noise.
 
     Args:
-        ds: Datapoints ``[image, label]``; the image is float32 ``(8, 8)``.
+        dp: ``[image, label]``; the image is float32 ``(8, 8)``.
+        rng: The random generator of this datapoint.
     """
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        for image, label in self.ds:
-            rows, columns = SHIFTS[self.rng.integers(len(SHIFTS))]
-            noise = self.rng.normal(scale=NOISE, size=image.shape).astype(np.float32)
-            yield [shift_image(image, rows, columns) + noise, label]
+    image, label = dp
+    rows, columns = SHIFTS[rng.integers(len(SHIFTS))]
+    noise = rng.normal(scale=NOISE, size=image.shape).astype(np.float32)
+    return [shift_image(image, rows, columns) + noise, label]
 
 
 # Each runner takes a function that makes the flow, as `MultiThreadRunner` needs one flow per thread.
 RUNNERS: dict[str, Callable[[Callable[[], DataFlow], int], DataFlow]] = {
-    "zmq": lambda make_flow, num_workers: MultiProcessRunnerZMQ(make_flow(), num_proc=num_workers),
-    "process": lambda make_flow, num_workers: MultiProcessRunner(make_flow(), NUM_PREFETCH, num_workers),
-    "thread": lambda make_flow, num_workers: MultiThreadRunner(make_flow, NUM_PREFETCH, num_workers),
+    "zmq": lambda make_flow, num_workers: MultiProcessRunnerZMQ(make_flow(), num_workers, strict=True),
+    "process": lambda make_flow, num_workers: MultiProcessRunner(make_flow(), NUM_PREFETCH, num_workers, strict=True),
+    "thread": lambda make_flow, num_workers: MultiThreadRunner(make_flow, NUM_PREFETCH, num_workers, strict=True),
     "none": lambda make_flow, num_workers: make_flow(),
 }
 
@@ -134,7 +132,7 @@ def make_batches(digits: Digits, runner: str, num_workers: int) -> DataFlow:
     datapoints = [[image, int(label)] for image, label in zip(*digits, strict=True)]
 
     def make_augmented() -> DataFlow:
-        return ShiftAndNoise(DataFromList(datapoints, shuffle=True))
+        return RandomMapData(DataFromList(datapoints, shuffle=True), shift_and_noise)
 
     return BatchData(RUNNERS[runner](make_augmented, num_workers), BATCH_SIZE)
 
@@ -143,7 +141,7 @@ class Network:
     """64 pixels -> 128 rectified units -> 10 digits, trained by gradient descent with momentum.
 
     Args:
-        rng: Draws the weights to start from, in the proportions of He et al., 2015.
+        rng: Draws the initial weights, scaled as in He et al., 2015.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -162,12 +160,12 @@ class Network:
         return hidden, hidden @ weights_2 + bias_2
 
     def predict(self, images: Array) -> Array:
-        """Read the digits ``(n,)`` off images ``(n, 8, 8)``."""
+        """Recognise the digits ``(n,)`` of images ``(n, 8, 8)``."""
         _, scores = self.forward(images.reshape(-1, NUM_PIXELS))
         return scores.argmax(axis=1)
 
     def gradients(self, images: Array, labels: Array) -> list[Array]:
-        """Compute the slope of the mean cross-entropy in every parameter, in the order of `parameters`."""
+        """Compute the gradient of the mean cross-entropy for every parameter, in the order of `parameters`."""
         pixels = images.reshape(-1, NUM_PIXELS)
         hidden, scores = self.forward(pixels)
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -182,7 +180,7 @@ class Network:
         ]
 
     def learn(self, images: Array, labels: Array, learning_rate: float) -> None:
-        """Take one step downhill on one batch."""
+        """Take one gradient step on one batch."""
         slopes = self.gradients(images, labels)
         for parameter, velocity, slope in zip(self.parameters, self.velocities, slopes, strict=True):
             velocity *= MOMENTUM
@@ -191,7 +189,7 @@ class Network:
 
 
 def train(network: Network, batches: DataFlow, num_epochs: int, progress: "tqdm[Any]") -> None:
-    """Show the network `num_epochs` passes of `batches`, in ever smaller steps."""
+    """Train on `num_epochs` passes of `batches`, with a decreasing learning rate."""
     for epoch in range(num_epochs):
         learning_rate = LEARNING_RATE * (1 - epoch / num_epochs)
         for images, labels in batches:
@@ -200,7 +198,7 @@ def train(network: Network, batches: DataFlow, num_epochs: int, progress: "tqdm[
 
 
 def run_seed(seed: int, training: Digits, test: Digits, options: argparse.Namespace) -> Result:
-    """Train a new network and test it. The time covers the start of the workers, but not the test."""
+    """Train a new network and test it. The time includes the start of the workers, but not the test."""
     dataflow.seed(seed)
     network = Network(np.random.default_rng(seed))
     started = time.perf_counter()
@@ -214,14 +212,14 @@ def run_seed(seed: int, training: Digits, test: Digits, options: argparse.Namesp
 
 
 def count_cores() -> int:
-    """Count the cores that this process may use, where the system tells, else those of the machine."""
+    """The number of cores that this process may use, or of the machine if that is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def print_setting(options: argparse.Namespace) -> None:
-    """Print what the figures that follow depend on."""
+    """Print the conditions of the following figures."""
     workers = "in this process" if options.runner == "none" else f"workers: {options.workers}"
     print(f"machine  {platform.system()} {platform.machine()}, cores: {count_cores()}")
     print(f"python   {platform.python_version()}, numpy {np.__version__}")
@@ -237,12 +235,14 @@ def positive(text: str) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; a wrong one ends the program with exit code 2."""
+    """Parse the command line; invalid arguments end the program with exit code 2."""
     parser = argparse.ArgumentParser(description="Train a small network on handwritten digits, in plain numpy.")
     parser.add_argument("--runner", choices=RUNNERS, default="zmq", help="where the images are augmented (%(default)s)")
-    parser.add_argument("--workers", type=positive, default=2, help="processes or threads that augment (%(default)s)")
+    parser.add_argument("--workers", type=positive, default=2, help="number of processes or threads (%(default)s)")
     parser.add_argument("--epochs", type=positive, default=30, help="passes over the training images (%(default)s)")
-    parser.add_argument("--seeds", type=positive, default=3, help="training runs to take the median of (%(default)s)")
+    parser.add_argument(
+        "--seeds", type=positive, default=3, help="number of training runs; the median counts (%(default)s)"
+    )
     return parser.parse_args(argv)
 
 
@@ -250,11 +250,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train once per seed, print each result and the median.
 
     Returns:
-        The exit code: 0 if the median accuracy is at least 96 %, else 1.
+        The exit code: 0 if the median accuracy is at least 96 %, otherwise 1.
     """
     options = parse(argv)
     training, test = load_digits()
-    print(f"digits   {len(training.images)} to train on, {len(test.images)} held back")
+    print(f"digits   {len(training.images)} for training, {len(test.images)} held out")
     print_setting(options)
     results = []
     for seed in range(options.seeds):

@@ -1,17 +1,16 @@
 """Feed a trainer from other processes, over an encrypted TCP connection.
 
-Two sender processes, which might as well run on other machines, each hold half of scikit-learn's handwritten digits,
-add noise to them and send them. This process trains a linear classifier on what arrives:
+Two sender processes, which could also run on other machines, each read half of scikit-learn's handwritten digits, add
+noise to them and send them. This process trains a linear classifier on the received images:
 
     half of the digits -> shuffle -> noise -> send_dataflow_zmq ─┐
                                                                  ├─ tcp, CURVE ─> RemoteDataZMQ -> batches -> training
     half of the digits -> shuffle -> noise -> send_dataflow_zmq ─┘
 
-One call of `send_dataflow_zmq` sends one pass and its end, so an epoch here is exactly one pass of both: the script
-counts, and ends with exit code 1 if an image is missing or came twice, or if too few held-back images are read right.
+One call of `send_dataflow_zmq` sends one pass and its end, so an epoch here is exactly one pass of both. The script
+counts the images, and ends with exit code 1 if one is missing or came twice, or if the accuracy is too low.
 
-With ``--kill`` one sender is killed in the middle: the trainer must hear of it within seven seconds. The exit code is
-then 0 if it did.
+With ``--kill`` one sender is killed: the exit code is 0 if the trainer gets an error within seven seconds.
 
 Run it with ``python examples/feed.py``.
 """
@@ -41,12 +40,12 @@ BATCH_SIZE = 32
 LEARNING_RATE = 0.3
 NOISE = 0.05
 WANTED_ACCURACY = 0.9
-HEARD_WITHIN = 7.0  # seconds: three heartbeats of two seconds, and one to be told
-DELAY = 0.002  # seconds per image with --kill, so that there is a middle to kill a sender in
+REPORTED_WITHIN = 7.0  # seconds: three heartbeats of two seconds, and one more
+DELAY = 0.002  # seconds per image with --kill, so that the sender is killed in the middle of a pass
 
 
 def load_digits() -> tuple[Array, Array]:
-    """Images, float32 ``(1797, 64)`` from 0 to 1, in an order without a pattern; and what they show, ``(1797,)``."""
+    """Images, float32 ``(1797, 64)`` from 0 to 1, in random order; and their digits, ``(1797,)``."""
     try:
         from sklearn import datasets
     except ImportError as error:
@@ -60,18 +59,18 @@ def load_digits() -> tuple[Array, Array]:
 
 
 def add_noise(dp: list[Any], rng: np.random.Generator) -> list[Any]:
-    """The image with noise that nobody has seen before."""
+    """Add random noise to the image."""
     return [dp[0] + rng.normal(scale=NOISE, size=dp[0].shape).astype(np.float32), *dp[1:]]
 
 
 def wait_a_little(dp: list[Any]) -> list[Any]:
-    """The same datapoint, later."""
+    """Return the datapoint after a short delay."""
     time.sleep(DELAY)
     return dp
 
 
 def send(rank: int, address: str, keys: str, epochs: int, *, is_slow: bool) -> None:
-    """What one sender process does: as many passes over its half as there are epochs."""
+    """Main function of a sender process: sends one pass over its half of the digits per epoch."""
     images, labels = load_digits()
     numbers = range(NUM_HELD_BACK + rank, len(labels), NUM_SENDERS)
     df = RandomMapData(DataFromList([[images[k], int(labels[k]), k] for k in numbers]), add_noise)
@@ -80,7 +79,7 @@ def send(rank: int, address: str, keys: str, epochs: int, *, is_slow: bool) -> N
 
 
 def start_senders(address: str, keys: str, epochs: int, *, is_slow: bool) -> list[BaseProcess]:
-    """Start them as new interpreters, which share nothing with this one but the keys."""
+    """Start the senders as new interpreters, which share only the keys with this process."""
     context = multiprocessing.get_context("spawn")
     senders: list[BaseProcess] = [
         context.Process(target=send, args=(rank, address, keys, epochs), kwargs={"is_slow": is_slow})
@@ -98,12 +97,12 @@ class Classifier:
         self.weights = np.zeros((65, 10))
 
     def scores(self, images: Array) -> Array:
-        """How much each image ``(n, 64)`` looks like each digit: ``(n, 10)``."""
+        """The scores ``(n, 10)`` of all digits for images ``(n, 64)``."""
         scores: Array = images @ self.weights[:64] + self.weights[64]
         return scores
 
     def learn(self, images: Array, labels: Array) -> None:
-        """Take one step downhill on one batch."""
+        """Take one gradient step on one batch."""
         scores = self.scores(images)
         slopes = np.exp(scores - scores.max(axis=1, keepdims=True))
         slopes /= slopes.sum(axis=1, keepdims=True)
@@ -113,7 +112,7 @@ class Classifier:
 
 
 def train(df: RemoteDataZMQ, epochs: int) -> bool:
-    """Train on every pass to its end; whether each image came once in each and the classifier has learnt enough."""
+    """Train on all passes; return whether each image came once in each, and the accuracy is sufficient."""
     images, labels = load_digits()
     expected = Counter(range(NUM_HELD_BACK, len(labels)))
     classifier = Classifier()
@@ -127,14 +126,14 @@ def train(df: RemoteDataZMQ, epochs: int) -> bool:
         accuracy = float((classifier.scores(images[:NUM_HELD_BACK]).argmax(1) == labels[:NUM_HELD_BACK]).mean())
         print(
             f"epoch {epoch}   {seen.total()} images, {len(expected - seen)} missing, {len(seen - expected)} twice; "
-            f"{accuracy:.1%} of the held-back ones right",
+            f"{accuracy:.1%} accuracy on held-out images",
             flush=True,
         )
     return right and accuracy >= WANTED_ACCURACY
 
 
 def train_until_a_sender_is_lost(df: RemoteDataZMQ, victim: BaseProcess) -> bool:
-    """Kill a sender in the middle of a pass; whether that is heard in time."""
+    """Kill a sender in the middle of a pass; return whether the error comes in time."""
     classifier = Classifier()
     killed = None
     try:
@@ -145,27 +144,27 @@ def train_until_a_sender_is_lost(df: RemoteDataZMQ, victim: BaseProcess) -> bool
                 killed = time.monotonic()
     except SenderLost as lost:
         after = time.monotonic() - (killed or 0.0)
-        print(f"lost     {lost.received} of {lost.announced} datapoints had come, heard after {after:.1f} s")
+        print(f"lost     {lost.received} of {lost.announced} datapoints received, reported after {after:.1f} s")
         print(f"         {lost}")
-        return killed is not None and after <= HEARD_WITHIN
-    print("the pass has ended, and nobody was missed")
+        return killed is not None and after <= REPORTED_WITHIN
+    print("the pass has ended without an error")
     return False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Start the senders, train, and say how it went with the exit code."""
+    """Start the senders and train; return the exit code."""
     parser = argparse.ArgumentParser(description="Feed a trainer over an encrypted TCP connection.")
     parser.add_argument("--epochs", type=int, default=5, help="passes over the images (%(default)s)")
     parser.add_argument("--kill", action="store_true", help="kill one sender in the middle of the first pass")
     options = parser.parse_args(argv)
     if options.epochs < 1:
         parser.error(f"--epochs: {options.epochs} is too small; give at least 1")
-    load_digits()  # says what to install, before anything is started
+    load_digits()  # fails early if scikit-learn is missing
     with tempfile.TemporaryDirectory() as folder:
         keys = str(Path(folder) / "keys")
         subprocess.run([sys.executable, "-m", "dataflow", "keys", keys], check=True, stdout=subprocess.DEVNULL)
         with RemoteDataZMQ("tcp://127.0.0.1:*", num_senders=NUM_SENDERS, curve=keys, timeout=60) as df:
-            df.reset_state()  # now the system has chosen a port
+            df.reset_state()  # binds to a port that the system chooses
             print(f"receive  at {df.addresses[0]}, with keys")
             senders = start_senders(df.addresses[0], keys, options.epochs, is_slow=options.kill)
             try:

@@ -1,14 +1,14 @@
-"""Decode real JPEGs, cut random crops out of them in worker processes, and save a contact sheet.
+"""Decode real JPEGs and cut random crops out of them in worker processes, and save a contact sheet.
 
 Two photographs ship with scikit-learn, so nothing is downloaded. The chain:
 
-    list of files, shuffled -> decode -> random crop, flip, brightness -> batches
+    list of files, shuffled -> decode, random crop, flip, brightness -> batches
 
-Each datapoint reads and decodes its file anew, as it would in a folder of a million different ones. ``--via`` changes
-who does that work: a *runner* moves the whole chain into workers; a parallel *map* keeps the list in this process and
-moves one function into worker processes, or into *threads*. ``--runner`` chooses among the runners.
+Each datapoint reads and decodes its file again, as with a folder of a million files. ``--via`` selects how the work is
+moved: a *runner* moves the whole chain into workers; a parallel *map* keeps the list in this process and moves
+one function into worker processes, or into *threads*. ``--runner`` selects the runner.
 
-``--save photos.lmdb`` decodes each photograph once, keeps it in that file, and reads it from there, also the next time.
+``--save photos.lmdb`` decodes each photograph once, saves it to that file, and reads it from there, also in later runs.
 
 Run it with ``python examples/photos.py --out contact-sheet.png``.
 """
@@ -21,7 +21,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,16 +45,15 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
     MultiThreadRunner,
-    ProxyDataFlow,
+    RandomMapData,
     RepeatedData,
-    RNGDataFlow,
 )
 
 Image = NDArray[np.uint8]
 
 # The augmentation.
 CROP_SIDE = 96
-SMALLEST_CROP = 0.4  # side of the square that is cut out, as a share of the photograph's shorter side
+SMALLEST_CROP = 0.4  # side of the square, as a fraction of the photograph's shorter side
 LARGEST_CROP = 0.9
 FLIP_PROBABILITY = 0.5
 DARKEST = 0.6
@@ -63,7 +62,7 @@ WHITE = 255
 
 BATCH_SIZE = 32
 
-# Datapoints that `MultiProcessRunner` and `MultiThreadRunner` compute ahead.
+# Number of datapoints that each worker of `MultiProcessRunner` and `MultiThreadRunner` prefetches.
 NUM_PREFETCH = 64
 
 # The contact sheet.
@@ -78,7 +77,7 @@ def find_photos() -> list[str]:
     """Find the photographs that ship with scikit-learn.
 
     Raises:
-        SystemExit: scikit-learn cannot be imported. Says what to install.
+        SystemExit: scikit-learn cannot be imported; the message says what to install.
     """
     try:
         package = importlib.resources.files("sklearn")
@@ -92,10 +91,10 @@ def find_photos() -> list[str]:
 
 
 def read_photo(path: str) -> Image:
-    """Read and decode one file: uint8 ``(H, W, 3)``, blue first, as everywhere in OpenCV.
+    """Read and decode one file: uint8 ``(H, W, 3)``, in OpenCV's order blue, green, red.
 
     Raises:
-        ValueError: The file is missing or not an image. Names it.
+        ValueError: The file is missing or not an image; the message names it.
     """
     photo = cv2.imread(path)
     if photo is None:
@@ -104,7 +103,7 @@ def read_photo(path: str) -> Image:
 
 
 def cut_random_square(photo: Image, rng: np.random.Generator) -> Image:
-    """Cut a square of random size and place out of a photograph, without copying it."""
+    """Cut a square of random size and position out of a photograph, as a view."""
     height, width, _ = photo.shape
     side = round(min(height, width) * rng.uniform(SMALLEST_CROP, LARGEST_CROP))
     top = rng.integers(height - side, endpoint=True)
@@ -118,7 +117,7 @@ def flip_sometimes(image: Image, rng: np.random.Generator) -> Image:
 
 
 def change_brightness(image: Image, rng: np.random.Generator) -> Image:
-    """Make an image darker or brighter; what would be brighter than white is white."""
+    """Make an image darker or brighter, clipped at white."""
     scaled = image * rng.uniform(DARKEST, BRIGHTEST)
     return np.minimum(scaled, WHITE).astype(np.uint8)
 
@@ -131,48 +130,29 @@ def cut_crop(photo: Image, rng: np.random.Generator) -> Image:
 
 
 def crop_file(dp: list[str], rng: np.random.Generator) -> list[Image]:
-    """Do all of the work for one datapoint ``[path]``: what a parallel map sends to its workers."""
+    """The work for one datapoint ``[path]``: decode the photograph and cut a crop."""
     (path,) = dp
     return [cut_crop(read_photo(path), rng)]
 
 
 def crop_photo(dp: list[Image], rng: np.random.Generator) -> list[Image]:
-    """Do the rest of the work for one datapoint ``[photo]`` that was decoded before."""
+    """The work for one datapoint ``[photo]`` that is already decoded."""
     (photo,) = dp
     return [cut_crop(photo, rng)]
 
 
-class RandomCrops(RNGDataFlow, ProxyDataFlow):
-    """Turn every photograph into one random crop.
-
-    Args:
-        ds: Datapoints ``[photo]``, uint8 ``(H, W, 3)`` of any size.
-
-    Yields:
-        Datapoints ``[crop]``, uint8 ``(96, 96, 3)``.
-    """
-
-    def reset_state(self) -> None:
-        """Keep OpenCV to one thread wherever this flow runs: a pool per worker would crowd the cores."""
-        super().reset_state()
-        cv2.setNumThreads(1)
-
-    def __iter__(self) -> Iterator[list[Image]]:
-        for (photo,) in self.ds:
-            yield [cut_crop(photo, self.rng)]
-
-
-# Each runner takes a function that makes the flow, as `MultiThreadRunner` needs one flow per thread.
+# Each runner takes a function that makes the flow, as `MultiThreadRunner` needs one flow per thread. With `strict` each
+# datapoint comes once in every pass, in order.
 RUNNERS: dict[str, Callable[[Callable[[], DataFlow], int], DataFlow]] = {
-    "zmq": lambda make_flow, num_workers: MultiProcessRunnerZMQ(make_flow(), num_proc=num_workers),
-    "process": lambda make_flow, num_workers: MultiProcessRunner(make_flow(), NUM_PREFETCH, num_workers),
-    "thread": lambda make_flow, num_workers: MultiThreadRunner(make_flow, NUM_PREFETCH, num_workers),
+    "zmq": lambda make_flow, num_workers: MultiProcessRunnerZMQ(make_flow(), num_workers, strict=True),
+    "process": lambda make_flow, num_workers: MultiProcessRunner(make_flow(), NUM_PREFETCH, num_workers, strict=True),
+    "thread": lambda make_flow, num_workers: MultiThreadRunner(make_flow, NUM_PREFETCH, num_workers, strict=True),
     "none": lambda make_flow, num_workers: make_flow(),
 }
 
 
-# A parallel map takes the flow and a function. With `strict` a pass is each datapoint once, in order; with `with_rng`
-# the random numbers belong to the datapoint, whoever does the work.
+# A parallel map takes the flow and a function. With `with_rng` the function gets the random generator of the datapoint,
+# as in `RandomMapData`.
 MAPS: dict[str, Callable[[DataFlow, int, Callable[..., list[Image]]], DataFlow]] = {
     "map": lambda ds, num_workers, func: MultiProcessMapData(ds, num_workers, func, strict=True, with_rng=True),
     "threads": lambda ds, num_workers, func: MultiThreadMapData(ds, num_workers, func, strict=True, with_rng=True),
@@ -180,7 +160,7 @@ MAPS: dict[str, Callable[[DataFlow, int, Callable[..., list[Image]]], DataFlow]]
 
 
 def keep_decoded(paths: list[str], file: Path) -> None:
-    """Decode all photographs and save them, unless that has been done before."""
+    """Decode all photographs and save them, unless the file exists."""
     if not file.exists():
         files = DataFromList([[path] for path in paths], shuffle=False)
         LMDBSerializer.save(MapDataComponent(files, read_photo, index=0), file)
@@ -197,18 +177,17 @@ def make_batches(
             return FixedSizeData(RepeatedData(LMDBSerializer.load(decoded, shuffle=True), -1), num_images)
         return DataFromList(datapoints, shuffle=True)
 
-    def make_crops() -> DataFlow:
-        source = make_source()
-        return RandomCrops(source if decoded is not None else MapDataComponent(source, read_photo, index=0))
+    crop: Callable[..., list[Image]] = crop_file if decoded is None else crop_photo
 
-    if via in MAPS:
-        crops = MAPS[via](make_source(), num_workers, crop_file if decoded is None else crop_photo)
-        return BatchData(crops, BATCH_SIZE, remainder=True)
-    return BatchData(RUNNERS[runner](make_crops, num_workers), BATCH_SIZE, remainder=True)
+    def make_crops() -> DataFlow:
+        return RandomMapData(make_source(), crop)
+
+    crops = MAPS[via](make_source(), num_workers, crop) if via in MAPS else RUNNERS[runner](make_crops, num_workers)
+    return BatchData(crops, BATCH_SIZE, remainder=True)
 
 
 def collect_crops(batches: DataFlow, num_images: int) -> list[Image]:
-    """Run one pass with a progress bar and keep the first crops of it, as many as fit on the sheet."""
+    """Run one pass with a progress bar, and keep as many of the first crops as fit on the sheet."""
     crops: list[Image] = []
     with tqdm(total=num_images, unit=" images", leave=False) as progress:
         for (batch,) in batches:
@@ -230,20 +209,20 @@ def lay_out(crops: list[Image]) -> Image:
 
 
 def save_png(image: Image, path: Path) -> None:
-    """Write an image to a file, or raise the `OSError` that says why not; ``cv2.imwrite`` swallows it."""
+    """Write an image to a file. Raises `OSError` on failure, unlike ``cv2.imwrite``."""
     _, png = cv2.imencode(".png", image)
     path.write_bytes(png.tobytes())
 
 
 def count_cores() -> int:
-    """Count the cores that this process may use, where the system tells, else those of the machine."""
+    """The number of cores that this process may use, or of the machine if that is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def print_setting(options: argparse.Namespace) -> None:
-    """Print what the figures that follow depend on."""
+    """Print the conditions of the following figures."""
     here = options.via == "runner" and options.runner == "none"
     workers = "in this process" if here else f"workers: {options.workers}"
     print(f"machine  {platform.system()} {platform.machine()}, cores: {count_cores()}")
@@ -260,7 +239,7 @@ def positive(text: str) -> int:
 
 
 def png_path(text: str) -> Path:
-    """Read the name of a PNG file in an existing folder from the command line."""
+    """Parse the name of a PNG file in an existing folder."""
     path = Path(text)
     if path.suffix.lower() != ".png":
         raise argparse.ArgumentTypeError(f"{text} does not end in .png")
@@ -270,25 +249,31 @@ def png_path(text: str) -> Path:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; a wrong one ends the program with exit code 2."""
+    """Parse the command line; invalid arguments end the program with exit code 2."""
     parser = argparse.ArgumentParser(description="Cut random crops out of photographs and save a contact sheet.")
-    parser.add_argument("--via", choices=["runner", *MAPS], default="runner", help="who does the work (%(default)s)")
-    parser.add_argument("--runner", choices=RUNNERS, default="zmq", help="which runner, via one (%(default)s)")
-    parser.add_argument("--workers", type=positive, default=2, help="processes or threads that decode (%(default)s)")
-    parser.add_argument("--images", type=positive, default=960, help="crops to make (%(default)s)")
-    parser.add_argument("--save", type=Path, metavar="FILE.lmdb", help="keep decoded photographs in a file, and use it")
-    parser.add_argument("--out", type=png_path, default="contact-sheet.png", help="the PNG to write (%(default)s)")
+    parser.add_argument(
+        "--via", choices=["runner", *MAPS], default="runner", help="how the work is moved into workers (%(default)s)"
+    )
+    parser.add_argument(
+        "--runner", choices=RUNNERS, default="zmq", help="which runner, with --via runner (%(default)s)"
+    )
+    parser.add_argument("--workers", type=positive, default=2, help="number of processes or threads (%(default)s)")
+    parser.add_argument("--images", type=positive, default=960, help="number of crops (%(default)s)")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE.lmdb", help="save decoded photographs to this file, and read it"
+    )
+    parser.add_argument("--out", type=png_path, default="contact-sheet.png", help="PNG file to write (%(default)s)")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the crops, print the speed, which covers the start of the workers, and save the contact sheet.
+    """Make the crops, print the speed including the start of the workers, and save the contact sheet.
 
     Returns:
-        The exit code 0; what goes wrong is raised.
+        The exit code 0; failures are raised.
 
     Raises:
-        SystemExit: The command line is wrong, or OpenCV or scikit-learn is missing. Says what to install.
+        SystemExit: The command line is invalid, or OpenCV or scikit-learn is missing; the message says what to install.
     """
     options = parse(argv)
     if cv2 is None:
@@ -296,6 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "The photographs are decoded by OpenCV, but cv2 cannot be imported. "
             'Install it with: pip install "dataflow-runners[images]"'
         )
+    cv2.setNumThreads(1)  # here; in worker processes the runner limits the threads
     paths = find_photos()
     print(f"photos   {', '.join(Path(path).name for path in paths)}")
     print_setting(options)

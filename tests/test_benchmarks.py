@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from benchmarks import contenders, imports, nodes, report, suite, targets, workloads
+from benchmarks import contenders, disk, imports, nodes, report, suite, targets, workloads
 from benchmarks.figures import Figures
 
 CHEAP = ["small", "mnist", "image", "ragged"]
@@ -30,7 +30,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("name", CHEAP)
-def test_a_source_gives_what_its_own_check_accepts(name):
+def test_the_check_of_a_workload_accepts_its_datapoints(name):
     workload = workloads.by_name(name)
     datapoints = list(itertools.islice(workload.source(start=3, step=2), 5))
     workload.check(workload.consume(datapoints), whole=True)
@@ -48,9 +48,9 @@ def test_no_array_comes_twice_within_a_chunk(name):
 def test_a_wrong_datapoint_is_found():
     workload = workloads.by_name("mnist")
     image, index = next(workload.source())
-    with pytest.raises(ValueError, match="arrived wrong"):
+    with pytest.raises(ValueError, match="differs from the expected"):
         workload.check([image, index + 1], whole=True)
-    with pytest.raises(ValueError, match="arrived wrong"):
+    with pytest.raises(ValueError, match="differs from the expected"):
         workload.check([image.astype(np.int16), index])
 
 
@@ -102,7 +102,7 @@ def test_every_promise_names_contenders_that_exist():
 def test_the_report_shows_ratios_verdicts_and_what_failed():
     probes = [
         {"measurement": "burst", "label": "ours/zmq", "wait": 0.004, "worst": 0.006},
-        {"measurement": "killed", "label": "mp_queue/queue", "heard": None, "after": None},
+        {"measurement": "killed", "label": "mp_queue/queue", "exception": None, "after": None},
     ]
     results = {
         "machine": {"cpu": "a cpu", "cores": 2, "memory_gib": 4.0, "system": "Linux", "python": "3.11"},
@@ -111,9 +111,16 @@ def test_the_report_shows_ratios_verdicts_and_what_failed():
         "runs": [*RECORDS, *probes],
     }
     text = report.markdown(json.loads(json.dumps(results)))
-    assert "| small | 6× | 6× (tensorpack/zmq) | 0.3× (in-process) |" in text
+    assert "| small | 6× | 6× (tensorpack/zmq) | 30 % of in-process |" in text
     assert "from made to received | 4 ms | ≤ 50 ms | yes |" in text
-    assert "never heard of" in text and "mp_queue/queue, 1 workers: it broke" in text
+    assert "not reported" in text and "mp_queue/queue, 1 workers: it broke" in text
+
+
+def test_the_table_of_the_readme_names_what_it_compares_with():
+    runs = [*RECORDS, record("spdl_arena/queue", 8.0), record("spdl_arena/pool", 6.0)]
+    text = report.overview_table(Figures(runs))
+    assert "| `[int, float]` | 6× tensorpack | 38× SPDL | 30 % of the generator alone |" in text
+    assert text.count("\n") == 2, "one row: the other workloads were not measured"
 
 
 def test_figures_go_between_the_marks_of_a_page():
@@ -148,6 +155,28 @@ def test_a_row_of_nodes_counts_the_fastest_run_and_meets_the_target_by_ratio_or_
     assert verdicts(221, 100) == verdicts(1221, 1000) == [False, False]
     text = nodes.table(nodes.compare([({"list": 200.0}, {"list": 100.0})]))
     assert "| list | 200 | 100 | 2.00 | 160 | **missed** |" in text
+
+
+@pytest.mark.parametrize("form", disk.FORMATS)
+@pytest.mark.parametrize("kind", disk.DATAPOINTS)
+def test_reading_a_file_is_timed_without_the_peer(form, kind, tmp_path):
+    found = disk.measure("ours", form, kind, str(tmp_path), num=30)
+    assert found.keys() == set(disk.PASSES) and min(found.values()) > 0
+    names = [path.name for path in tmp_path.glob(f"*.{form}")]
+    assert len(names) == 2, "one to warm up, and one to measure"
+
+
+def test_a_row_of_files_counts_the_fastest_run_and_must_not_be_slower_than_the_peer():
+    runs = [
+        ({"first": 300.0 * slower, "later": 90.0}, {"first": 200.0 * slower, "later": 100.0}) for slower in (3, 1, 2)
+    ]
+    rows = disk.compare("lmdb", "1 KiB", runs)
+    assert [(row.ours, row.theirs, row.meets_target) for row in rows] == [(300, 200, False), (90, 100, True)]
+    assert "| lmdb, 1 KiB, first pass | 300 | 200 | 1.50 | **missed** |" in disk.table(rows)
+    runs = [({"first": 100.0, "later": 900.0}, {"first": 200.0, "later": 100.0})]
+    rows = disk.compare("hdf5", "1 KiB", runs)
+    assert all(row.meets_target for row in rows)
+    assert "| hdf5, 1 KiB, later pass | 900 | 100 | 9.00 | from memory |" in disk.table(rows)
 
 
 @pytest.mark.slow

@@ -277,7 +277,7 @@ ROWS = {
     ),
     # Sizes
     "FixedSizeData of size 0": (lambda: FixedSizeData(numbers(), 0), (ValueError, "got 0")),
-    "FixedSizeData of nothing": (lambda: list(FixedSizeData(numbers(0), 2)), (df.EmptyPass, "owes 2")),
+    "FixedSizeData of nothing": (lambda: list(FixedSizeData(numbers(0), 2)), (df.EmptyPass, "needs 2 datapoints")),
     "FixedSizeData goes on after a break": (fixed_size_after_a_break, [[0], [1], [2]]),
     "RepeatedData of nothing spins": (lambda: list(RepeatedData(numbers(0), -1)), []),
     "RepeatedDataPoint 0 times": (lambda: RepeatedDataPoint(numbers(), 0), (ValueError, "got 0")),

@@ -1,13 +1,13 @@
-"""Who takes part. One file per contender; a library is imported only in the process that measures it.
+"""The contenders, one file each. A library is imported only in the process that measures it.
 
 A contender's file has
 
-- its docstring, whose first line says in one sentence how it moves datapoints;
+- a docstring, whose first line says how it moves datapoints;
 - ``REQUIRES``: what to install into its environment besides `COMMON`; None if it runs in the environment that runs
   the benchmarks;
 - ``IMPORTS``: modules to import before the clock of the start-up runs;
-- ``ENVIRONMENT``: variables of its process, if it wants any;
-- ``VARIANTS``: its ways of doing the work, by name.
+- ``ENVIRONMENT``: environment variables of its process, if any;
+- ``VARIANTS``: its configurations, by name.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,14 +39,14 @@ COMMON = ("numpy>=1.26", "opencv-python-headless>=4.8")
 
 @dataclass(frozen=True)
 class Variant:
-    """One way of moving datapoints.
+    """One configuration of a contender.
 
     Attributes:
-        open: Gives, for a workload and a number of workers, a context with the endless stream of datapoints.
-        workloads: Names of the workloads that make sense.
-        workers: Numbers of workers to try.
-        in_processes: The work is done in other processes; False for threads and for references.
-        runs_source: Each worker iterates the workload's source, and was forked: what the probes need.
+        open: Takes a workload and a number of workers; returns a context manager with the endless stream of datapoints.
+        workloads: Names of the workloads that it supports.
+        workers: Numbers of workers to measure.
+        in_processes: Whether the work is done in other processes; False for threads and references.
+        runs_source: Whether forked workers iterate the workload's source, as the probes require.
     """
 
     open: Callable[[Workload, int], AbstractContextManager[Iterator[Any]]]

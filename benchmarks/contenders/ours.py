@@ -53,7 +53,7 @@ def variant(make_runner: Callable[[Workload, int], DataFlow], **options: Any) ->
 
 
 class NextDatapoint:
-    """A function that makes the next datapoint of a workload, in whatever worker calls it."""
+    """A function that returns the next datapoint of a workload, in the worker that calls it."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -82,7 +82,7 @@ def num_prefetch(workload: Workload) -> int:
 
 
 def indexed(workload: Workload) -> DataFlow:
-    """The same datapoints as a flow that can be addressed, which is what `strict` needs."""
+    """The same datapoints as an addressable flow, which `strict` needs."""
     numbers = RepeatedData(DataFromList([[index] for index in range(4096)], shuffle=False), -1)
     return MapData(numbers, partial(made, workload))
 

@@ -1,4 +1,4 @@
-"""Ray's actors: our runner, and the loop that one writes by hand over equal actors, with chunks of the same size."""
+"""Ray actors: RayRunner, and a hand-written loop over equal actors, with chunks of the same size."""
 
 import itertools
 from collections import deque
@@ -25,7 +25,7 @@ def runner(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
 
 
 class Source:
-    """An actor that is asked for its next datapoints."""
+    """An actor that returns its next datapoints on request."""
 
     def __init__(self, workload: Workload, index: int, num_workers: int) -> None:
         self.stream = workload.source(index, num_workers)
@@ -44,7 +44,7 @@ def loop(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
 
 
 def pulled(get: Callable[[Any], list[Any]], actors: list[Any], count: int) -> Iterator[Any]:
-    """What the actors make, in turn, with the next chunks of each asked for beforehand."""
+    """The datapoints of the actors in turn; the next chunks of each are requested ahead."""
     pending = deque((actor, actor.chunk.remote(count)) for _ in range(IN_FLIGHT) for actor in actors)
     while True:
         actor, reference = pending.popleft()

@@ -73,6 +73,6 @@ def stream_of(ray: Any, workload: Workload) -> Iterator[Any]:
         yield from map(list, zip(first, second if second.ndim > 1 else second.tolist(), strict=True))
 
 
-WORKLOADS = ("small", "mnist", "image", "batch", "collate", "jpeg")  # a block has columns: nothing ragged
+WORKLOADS = ("small", "mnist", "image", "batch", "collate", "jpeg")  # a block has columns, so "ragged" is impossible
 
 VARIANTS = {"iter-batches": Variant(open_stream, workloads=WORKLOADS, runs_source=False)}

@@ -1,4 +1,4 @@
-"""What the machine does without any transport: in the consumer's own process, or with nothing but shared memory."""
+"""Limits of the machine: the work without transport, in the consumer's process or with bare shared memory."""
 
 import itertools
 import mmap
@@ -29,7 +29,7 @@ def memcpy(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
     """The same bytes, copied once: four sources into four destinations in turn."""
     datapoints = [workload.make(index) for index in range(4)]
     sources = [dp[0] for dp in datapoints]
-    destinations = [np.ones_like(array) for array in sources]  # written to, so that its pages are there
+    destinations = [np.ones_like(array) for array in sources]  # written to, so that its pages are allocated
 
     def copies():
         for turn in itertools.cycle(range(4)):
@@ -41,7 +41,7 @@ def memcpy(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
 
 @contextmanager
 def stack_in_place(workload: Collate, num_workers: int) -> Iterator[Iterator[Any]]:
-    """The chain of the collate workload, stacking into one buffer that is used again and again."""
+    """The collate workload, stacked into one buffer that is reused."""
     count = workload.items_per_batch
     images = np.ones((count, 224, 224, 3), np.float32)
     labels = np.ones(count, np.int64)
@@ -59,36 +59,37 @@ def stack_in_place(workload: Collate, num_workers: int) -> Iterator[Iterator[Any
 
 @contextmanager
 def slots(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
-    """Pickle, with arrays out of band in slots of shared memory that are used again and again; a pipe tells of them.
+    """Pickle, with arrays out of band in reused slots of shared memory, announced through a pipe.
 
-    Nothing is promised: a datapoint is valid until the next one, and if the worker dies, the consumer waits for ever.
+    There are no guarantees: a datapoint is valid until the next one, and if the worker dies, the consumer waits
+    endlessly.
     """
     num_slots = max(3, workload.window)
     slot_bytes = -(-(workload.max_bytes + mmap.PAGESIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = memoryview(mmap.mmap(-1, num_slots * slot_bytes))
-    failure_reporter, tell = os.pipe()
+    announced, announce = os.pipe()
     freed, free = os.pipe()
 
     def write() -> None:
-        room = np.frombuffer(memory, np.uint8)
-        with open(tell, "wb", buffering=0) as pipe:
+        target = np.frombuffer(memory, np.uint8)
+        with open(announce, "wb", buffering=0) as pipe:
             for dp in workload.source():
                 (slot,) = os.read(freed, 1)
                 buffers: list[pickle.PickleBuffer] = []
-                shell = pickle.dumps(dp, 5, buffer_callback=buffers.append)
+                skeleton = pickle.dumps(dp, 5, buffer_callback=buffers.append)
                 places, stop = [], slot * slot_bytes
                 for data in buffers:
                     start, stop = stop, stop + data.raw().nbytes
-                    room[start:stop] = np.frombuffer(data, np.uint8)
+                    target[start:stop] = np.frombuffer(data, np.uint8)
                     places.append((start, stop))
                     stop += -stop % 64
-                pipe.write(pickle.dumps((slot, shell, places), 5))
+                pipe.write(pickle.dumps((slot, skeleton, places), 5))
 
     def read() -> Iterator[Any]:
-        with open(failure_reporter, "rb", closefd=False) as pipe:
+        with open(announced, "rb", closefd=False) as pipe:
             while True:
-                slot, shell, places = pickle.load(pipe)
-                yield pickle.loads(shell, buffers=[memory[start:stop] for start, stop in places])
+                slot, skeleton, places = pickle.load(pipe)
+                yield pickle.loads(skeleton, buffers=[memory[start:stop] for start, stop in places])
                 os.write(free, bytes([slot]))
 
     os.write(free, bytes(range(num_slots)))
@@ -99,7 +100,7 @@ def slots(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
     finally:
         worker.kill()
         worker.join()
-        for fd in (failure_reporter, tell, freed, free):
+        for fd in (announced, announce, freed, free):
             os.close(fd)
 
 

@@ -1,4 +1,4 @@
-"""SPDL: one sub-process per worker; arrays travel through shared memory that is made once (its arena).
+"""SPDL: one sub-process per worker; arrays are sent through shared memory that is allocated once (its arena).
 
 The segments of the pool are given back in the order in which they were taken: the consumer must not keep a datapoint.
 """
@@ -34,7 +34,7 @@ def in_turn(streams: list[Iterator[Any]]) -> Iterator[Any]:
 
 
 def variant(make_arena: Callable[[int, int], Any], **options: Any) -> Variant:
-    """`make_arena` is told the bytes of a datapoint and how many of them are under way."""
+    """`make_arena` takes the size of a datapoint and the number of datapoints in flight."""
 
     @contextmanager
     def open_stream(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
@@ -53,7 +53,7 @@ def variant(make_arena: Callable[[int, int], Any], **options: Any) -> Variant:
         ]
         stream = in_turn([iter(subprocess) for subprocess in subprocesses])
         yield stream
-        # A sub-process ends, and its arena is given back, when nothing refers to it any more.
+        # A sub-process ends, and its arena is freed, when the last reference to it is gone.
         stream.close()
         subprocesses.clear()
 

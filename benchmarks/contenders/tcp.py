@@ -108,6 +108,6 @@ def variant(open_stream: Callable[..., Any]) -> Variant:
 VARIANTS = {
     "ours": ours(curve=False),
     "ours-curve": ours(curve=True),
-    "pickle5": pickled(copy=True),  # a datapoint arrives as it was when it was sent, as with ours
-    "pickle5-uncopied": pickled(copy=False),  # the sender must leave its arrays alone for ever
+    "pickle5": pickled(copy=True),  # a datapoint arrives as it was when it was sent, as in this library
+    "pickle5-uncopied": pickled(copy=False),  # the sender must never change its arrays
 }

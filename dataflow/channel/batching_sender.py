@@ -22,13 +22,13 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from dataflow.channel.flow_control import Quota, Room
-from dataflow.channel.messages import Kind, Message
+from dataflow.channel.messages import NO_TASK, Kind, Message
 from dataflow.channel.protocols import Sender
 from dataflow.codec.message_layout import NO_ROOM, PLAIN_BYTES
 from dataflow.codec.protocols import Encoder
 from dataflow.failures import Report, forked_off
 
-__all__ = ["BatchingSender", "Stopped"]
+__all__ = ["BatchingSender", "SenderFailed", "Stopped"]
 
 _FLUSH_INTERVAL: Final = 0.008
 _SHORT: Final = 0.0005  # a message that fills up faster may be longer
@@ -43,6 +43,10 @@ class Stopped(Exception):
     """The consumer has requested the worker to stop."""
 
 
+class SenderFailed(Exception):
+    """The sender cannot work in this process: the worker ends, not only its task. The cause is the reason."""
+
+
 class BatchingSender:
     """One worker's sender of messages to the consumer."""
 
@@ -54,6 +58,9 @@ class BatchingSender:
         self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, either thread takes and sends
         self._target = 1  # datapoints per message, at present
         self._sent = 0  # datapoints
+        # The header of the next messages. Written by the worker's thread, while nothing is collected.
+        self._kind, self._task, self._pace = Kind.DATA, NO_TASK, 0.0
+        self._first = 0  # index of the task's first datapoint
         self._sending = threading.Lock()
         self._flusher: threading.Thread | None = None
         self._closed = threading.Event()
@@ -69,26 +76,30 @@ class BatchingSender:
         self._encoder.calibrate(calibrator.put_all)
         calibrator.close(0)
 
-    def put_mark(self, mark: Any) -> None:
-        """Put a task header, which describes the datapoints that follow.
+    def begin_task(self, number: int, first: int, pace: float) -> None:
+        """Begin the task `number`: all results that follow belong to it.
 
-        It is sent with the first of them, and the window does not count it.
-        """
-        encoder = self._encoder
-        plain = encoder.plain
-        self._collected.append(encoder.encode(mark))
-        encoder.plain = plain  # a header says nothing about the datapoints
-
-    def put_all(self, datapoints: Iterable[Any]) -> int:
-        """Put the datapoints of one pass. Return how many there were.
+        Everything that was put before has been sent, since `put_all`, `fail_task` and `end_pass` flush.
 
         Args:
-            datapoints: The pass; each datapoint is encoded before the next step.
+            number: The task, for the headers of its messages.
+            first: Index of its first datapoint, for errors.
+            pace: Seconds per datapoint of the last task, for the header of its first message.
+        """
+        self._task, self._first, self._pace = number, first, pace
+
+    def put_all(self, datapoints: Iterable[Any], kind: Kind = Kind.DATA) -> int:
+        """Put the datapoints of one pass, or the results of one task. Return how many there were.
+
+        Args:
+            datapoints: Each is encoded before the next step.
+            kind: `Kind.BATCH` if the only datapoint is a batch of all results of the task.
 
         Raises:
             Stopped: The consumer has requested the worker to stop.
             TypeError: A datapoint cannot be encoded; a note names its position and component.
         """
+        self._kind = kind
         steps = iter(datapoints)
         start = self._sent
         while True:
@@ -133,6 +144,17 @@ class BatchingSender:
             nbytes += encoder.nbytes
             if nbytes >= min_bytes and (count >= max_count or nbytes >= max_bytes):
                 break
+
+    def fail_task(self, error: BaseException, note: str) -> None:
+        """Send the exception that ended the task, after all results that were put before."""
+        self.flush()
+        body = self._encoder.encode_failure(error, note)
+        self._send(Message(Kind.TASK_FAILED, self._worker, 0, 0, body, self._task, self._pace))
+
+    def end_pass(self) -> None:
+        """Report that the task, a pass, is complete."""
+        self.flush()
+        self._send(Message(Kind.PASS_ENDED, self._worker, task=self._task, pace=self._pace))
 
     def report(self, report: Report, note: str) -> None:
         """Send a report of a step of the flow, after all datapoints that were put before.
@@ -197,7 +219,10 @@ class BatchingSender:
             self._target = max(1, count // 2)
         if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory):
             flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
-            flusher.start()  # may raise: then there is no thread to join
+            try:
+                flusher.start()
+            except RuntimeError as error:  # there is no thread to join
+                raise SenderFailed from error
             self._flusher = flusher
 
     def _encode_when_there_is_room(self, dp: Any) -> Any:
@@ -236,7 +261,7 @@ class BatchingSender:
         count = len(taken)
         try:
             body, nbytes = self._encoder.join(taken)
-            message = Message(Kind.DATA, self._worker, count, nbytes, body)
+            message = Message(self._kind, self._worker, count, nbytes, body, self._task, self._pace)
             # Counted before the message can arrive: a worker that waits for room compares the datapoints made with
             # those done.
             self._quota.spend(count, nbytes)
@@ -247,6 +272,7 @@ class BatchingSender:
                 raise
             self._quota.queue(message.queued)
             self._sent += count
+            self._pace = 0.0
         except BaseException:
             self._collected.extendleft(reversed(taken))  # the messages that follow must not have a gap before them
             raise
@@ -267,10 +293,17 @@ class BatchingSender:
             except Exception:
                 component = f", component {key!r} of type {type(value).__name__}"
                 break
-        error.add_note(
-            f"datapoint {position} of the pass{component} cannot be sent to another process. Yield arrays, numbers, "
-            "text and containers of them, or use MultiThreadRunner, which sends nothing"
-        )
+        cure = "Yield arrays, numbers, text and containers of them, or use"
+        if self._task == NO_TASK:
+            error.add_note(
+                f"datapoint {position} of the pass{component} cannot be sent to another process. {cure} "
+                "MultiThreadRunner, which sends nothing"
+            )
+        else:
+            error.add_note(
+                f"what was made{component} cannot be sent to another process. {cure} threads, which send nothing"
+            )
+            error.add_note(f"it was made of the datapoint at index {self._first + position} of the input")
 
     def _check_process(self) -> None:
         """Raise in a forked child. Called before the lock is taken; the flusher may have held it at the fork."""

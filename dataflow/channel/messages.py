@@ -1,6 +1,9 @@
 """Wire format of messages from workers to the consumer.
 
-There are six kinds of message. Token and header are checked before anything is unpickled.
+A message is a token, a header and a body of frames. The header has everything that is not a datapoint: the kind of the
+message, its worker, the task that its results belong to. Token and header are checked before anything is unpickled.
+
+    token (16 bytes) | kind | worker | count | nbytes | task | pace | number of frames | their lengths | frames
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "unpack"]
+__all__ = ["DATA_KINDS", "NO_TASK", "RESULT_KINDS", "TOKEN_BYTES", "Kind", "Message", "new_token", "pack", "unpack"]
 
 TOKEN_BYTES: Final = 16
-_HEADER: Final = struct.Struct("<BIIQI")  # kind, worker, count, nbytes, number of frames
+_HEADER: Final = struct.Struct("<BIIQqdI")  # kind, worker, count, nbytes, task, pace, number of frames
 _LENGTH: Final = struct.Struct("<Q")  # bytes of a frame
 
 
@@ -28,27 +31,50 @@ class Kind(enum.IntEnum):
     ERROR = 4  # an exception, serialized; the worker's last message
     LEFT = 5  # the worker's code called sys.exit; an exception with `count` as exit code; the worker's last message
     REPORT = 6  # an item that was skipped because its function raised, or how many were seen
+    BATCH = 7  # one datapoint: all results of the task, stacked
+    TASK_FAILED = 8  # an exception, serialized, in place of the next result; the rest of the task is not done
+    PASS_ENDED = 9  # the task was a pass of unknown length, and is complete
 
     __hash__ = int.__hash__  # kinds are keys of tables, and the hash of an Enum is slower
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
+DATA_KINDS: Final = frozenset({Kind.DATA, Kind.BATCH})
+"""Messages with datapoints, which count against the window."""
+
+RESULT_KINDS: Final = DATA_KINDS | {Kind.TASK_FAILED, Kind.PASS_ENDED}
+"""Messages that a schedule receives."""
+
+NO_TASK: Final = -1
+
 
 @dataclass(slots=True)
 class Message:
-    """One message of one worker."""
+    """One message of one worker.
+
+    Attributes:
+        kind: What it says.
+        worker: Index of the worker.
+        count: Number of datapoints, or an exit code.
+        nbytes: What the sender counted against its window.
+        body: A list of frames of bytes; or, between threads, a tuple of objects.
+        task: Number of the task that the results belong to.
+        pace: Seconds per datapoint of this worker's last task, in the first message of a task; otherwise 0.
+    """
 
     kind: Kind
     worker: int
-    count: int = 0  # datapoints, or an exit code
-    nbytes: int = 0  # what the sender counted against its window
-    body: Any = ()  # a list of frames of bytes; or, between threads, a tuple of objects
+    count: int = 0
+    nbytes: int = 0
+    body: Any = ()
+    task: int = NO_TASK
+    pace: float = 0.0
 
     @property
     def queued(self) -> int:
         """Bytes that the message occupies until it is processed."""
-        return sum(map(len, self.body)) if type(self.body) is list and self.kind is Kind.DATA else 0
+        return sum(map(len, self.body)) if type(self.body) is list and self.kind in DATA_KINDS else 0
 
 
 def new_token() -> bytes:
@@ -59,7 +85,9 @@ def new_token() -> bytes:
 def pack(token: bytes, message: Message) -> list[Any]:
     """Pack a message as consecutive buffers: the token, a header with the lengths of the frames, the body."""
     body = [memoryview(frame).cast("B") for frame in message.body]
-    head = _HEADER.pack(message.kind, message.worker, message.count, message.nbytes, len(body))
+    head = _HEADER.pack(
+        message.kind, message.worker, message.count, message.nbytes, message.task, message.pace, len(body)
+    )
     return [token + head + b"".join([_LENGTH.pack(len(frame)) for frame in body]), *body]
 
 
@@ -72,7 +100,7 @@ def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message 
     view = view[TOKEN_BYTES:]
     if len(view) < _HEADER.size:
         return None
-    kind, worker, count, nbytes, num_frames = _HEADER.unpack_from(view)
+    kind, worker, count, nbytes, task, pace, num_frames = _HEADER.unpack_from(view)
     start = _HEADER.size + num_frames * _LENGTH.size
     if worker >= num_workers or start > len(view) or kind not in _KINDS:
         return None
@@ -80,4 +108,4 @@ def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message 
     for (length,) in _LENGTH.iter_unpack(view[_HEADER.size : start]):
         frames.append(view[start : start + length])
         start += length
-    return Message(_KINDS[kind], worker, count, nbytes, frames) if start == len(view) else None
+    return Message(_KINDS[kind], worker, count, nbytes, frames, task, pace) if start == len(view) else None

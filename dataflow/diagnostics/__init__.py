@@ -1,1 +1,1 @@
-"""Diagnostics: print the datapoints of a flow, measure its speed, show its progress."""
+"""Diagnostics: nodes that print datapoints and measure speed, and a progress bar."""

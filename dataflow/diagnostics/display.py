@@ -1,4 +1,4 @@
-"""Display: datapoints of a flow as text."""
+"""Display: a node that prints an outline of datapoints."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _PLAIN: Final = (bool, int, float, complex, str, bytes, np.generic)
 
 
 class PrintData(ProxyDataFlow):
-    """Print type, shape, dtype and range of the components of the first datapoints, and pass everything on.
+    """Print type, shape, dtype and range of the components of the first datapoints, and pass all datapoints on.
 
-    It prints the first `num` datapoints after each `reset_state`, to stdout; every worker prints its own. Addressing
-    (``df[i]``) prints nothing.
+    It prints the first `num` datapoints after each `reset_state`, to stdout, in every worker. Only passes print, not
+    ``df[i]``.
 
     Args:
         ds: The input.
-        num: Datapoints to print.
+        num: Number of datapoints to print.
         name: A name for the heading, to distinguish nodes.
-        max_depth: How deep to look into lists, tuples and dicts.
-        max_list: Elements to show of a list, tuple or dict inside a datapoint.
+        max_depth: Levels of nested lists, tuples and dicts to show.
+        max_list: Number of elements to show of a list, tuple or dict inside a datapoint.
 
     Example:
         >>> df = PrintData(DataFromList([[np.arange(6).reshape(2, 3), "six", 0.5]]), name="numbers")
@@ -95,7 +95,7 @@ class PrintData(ProxyDataFlow):
                     yield f"{indent}   ..."
 
     def _outline(self, value: Any) -> str:
-        """One value, described in one line."""
+        """A description of one value in one line."""
         kind = type(value).__name__
         if value is None:
             return "None"

@@ -10,7 +10,7 @@ __all__ = ["Bar"]
 class Bar(tqdm.tqdm):  # type: ignore[type-arg]
     """A progress bar without tqdm's monitor thread, which would be running when workers are forked.
 
-    Import it where a bar is shown: tqdm takes 20 ms to import, and a worker that only reads a file does not need it.
+    Import it where a bar is shown: importing tqdm takes 20 ms, which workers without a bar should save.
     """
 
     monitor_interval = 0

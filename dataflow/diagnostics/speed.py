@@ -1,4 +1,4 @@
-"""Speed measurement: datapoints per second of a flow."""
+"""Speed measurement: a node that measures datapoints per second."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _log = logging.getLogger("dataflow.diagnostics.speed")
 
 
 class TestDataSpeed(ProxyDataFlow):
-    """Measure how many datapoints per second a flow gives.
+    """Measure how many datapoints per second a flow yields.
 
-    `start` measures. Iterating the node measures first, on the pass at hand, and then passes that pass on from its
-    beginning; an input that continues where it stopped, such as a generator, continues after the measured datapoints.
+    `start` measures one pass. Iterating the node measures the pass first, and then yields it from its beginning; an
+    input that continues where it stopped, such as a generator, continues after the measured datapoints.
 
     Args:
         ds: The flow to measure.
-        size: Datapoints to measure, at least 1; fewer if the pass ends earlier.
-        warmup: Datapoints to take first, unmeasured.
+        size: Number of datapoints to measure, at least 1; fewer if the pass ends earlier.
+        warmup: Number of datapoints to read before the measurement.
 
     Raises:
         ValueError: `size` is less than 1, or `warmup` is negative.
@@ -38,7 +38,7 @@ class TestDataSpeed(ProxyDataFlow):
         True
     """
 
-    __test__: ClassVar[bool] = False  # the name must not make pytest collect it
+    __test__: ClassVar[bool] = False  # pytest would collect a class of this name
 
     def __init__(self, ds: DataFlow, size: int = 5000, warmup: int = 0) -> None:
         super().__init__(ds)
@@ -52,7 +52,7 @@ class TestDataSpeed(ProxyDataFlow):
         """Measure a pass of the input, with a progress bar on stderr.
 
         Returns:
-            Datapoints per second, also logged; 0.0 if the warmup left nothing to measure.
+            Datapoints per second, also logged; 0.0 if the pass ended during the warmup.
         """
         return self._measure(iter(self.ds))
 
@@ -71,7 +71,7 @@ class TestDataSpeed(ProxyDataFlow):
         name = type(self.ds).__name__
         if not count:
             _log.warning(
-                "nothing left to measure: the pass of %s ended with %d datapoints, the warmup takes %d",
+                "nothing left to measure: the pass of %s ended after %d datapoints, and warmup is %d",
                 name,
                 warm,
                 self.warmup,

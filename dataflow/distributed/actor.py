@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dataflow.channel.flow_control import Credit
-from dataflow.channel.messages import Kind, Message
+from dataflow.channel.messages import DATA_KINDS, RESULT_KINDS, Kind, Message
 from dataflow.channel.task_queue import Task
 from dataflow.descriptors import Descriptor
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder
@@ -75,9 +75,9 @@ class ReplyBuffer:
     def send(self, message: Message) -> None:
         with self._changed:
             self._messages.append(message)
-            self._items += message.count if message.kind is Kind.DATA else 0
+            self._items += message.count if message.kind in DATA_KINDS else 0
             self._bytes += message.queued
-            self._is_complete = self._is_complete or message.kind not in {Kind.DATA, Kind.REPORT}
+            self._is_complete = self._is_complete or message.kind not in RESULT_KINDS | {Kind.REPORT}
             self._changed.notify()
 
     def make_complete(self) -> None:
@@ -101,7 +101,7 @@ class ReplyBuffer:
             items = nbytes = 0
             while self._messages and items < chunking.items and nbytes < chunking.nbytes:
                 message = self._messages.popleft()
-                items += message.count if message.kind is Kind.DATA else 0
+                items += message.count if message.kind in DATA_KINDS else 0
                 nbytes += message.queued
                 reply.append(message)
             self._items -= items
@@ -202,7 +202,7 @@ class WorkerActor:
             return []
         messages: list[Message] = self._spec.port.receive(_MAX_WAIT)
         for message in messages:
-            if message.kind is Kind.DATA:
+            if message.kind in DATA_KINDS:
                 self._credit.grant(0, message.count, message.nbytes, message.queued)
                 self._credit.done(0, message.count)
             elif message.kind is Kind.REPORT:

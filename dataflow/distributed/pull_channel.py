@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dataflow.channel.flow_control import Credit
-from dataflow.channel.messages import Kind, Message
+from dataflow.channel.messages import DATA_KINDS, Kind, Message
 from dataflow.distributed.actor import Chunking, ReplyBuffer
 from dataflow.distributed.cluster import ActorLost, ActorWorker
 from dataflow.engine.worker_errors import died
@@ -26,7 +26,7 @@ from dataflow.errors import TimeoutError, WorkerDied
 
 __all__ = ["PullChannel", "PullCredit"]
 
-_COUNTED: Final = {Kind.DATA, Kind.REPORT}
+_COUNTED: Final = DATA_KINDS | {Kind.REPORT}
 _FINAL_KINDS: Final = {Kind.ENDED, Kind.ERROR, Kind.LEFT}
 _MAX_REASON: Final = 400  # characters
 _MAX_IDLE: Final = 0.01  # seconds between two checks while there is no reply to wait for

@@ -38,11 +38,10 @@ from functools import partial
 from typing import Any, ClassVar, Final, NoReturn
 
 from dataflow.channel.flow_control import Credit
-from dataflow.channel.messages import Kind, Message
+from dataflow.channel.messages import RESULT_KINDS, Kind, Message
 from dataflow.channel.protocols import Channel, Receiver
 from dataflow.codec.protocols import Codec, Undecodable
 from dataflow.engine.schedules import MixedSchedule, Schedule, TaskSchedule
-from dataflow.engine.task_headers import Mark
 from dataflow.engine.worker_errors import died, failed_before, forked, late, superseded, unreadable
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.engine.worker_states import WorkerStates
@@ -391,8 +390,8 @@ class Engine:
         worker = message.worker
         if worker in self._quiet_since:
             self._quiet_since[worker] = now
-        if message.kind is Kind.DATA:
-            self._worker_states.record_message(worker, Kind.DATA, self._receive_datapoints(message))
+        if message.kind in RESULT_KINDS:
+            self._worker_states.record_message(worker, message.kind, self._receive_results(message))
             return
         self._worker_states.record_message(worker, message.kind)
         self._watched = None
@@ -408,18 +407,25 @@ class Engine:
             death.__cause__ = self._decoder.decode_failure(message.body)  # shows where
             self._handle_exit(worker, death)
 
-    def _receive_datapoints(self, message: Message) -> int:
-        worker, error = message.worker, None
-        try:
-            datapoints = self._decoder.decode(worker, message.body)
-        except Undecodable as broken:
-            position = self._worker_states.received[worker] + sum(type(dp) is not Mark for dp in broken.before)
-            error = unreadable(self._plan.owner, worker, len(self._plan.specs), position, broken)
-            datapoints = broken.before
-        # Credit is granted as a chunk begins: the worker continues while the consumer takes the chunk.
-        self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
-        self._outstanding.append((worker, message.count))
-        return self._plan.schedule.receive(worker, datapoints, error, message.nbytes)
+    def _receive_results(self, message: Message) -> int:
+        """Enter the results in the schedule. Return the number of datapoints that could be decoded."""
+        worker = message.worker
+        datapoints: list[Any] = []
+        error: BaseException | None = None
+        if message.kind is Kind.TASK_FAILED:
+            error = self._decoder.decode_failure(message.body)
+        elif message.count:
+            try:
+                datapoints = self._decoder.decode(worker, message.body)
+            except Undecodable as broken:
+                datapoints = broken.before
+                position = self._worker_states.received[worker] + len(datapoints)
+                error = unreadable(self._plan.owner, worker, len(self._plan.specs), position, broken)
+            # Credit is granted as a chunk begins: the worker continues while the consumer takes the chunk.
+            self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
+            self._outstanding.append((worker, message.count))
+        self._plan.schedule.receive(message, datapoints, error)
+        return len(datapoints)
 
     def finish_chunk(self) -> None:
         """Report the last chunk as used up: its worker may know that the consumer keeps what it still has of it.

@@ -6,23 +6,21 @@ A task is a chunk of datapoints (`Apply`, `ApplyAndBatch`), a range of indexes (
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
 
 from dataflow.base import Blocks, DataFlow, close_flow
-from dataflow.channel.batching_sender import BatchingSender, Stopped
+from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopped
+from dataflow.channel.messages import Kind
 from dataflow.channel.protocols import ConsumerGone
 from dataflow.channel.task_queue import Task, TaskReader
-from dataflow.datapoint import HOLE, stack
+from dataflow.datapoint import stack
 from dataflow.engine.rebatching import stacks_evenly
-from dataflow.engine.task_headers import BATCH, END, Failed, Mark
 from dataflow.passes import open_flow
 from dataflow.seeding import Stream
 from dataflow.state import state_of
@@ -95,7 +93,7 @@ class _Tasks:
         pace = 0.0
         while (task := task_reader.receive()) is not None:
             began = time.perf_counter()
-            self._do(task, sender, task_reader, pace)
+            self._run_task(task, sender, task_reader, pace)
             pace = (time.perf_counter() - began) / self.count(task)
 
     def count(self, task: Task) -> int:
@@ -106,15 +104,20 @@ class _Tasks:
         """Results of the task, one per datapoint; `HOLE` for one that was dropped."""
         raise NotImplementedError
 
-    def _do(self, task: Task, sender: BatchingSender, task_reader: TaskReader, pace: float) -> None:
-        sender.put_mark(Mark(task.number, pace))
+    def _run_task(self, task: Task, sender: BatchingSender, task_reader: TaskReader, pace: float) -> None:
+        sender.begin_task(task.number, task.first, pace)
         try:
-            sender.put_all(_errors_as_results(self.results(task, task_reader), self.note))
-        except (Stopped, ConsumerGone):
+            self.put_results(task, sender, task_reader)
+        except (Stopped, ConsumerGone, SenderFailed):
             raise
-        except Exception as error:  # a result cannot be sent; all results before it have left
-            _remove_position(error)
-            sender.put_all([Failed(error, self.note, placed=False)])
+        except (SystemExit, GeneratorExit):  # the worker exits and reports it
+            raise
+        except BaseException as error:  # includes asyncio.CancelledError
+            sender.fail_task(error, self.note)
+
+    def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
+        """Put the results of the task. An exception ends the task, after the results that were put before."""
+        sender.put_all(self.results(task, task_reader))
 
     def close(self) -> None:
         """Close what the job has opened."""
@@ -167,28 +170,25 @@ class Apply(_Tasks):
 class ApplyAndBatch(Apply):
     """Applies a node, and sends the results of a task as one batch where possible.
 
-    That is the case if none was dropped and the batch can be split again. The results are then replaced by `BATCH`, the
-    batch, and enough holes to keep their number. If a datapoint was dropped before, the consumer splits the batch to
-    fill up another, so the batch must not change any type.
+    That is the case if none was dropped and the batch can be split again: if a datapoint was dropped before, the
+    consumer splits the batch to fill up another, so the batch must not change any type.
     """
 
     batch_size: int
 
-    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
+    def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
         made: list[Any] = []
         try:
-            made.extend(super().results(task, task_reader))  # keeps what comes before an exception
+            made.extend(self.results(task, task_reader))  # keeps what comes before an exception
         except SystemExit:
             raise
         except BaseException:
-            yield from made
+            sender.put_all(made)
             raise
-        if len(made) != self.batch_size or self.batch_size < 2 or not stacks_evenly(made):
-            yield from made
-            return
-        yield BATCH
-        yield stack(made)  # no variable: its memory may be handed over
-        yield from repeat(HOLE, len(made) - 2)
+        if len(made) == self.batch_size > 1 and stacks_evenly(made):
+            sender.put_all(map(stack, (made,)), Kind.BATCH)  # no variable: its memory may be handed over
+        else:
+            sender.put_all(made)
 
 
 @dataclass
@@ -212,7 +212,7 @@ class Address(_Tasks):
 
 @dataclass
 class WholePasses(_Tasks):
-    """Runs passes of a flow without random access, one at a time, each followed by `END`."""
+    """Runs passes of a flow without random access, one at a time."""
 
     def count(self, task: Task) -> int:
         return 1
@@ -224,28 +224,7 @@ class WholePasses(_Tasks):
                 yield next(datapoints)  # no variable: the receiver may reuse its memory
             except StopIteration:
                 break
-        yield END  # ignored if the pass is no longer wanted
 
-
-def _errors_as_results(results: Iterator[Any], note: str) -> Iterator[Any]:
-    """The results of a task; an exception is yielded as `Failed`."""
-    try:
-        yield from results  # no variable: the receiver of a result may reuse its memory
-    except (Stopped, ConsumerGone):  # raised by the report of a failed item
-        raise
-    except (SystemExit, GeneratorExit):  # the worker exits and reports it; or the results are no longer wanted
-        raise
-    except BaseException as error:  # includes asyncio.CancelledError; it comes in its place, after all before it
-        yield Failed(error, note, placed=True)
-
-
-def _remove_position(error: Exception) -> None:
-    """Remove the datapoint's number from a note.
-
-    The batching sender counts datapoints, not tasks; the consumer adds the right index.
-    """
-    notes = getattr(error, "__notes__", None)
-    if not notes:  # not about the encoding of a datapoint
-        return
-    text = re.sub(r"^datapoint \d+ of the pass", "what was made", notes[-1])
-    notes[-1] = text.replace("MultiThreadRunner, which sends nothing", "threads, which send nothing")
+    def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
+        super().put_results(task, sender, task_reader)
+        sender.end_pass()  # ignored if the pass is no longer wanted

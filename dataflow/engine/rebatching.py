@@ -8,9 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.datapoint import HOLE, components, is_datapoint, stack
-from dataflow.engine.task_headers import BATCH
 
-__all__ = ["regrouped", "stacks_evenly"]
+__all__ = ["WorkerBatch", "regrouped", "stacks_evenly"]
+
+
+class WorkerBatch(list[Any]):
+    """Wraps a batch that a worker has stacked, among results that are single datapoints: a list with one element."""
+
 
 _EVEN: Final = (int, float, bool, np.number, np.bool_)
 
@@ -54,19 +58,19 @@ def regrouped(results: Iterator[Any], batch_size: int, *, remainder: bool, use_l
     """Yield batches of `results`, in order; batches made by workers pass unchanged until a datapoint was dropped.
 
     Args:
-        results: Datapoints; and pairs of `BATCH` and a batch of `batch_size`.
+        results: Datapoints, and batches of `batch_size` of them.
         batch_size: Datapoints per batch.
         remainder: Whether the last batch may be shorter.
         use_list: Whether components of batches are lists.
     """
     left: list[Any] = []  # fewer than a batch
     for result in results:
-        if result is not BATCH:
+        if type(result) is not WorkerBatch:
             left.append(result)
         elif left:
-            left += _pieces(next(results), batch_size)
+            left += _pieces(result.pop(), batch_size)
         else:
-            yield next(results)  # no variable: it would keep the batch alive until the next step
+            yield result.pop()  # no variable: it would keep the batch alive until the next step
         del result
         if len(left) >= batch_size:
             group, left = left[:batch_size], left[batch_size:]

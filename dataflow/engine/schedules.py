@@ -30,10 +30,11 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dataflow.channel.messages import Kind, Message
 from dataflow.channel.task_queue import QueuedTask, TaskQueue
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.datapoint import present
-from dataflow.engine.task_headers import END, Failed, Mark
+from dataflow.engine.rebatching import WorkerBatch
 
 __all__ = ["IndexRanges", "MapTasks", "MixedSchedule", "OnePass", "Schedule", "TaskSchedule"]
 
@@ -47,8 +48,15 @@ class Schedule(Protocol):
     def open(self) -> None:
         """Begin, after the workers were started."""
 
-    def receive(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
-        """Add received datapoints of `nbytes`, followed by `error` if one could not be decoded. Return their number."""
+    def receive(self, message: Message, datapoints: list[Any], error: BaseException | None) -> None:
+        """Add the results of a message, of one of the `RESULT_KINDS`.
+
+        Args:
+            message: Its header says to which task they belong.
+            datapoints: Those of the message.
+            error: The exception after them: the one that has ended the task, or that of a datapoint that could not be
+                decoded.
+        """
 
     def ready(self) -> list[Any] | BaseException | None:
         """Return the next datapoints, or an exception to raise; None if neither is there yet.
@@ -90,12 +98,11 @@ class MixedSchedule:
     def open(self) -> None:
         """No-op: these workers get no tasks."""
 
-    def receive(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
+    def receive(self, message: Message, datapoints: list[Any], error: BaseException | None) -> None:
         if datapoints:
             self._ready.append(datapoints)
         if error is not None:
             self._ready.append(error)
-        return len(datapoints)
 
     def ready(self) -> list[Any] | BaseException | None:
         return self._ready.popleft() if self._ready else None
@@ -220,28 +227,26 @@ class TaskSchedule:
     def open(self) -> None:
         self.task_queue.open()
 
-    def receive(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
-        mark = datapoints.pop(0) if datapoints and type(datapoints[0]) is Mark else None
+    def receive(self, message: Message, datapoints: list[Any], error: BaseException | None) -> None:
+        worker, number = message.worker, message.task
         if datapoints:  # the size of one large datapoint among small ones fades slowly
-            self.bytes_each = max(nbytes / len(datapoints), _DECAY * self.bytes_each)
-        if mark is not None:
-            self.current[worker], self._partial[worker] = mark.number, []
-            self.adapt(mark.pace)
-        number = self.current.get(worker, -1)
+            self.bytes_each = max(message.nbytes / len(datapoints), _DECAY * self.bytes_each)
+        if message.pace:
+            self.adapt(message.pace)
+        if self.current.get(worker) != number:
+            self.current[worker], self._partial[worker] = number, []
         task = self.issued.get(number)
         if task is None:
-            return len(datapoints)  # done before, or of an abandoned pass
+            return  # done before, or of an abandoned pass
         partial = self._partial[worker]
+        if message.kind is Kind.BATCH and error is None:
+            self._finish(number, [WorkerBatch(datapoints)], None)
+            return
         partial += datapoints
-        placed = False
-        if partial and type(partial[-1]) is Failed:
-            failed = partial.pop()
-            error, placed = failed.unpacked(), failed.placed
-        if error is not None and not placed:
+        if error is not None and message.kind is not Kind.TASK_FAILED:
             error.add_note(f"it was made of the datapoint at index {task.first + len(partial)} of the input")
         if error is not None or len(partial) == task.count:
             self._finish(number, self._partial.pop(worker), error)
-        return len(datapoints)
 
     def ready(self) -> list[Any] | BaseException | None:
         self.refill()
@@ -419,19 +424,9 @@ class OnePass(TaskSchedule):
     def refill(self) -> None:
         self.task_queue.pump()
 
-    def receive(self, worker: int, datapoints: list[Any], error: BaseException | None, nbytes: int = 0) -> int:
-        if datapoints and type(datapoints[0]) is Mark:
-            self.current[worker] = datapoints[0].number
-            del datapoints[0]
-        number = self.current.get(worker, -1)
-        if number not in self.issued:
-            return len(datapoints)
-        over = False
-        if datapoints and datapoints[-1] is END:
-            datapoints.pop()
-            over = True
-        elif datapoints and type(datapoints[-1]) is Failed:
-            error = datapoints.pop().unpacked()
+    def receive(self, message: Message, datapoints: list[Any], error: BaseException | None) -> None:
+        if message.task not in self.issued:
+            return
         count = len(datapoints)
         skipped = min(self._to_skip, count)
         self._to_skip -= skipped
@@ -440,9 +435,8 @@ class OnePass(TaskSchedule):
             self._parts.append(list(present(datapoints[skipped:])))
         if error is not None:
             self._parts.append(error)
-        if over:
-            self.issued.pop(number).queued.discard()
-        return count
+        if message.kind is Kind.PASS_ENDED:
+            self.issued.pop(message.task).queued.discard()
 
     def ready(self) -> list[Any] | BaseException | None:
         self.refill()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from dataflow.base import DataFlow
-from dataflow.channel.batching_sender import BatchingSender, Stopped
+from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopped
 from dataflow.channel.flow_control import CreditPort, Window
 from dataflow.channel.protocols import ConsumerGone, Port
 from dataflow.channel.task_queue import TaskQueuePort
@@ -146,6 +146,8 @@ class WorkerSpec:
             end_if_forked(pid, None)
         except (Stopped, ConsumerGone):
             pass
+        except SenderFailed as failure:
+            sender.failed(failure.__cause__ or failure, self.note)
         except SystemExit as exit:
             sender.left(exit, self.note, exit_code(exit))
         except BaseException as error:

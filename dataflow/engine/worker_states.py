@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from dataflow.channel.messages import Kind
+from dataflow.channel.messages import RESULT_KINDS, Kind
 
 __all__ = ["WorkerStates", "WorkerState"]
 
@@ -23,7 +23,7 @@ class WorkerState(enum.Enum):
 
 _AFTER = {
     Kind.HELLO: WorkerState.CONNECTED,
-    Kind.DATA: WorkerState.CONNECTED,
+    **dict.fromkeys(RESULT_KINDS, WorkerState.CONNECTED),
     Kind.REPORT: WorkerState.CONNECTED,
     Kind.ENDED: WorkerState.ENDED,
     Kind.ERROR: WorkerState.FAILED,
@@ -54,7 +54,7 @@ class WorkerStates:
     def record_message(self, worker: int, kind: Kind, count: int = 0) -> None:
         """Record a message of `worker`."""
         assert self.states[worker] not in _LAST_MESSAGES, "a worker sends nothing after its last message"
-        if kind is Kind.DATA:
+        if kind in RESULT_KINDS:
             self.received[worker] += count
         if self.states[worker] is not WorkerState.DEAD:
             self.states[worker] = _AFTER[kind]

@@ -1,6 +1,8 @@
-"""Checksums of files: CRC-32 for our own formats, CRC-32C for TFRecord, and the sum that files of release 0.1 have.
+"""Verification of files: checksums, versions, and the error about a damaged file.
 
-A file names its algorithm (`ALGORITHM`); the choice does not depend on the installed packages.
+CRC-32 is for our own formats, CRC-32C for TFRecord; files of release 0.1 have a sum of their own.
+
+A file of ours names its algorithm (`ALGORITHM`); the choice does not depend on the installed packages.
 """
 
 from __future__ import annotations
@@ -8,21 +10,23 @@ from __future__ import annotations
 import functools
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
+from dataflow.errors import FileDamaged
 from dataflow.extras import optional
-from dataflow.formats.damage import Damaged
 
 __all__ = [
     "ALGORITHM",
+    "CHECKSUMS",
+    "Damaged",
     "check_version",
     "checksum",
-    "checksum_of",
     "crc32c",
     "crc32c_function",
+    "file_damaged",
     "masked_crc32",
     "masked_crc32c",
     "old_checksum",
@@ -41,33 +45,46 @@ checksum: Callable[..., int] = zlib.crc32
 """CRC-32 of bytes; a second argument continues from the CRC of what came before."""
 
 
-def checksum_of(algorithm: str | None) -> Callable[..., int]:
-    """Return the checksum function of the algorithm that a file names.
+class Damaged(Exception):
+    """Description of damaged bytes and their offset; code that knows the file turns it into a `FileDamaged`."""
+
+    def __init__(self, reason: str, offset: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.offset = offset
+
+
+def file_damaged(path: str, place: str, reason: str, offset: int | None = None) -> FileDamaged:
+    """Return the error about a file.
 
     Args:
-        algorithm: None if the file names none; release 0.1 has written it then.
-
-    Raises:
-        Damaged: There is no such algorithm.
+        path: The file.
+        place: The damaged part in the format's terms, such as "record 7"; may be empty.
+        reason: What is wrong.
+        offset: Offset of the damage, in bytes.
     """
-    if algorithm is None:
-        return old_checksum
-    if algorithm != ALGORITHM:
-        raise Damaged(f"its checksums are {algorithm!r}; this release reads {ALGORITHM!r}")
-    return checksum
+    where = f"{path}, {place}" if place else path
+    at = "" if offset is None else f" at byte {offset} of the file"
+    return FileDamaged(
+        f"{where}: {reason}{at}. The file was cut off or has changed since it was written: copy it again from where it "
+        "came, or save it again",
+        path=path,
+        offset=offset,
+    )
 
 
-def check_version(version: Any, newest: int, algorithm: Any) -> None:
+def check_version(path: str, place: str, version: Any, newest: int, algorithm: Any) -> None:
     """Check the header of a file of ours: versions from 1 to `newest`; all after 1 name their checksums.
 
     Raises:
-        Damaged: This release does not read such a file.
+        FileDamaged: This release does not read such a file.
     """
     if type(version) is not int or not 1 <= version <= newest:
-        raise Damaged(f"a file of version {version}; this release reads versions 1 to {newest}")
+        raise file_damaged(path, place, f"a file of version {version}; this release reads versions 1 to {newest}")
     if (version == 1) != (algorithm is None):
-        raise Damaged(f"a file of version {version} whose checksums are {algorithm!r}")
-    checksum_of(algorithm)
+        raise file_damaged(path, place, f"a file of version {version} whose checksums are {algorithm!r}")
+    if algorithm not in (None, ALGORITHM):
+        raise file_damaged(path, place, f"its checksums are {algorithm!r}; this release reads {ALGORITHM!r}")
 
 
 def old_checksum(data: Any, value: int = 0) -> int:
@@ -83,6 +100,10 @@ def old_checksum(data: Any, value: int = 0) -> int:
     words = np.frombuffer(data, "<u8", num_rows * _COLUMNS).reshape(num_rows, _COLUMNS)
     value = zlib.crc32(np.add.reduce(words, axis=0), value)
     return zlib.crc32(memoryview(data)[num_rows * _COLUMNS * 8 :], value)
+
+
+CHECKSUMS: Final[Mapping[str | None, Callable[..., int]]] = {None: old_checksum, ALGORITHM: checksum}
+"""The checksum function of each algorithm that a file may name; release 0.1 has named none."""
 
 
 def crc32c(data: Any) -> int:

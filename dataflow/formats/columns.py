@@ -6,18 +6,30 @@ any other storable type (text, bytes, containers) makes a column of records, who
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import pairwise, repeat
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import NotStorable
+from dataflow.formats.loading import Positions, runs
+from dataflow.formats.records import RecordDecoder, RecordEncoder
 from dataflow.serial.dtypes import dtype_name, dtype_of
 
-__all__ = ["ENDS", "Column", "ColumnTable"]
+__all__ = [
+    "ENDS",
+    "Column",
+    "ColumnTable",
+    "GrowingColumn",
+    "RecordRows",
+    "RecordWriter",
+    "StoredColumn",
+    "TableWriter",
+]
 
 ENDS = ".ends"
 """Suffix of the name of a column of records: the array of their ends, uint64 (n,)."""
@@ -28,6 +40,8 @@ _ARRAY = "array"
 _RECORD = "record"
 _CONTAINERS = {"list": list, "tuple": tuple, "dict": dict}
 _ALONE = "alone"  # the datapoint is not a container
+_AT_ONCE = 1 << 19  # bytes of neighbouring rows that are read together
+_MAX_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Column:
         if self.kind == _ARRAY and not self.shape:  # arrays without axes: an index would make them scalars
             return [rows[k : k + 1].reshape(()).copy() for k in range(len(rows))]
         if self.kind == _ARRAY:
-            return [row.copy() for row in rows] if len(rows) > 1 else [rows[0]]
+            return [row.copy() for row in rows] if rows.base is not None or len(rows) > 1 else [rows[0]]
         if self.kind == _SCALAR:
             return [row.copy() if rows.dtype.names else row for row in rows]
         values: list[Any] = rows.tolist()
@@ -92,7 +106,7 @@ class ColumnTable:
         for key in keys or ():
             if type(key) is not str or not key or "\0" in key or not key.isprintable() or key.startswith("/"):
                 raise NotStorable(
-                    f"the key {key!r} cannot name a column, because it is no plain text: rename it, or use LMDB or "
+                    f"the key {key!r} cannot name a column, because it is not plain text: rename it, or use LMDB or "
                     "TFRecord"
                 )
         if keys is not None and names is not None:
@@ -132,14 +146,23 @@ class ColumnTable:
                     f"{_described(column)}: {_CURE}"
                 )
             if column.kind == "int" and not -(2**63) <= value < 2**63:
-                raise NotStorable(f"component {column.name!r} is {value}, which is no 64-bit integer: {_CURE}")
+                raise NotStorable(f"component {column.name!r} is {value}, which is not a 64-bit integer: {_CURE}")
         return values
 
-    def datapoint(self, values: Sequence[Any]) -> Any:
-        """Return the datapoint with these components."""
+    def read(self, columns: Sequence[StoredColumn], positions: Positions) -> Iterator[Any]:
+        """Yield the datapoints at these positions; neighbouring rows are read together."""
+        row_bytes = sum(column.row_bytes for column in columns)
+        for first, end in runs(positions, min(_MAX_ROWS, max(1, _AT_ONCE // max(1, row_bytes)))):
+            yield from self._datapoints([column.values(first, end) for column in columns], end - first)
+
+    def _datapoints(self, columns: list[list[Any]], num: int) -> Iterable[Any]:
+        if self.container == _ALONE:
+            return columns[0]
+        rows: Iterable[tuple[Any, ...]] = zip(*columns, strict=True) if columns else repeat((), num)
         if self.container == "dict":
-            return {column.name: value for column, value in zip(self.columns, values, strict=True)}
-        return list(values) if self.container == "list" else tuple(values) if self.container == "tuple" else values[0]
+            names = [column.name for column in self.columns]
+            return (dict(zip(names, row, strict=True)) for row in rows)
+        return map(list, rows) if self.container == "list" else rows
 
     def to_json(self) -> dict[str, Any]:
         """Return the table in terms of JSON."""
@@ -148,7 +171,6 @@ class ColumnTable:
     @classmethod
     def from_json(cls, said: Any) -> ColumnTable:
         """Return the table from the result of `to_json`."""
-        said = json.loads(said) if isinstance(said, str) else said
         columns = (Column(**{**column, "shape": tuple(column["shape"])}) for column in said["columns"])
         return cls(said["container"], tuple(columns))
 
@@ -182,3 +204,141 @@ def _described(column: Column) -> str:
     if column.is_record:
         return "none of these"
     return f"{column.dtype} {column.shape}" if column.kind == _ARRAY else f"a {column.kind} ({column.dtype})"
+
+
+# -- reading and writing -----------------------------------------------------------------------------------------------
+
+
+class StoredColumn(Protocol):
+    """A column of an open file."""
+
+    column: Column
+    row_bytes: int
+    """Mean bytes of a row."""
+
+    def values(self, first: int, end: int) -> list[Any]:
+        """Return the values of these rows in datapoints."""
+
+
+class RecordRows:
+    """A stored column of records.
+
+    Args:
+        path: The file, for messages.
+        place: What the file calls the column, for messages.
+        column: The column.
+        ends: End of each record among the bytes of the column.
+        fetch: Return the bytes between two of them, for rows from the first one on: (row, begin, end).
+        offset: Where the bytes of the column begin in the file, if known.
+        old: Read records of version 1, too.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        place: str,
+        column: Column,
+        ends: NDArray[np.uint64],
+        fetch: Callable[[int, int, int], Any],
+        *,
+        offset: int | None = None,
+        old: bool,
+    ) -> None:
+        self.column = column
+        self.row_bytes = int(ends[-1]) // len(ends) if len(ends) else 0
+        self._path = path
+        self._unit = f"{place}, row"
+        self._ends = np.concatenate([np.zeros(1, np.uint64), ends])
+        self._fetch = fetch
+        self._offset = offset
+        self._old = old
+
+    def values(self, first: int, end: int) -> list[Any]:
+        """Return the values of these rows in datapoints."""
+        ends = self._ends[first : end + 1].tolist()
+        base = ends[0]
+        data = memoryview(self._fetch(first, base, ends[-1]))
+        decode = RecordDecoder(self._path, self._unit, foreign=False, old=self._old).decode
+        name, offset = self.column.name, self._offset
+        return [
+            decode(
+                data[begin - base : after - base],
+                k,
+                None if offset is None else offset + begin,
+                key=_row_key(k),
+            )[name]
+            for k, (begin, after) in enumerate(pairwise(ends), start=first)
+        ]
+
+
+class RecordWriter:
+    """Makes the records of a column, and notes their ends.
+
+    Args:
+        column: The column.
+    """
+
+    def __init__(self, column: Column) -> None:
+        self.ends = array("Q")
+        self._name = column.name
+        self._encode = RecordEncoder().encode
+        self._end = 0
+
+    def record(self, value: Any) -> bytes:
+        """Return the record of the next row."""
+        # As the component of a datapoint, so that an error names it.
+        record = self._encode({self._name: value}, _row_key(len(self.ends)))
+        self._end += len(record)
+        self.ends.append(self._end)
+        return record
+
+
+class GrowingColumn(Protocol):
+    """A column of a file that is being written."""
+
+    def write(self, value: Any) -> None:
+        """Write the value of one row."""
+
+    def finish(self) -> None:
+        """Write the buffered rows."""
+
+
+G = TypeVar("G", bound=GrowingColumn)
+
+
+class TableWriter(Generic[G]):
+    """Writes datapoints into columns, which the first datapoint determines.
+
+    Args:
+        begin: Make a column of the file.
+        names: Names of the columns; None means keys or numbers.
+    """
+
+    def __init__(self, begin: Callable[[Column], G], names: Sequence[str] | None = None) -> None:
+        self.table = ColumnTable("list", ())
+        self.columns: list[G] = []
+        self.num = 0
+        self._begin = begin
+        self._names = names
+
+    def write(self, dp: Any) -> None:
+        """Write one datapoint.
+
+        Raises:
+            NotStorable: A component cannot be stored; names it.
+        """
+        if not self.num:
+            self.table = ColumnTable.of(dp, self._names)
+            self.columns = [self._begin(column) for column in self.table.columns]
+        for column, value in zip(self.columns, self.table.row(dp), strict=True):
+            column.write(value)
+        self.num += 1
+
+    def finish(self) -> None:
+        """Write the buffered rows."""
+        for column in self.columns:
+            column.finish()
+
+
+def _row_key(k: int) -> bytes:
+    return b"%d" % k

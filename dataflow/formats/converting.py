@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dataflow.base import DataFlow
@@ -29,6 +29,13 @@ SUFFIXES = {
     ".libsvm": "svmlight",
 }
 
+_SERIALIZERS: dict[str, Any] = {
+    "lmdb": LMDBSerializer,
+    "hdf5": HDF5Serializer,
+    "npz": NumpySerializer,
+    "tfrecord": TFRecordSerializer,
+}
+
 
 def format_of(path: PathLike) -> str:
     """Return the format of a file, inferred from its extension; a folder with a ``data.mdb`` in it is LMDB.
@@ -41,7 +48,7 @@ def format_of(path: PathLike) -> str:
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
         raise ValueError(
-            f"the format of {os.fspath(path)} is told by its ending, which is none of {' '.join(SUFFIXES)}"
+            f"the format of {os.fspath(path)} is inferred from its extension, which must be one of {' '.join(SUFFIXES)}"
         )
     return SUFFIXES[suffix]
 
@@ -74,47 +81,18 @@ def convert(
     """
     existing(src)
     source, target = format_of(src), format_of(dst)
-    _check(target, compress)
-    df = _load(source, src, pickle, data_paths)
-    with df:
-        num = len(df)
-        _save(target, df, dst, overwrite, compress, pickle, data_paths if target == "hdf5" else None)
-    return num
-
-
-def _check(target: str, compress: str | None) -> None:
     if target == "svmlight":
-        raise ValueError("SVMlight files are read only: choose another ending")
+        raise ValueError("SVMlight files are read only: choose another extension")
     if compress and target == "npz":
         raise ValueError("npz files are not compressed, so that rows can be read: choose another format")
-
-
-def _load(source: str, path: PathLike, pickle: bool, data_paths: Sequence[str] | None) -> DataFlow:
-    loaders: dict[str, Callable[[], DataFlow]] = {
-        "lmdb": lambda: LMDBSerializer.load(path, shuffle=False, pickle=pickle),
-        "hdf5": lambda: HDF5Serializer.load(path, data_paths, shuffle=False),
-        "npz": lambda: NumpySerializer.load(path, shuffle=False, pickle=pickle),
-        "tfrecord": lambda: TFRecordSerializer.load(path, pickle=pickle),
-        "svmlight": lambda: SVMLightData(path, shuffle=False),
-    }
-    return loaders[source]()
-
-
-def _save(
-    target: str,
-    df: DataFlow,
-    path: PathLike,
-    overwrite: bool,
-    compress: str | None,
-    pickle: bool,
-    data_paths: Sequence[str] | None,
-) -> None:
-    options: dict[str, Any] = {"overwrite": overwrite}
-    if target == "lmdb":
-        LMDBSerializer.save(df, path, compress=compress, pickle=pickle, **options)
-    elif target == "tfrecord":
-        TFRecordSerializer.save(df, path, compress=compress, pickle=pickle, **options)
-    elif target == "hdf5":
-        HDF5Serializer.save(df, path, data_paths, compress=compress, **options)
+    if source == "svmlight":
+        df: DataFlow = SVMLightData(src, shuffle=False)
     else:
-        NumpySerializer.save(df, path, **options)
+        loading = {"data_paths": data_paths} if source == "hdf5" else {"pickle": pickle}
+        df = _SERIALIZERS[source].load(src, shuffle=False, **loading)
+    saving: dict[str, dict[str, Any]] = {"npz": {}, "hdf5": {"compress": compress, "data_paths": data_paths}}
+    with df:
+        num = len(df)
+        options = saving.get(target, {"compress": compress, "pickle": pickle})
+        _SERIALIZERS[target].save(df, dst, overwrite=overwrite, **options)
+    return num

@@ -16,10 +16,9 @@ from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
 from dataflow.formats.checksums import masked_crc32, masked_crc32c
 from dataflow.formats.fingerprints import describe, digest
 from dataflow.formats.loading import PathLike
-from dataflow.formats.offsets import HEADER, Compute
 from dataflow.formats.records import RecordEncoder, is_record
-from dataflow.formats.saving import alone, named
-from dataflow.formats.tfrecord import RecordReader, writing
+from dataflow.formats.saving import alone, write_all
+from dataflow.formats.tfrecord import HEADER, Compute, RecordReader, writing
 from dataflow.passes import known_length, open_flow, walk
 from dataflow.seeding import Stream
 from dataflow.state import Session, state_of, terminated
@@ -157,7 +156,7 @@ class DiskCacheData(ProxyDataFlow):
     def _filled(self, stream: Stream) -> RecordReader:
         reader = self._reader()
         if reader is None:
-            with alone(self.path, f"{type(self).__name__} waits for whoever fills {self.path}"):
+            with alone(self.path, f"{type(self).__name__} waits for another process or thread to fill {self.path}"):
                 reader = self._reader(explain=True)  # filled meanwhile, by another thread or process?
                 if reader is None:
                     self._fill(stream)
@@ -210,24 +209,19 @@ class DiskCacheData(ProxyDataFlow):
         return "\n".join(line for line in list(lines)[2:22] if not line.startswith("@@"))
 
     def _fill(self, stream: Stream) -> None:
-        from dataflow.diagnostics.progress import Bar
-
         encoder = RecordEncoder(pickled=self.pickle)
         head = {"version": _VERSION, "fingerprint": self.fingerprint, "description": self._description}
         self._rewind_input()
         self._broke_off = True
         open_flow(self.ds, stream)
-        name = os.path.basename(self.path)
-        with (
-            writing(self.path, masked_crc32, overwrite=True) as write,
-            Bar(total=known_length(self.ds), unit="dp", delay=1, desc=f"filling {name}") as bar,
-        ):
+        with writing(self.path, masked_crc32, overwrite=True) as write:
             write(encoder.encode(head))
-            for number, dp in enumerate(self.ds._df_run_pass(0, stream)):
-                with named(number):
-                    record = encoder.encode(dp)
-                write(record)
-                bar.update()
+            write_all(
+                self.ds._df_run_pass(0, stream),
+                lambda number, dp: write(encoder.encode(dp)),
+                total=known_length(self.ds),
+                label=f"filling {os.path.basename(self.path)}",
+            )
         self._broke_off = False
 
     def _rewind_input(self) -> None:

@@ -20,7 +20,7 @@ import msgpack_numpy
 import numpy as np
 
 from dataflow.errors import PickleRefused
-from dataflow.formats.damage import Damaged
+from dataflow.formats.checksums import Damaged
 from dataflow.serial.dtypes import MAX_NAME
 from dataflow.serial.packing import MAX_SIZELESS
 
@@ -75,7 +75,7 @@ def _decoded(value: dict[Any, Any], *, pickled: bool) -> Any:
     if (type(shape) is not list and shape != ()) or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError("a shape that is not a list of non-negative integers")
     if not dtype.itemsize and math.prod(shape) > MAX_SIZELESS:
-        raise ValueError("an array of many elements without a size")
+        raise ValueError("an array has too many elements of size zero")
     is_array = value[b"nd"] is True
     checked = {b"nd": is_array, b"type": dtype, b"kind": b"", b"shape": tuple(shape), b"data": value[b"data"]}
     array = msgpack_numpy.decode(checked)

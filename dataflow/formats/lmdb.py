@@ -8,20 +8,53 @@ checksum of each covers its key. Wrong data are never returned.
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from types import TracebackType
+from typing import Any, Self
+
+import msgpack
+import numpy as np
 
 from dataflow.base import DataFlow
-from dataflow.formats.environments import lmdb_package
-from dataflow.formats.lmdb_reader import DatapointReader, KeyReader, numbered
-from dataflow.formats.lmdb_writer import LMDBWriter
-from dataflow.formats.loading import DiskData, PathLike, Reader
-from dataflow.formats.records import RecordEncoder
-from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.errors import DataFlowTerminated, FileDamaged
+from dataflow.extras import optional
+from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
+from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, runs
+from dataflow.formats.records import RecordDecoder, RecordEncoder, is_record
+from dataflow.formats.saving import replacing, save_pass
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]
+
+_log = logging.getLogger("dataflow.formats")
+
+_MARK = b"!dataflow"  # key of the mark in files of ours; it sorts before all digits, so that numbers can be appended
+_VERSION = 2  # of the files that are written; those of version 1, whose checksums differ, can be read
+_LISTED = b"__keys__"  # where tensorpack keeps a list of all keys
+_NUM_ORDERED = 10**8  # numbers below it are in the order of their keys
+
+_BATCH = 1 << 16  # bytes of neighbouring values that are read together
+_MAX_AT_ONCE = 64
+_LARGE = 4096  # mean bytes from which on values are not copied out of the map before they are decoded
+
+_FIRST_MAP = 1 << 26  # bytes of the map at the beginning of a save
+_PENDING = 1 << 24  # bytes after which a commit is due, at the latest
+_DISK_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+_OPEN_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+
+
+def _package() -> Any:
+    return optional("lmdb", "lmdb", "LMDB files need")
+
+
+def _numbered(k: int) -> bytes:
+    """The key of datapoint `k`, as in tensorpack's files."""
+    return b"%08d" % k
 
 
 class LMDBData(DiskData):
@@ -54,12 +87,12 @@ class LMDBData(DiskData):
         block_shuffle: int | None = None,
         seed: int | None = None,
     ) -> None:
-        lmdb_package()
+        _package()
         super().__init__(lmdb_path, shuffle, block_shuffle=block_shuffle, seed=seed)
         self.keys = keys
 
     def _df_open_reader(self) -> Reader:
-        return KeyReader(self.path, self.keys)
+        return _LMDBKeyReader(self.path, self.keys)
 
 
 class LMDBRecords(LMDBData):
@@ -72,7 +105,7 @@ class LMDBRecords(LMDBData):
         self.pickle = pickle
 
     def _df_open_reader(self) -> Reader:
-        return DatapointReader(self.path, self.pickle)
+        return _LMDBReader(self.path, self.pickle)
 
 
 class LMDBDataDecoder(MapData):
@@ -145,14 +178,13 @@ class LMDBSerializer:
             (3, [1, array([1, 1])])
             >>> df.close(); folder.cleanup()
         """
-        package = lmdb_package()
+        package = _package()
         encoder = RecordEncoder(compress=compress, pickled=pickle)
         target = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
-        with replacing(target, overwrite=overwrite) as part, LMDBWriter(package, part, write_frequency) as writer:
-            for number, dp in saved_pass(df, "LMDBSerializer"):
-                with named(number):
-                    record = encoder.encode(dp, numbered(number))
-                writer.put(number, record)
+        with replacing(target, overwrite=overwrite) as part, _LMDBWriter(package, part, write_frequency) as writer:
+            save_pass(
+                df, "LMDBSerializer", lambda number, dp: writer.put(number, encoder.encode(dp, _numbered(number)))
+            )
 
     @staticmethod
     def load(
@@ -180,3 +212,470 @@ class LMDBSerializer:
             MissingExtra: The package lmdb is not installed.
         """
         return LMDBRecords(path, shuffle, block_shuffle, seed, pickle)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class _SharedFile:
+    """One open file, a snapshot of it, and its number of users."""
+
+    def __init__(self, environment: Any) -> None:
+        self.environment = environment
+        info, stat = environment.info(), environment.stat()
+        self.size = (info["last_pgno"] + 1) * stat["psize"]
+        self.transaction = environment.begin(buffers=self.size >= _LARGE * stat["entries"])
+        self.users = 0
+
+
+class _OpenFiles:
+    """The files that are open in this process, by device and inode: LMDB must not open one twice, so flows share it."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self.lock = threading.RLock()
+        self.shared: dict[tuple[int, int], _SharedFile] = {}
+        self.pid = os.getpid()  # last: threads of a forked process compare it without a lock
+
+    def after_fork(self) -> None:
+        """Start without files if this process was forked; to be called before anything else."""
+        if self.pid != os.getpid():
+            inherited = list(self.shared.values())
+            self._start()
+            # LMDB would treat them as open in this process. Only the mapping and the descriptor of this process go.
+            for shared in inherited:
+                shared.environment.close()
+
+
+_open_files = _OpenFiles()
+
+
+class _LMDBFile:
+    """An LMDB file, open for reading.
+
+    Args:
+        path: The file, or a folder with a ``data.mdb`` in it.
+
+    Raises:
+        FileDamaged: It is shorter than its header says, or is not an LMDB file.
+        MissingExtra: lmdb is not installed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._lmdb = _package()
+        self.path = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
+        self.error: type[Exception] = self._lmdb.Error
+        self.lock = threading.RLock()
+        """Context manager: keep the file mapped while its memory is read; `close` must not unmap it meanwhile."""
+        self._shared: _SharedFile | None = None
+        _open_files.after_fork()
+        with _open_files.lock:
+            self._pid = _open_files.pid
+            self._key = self._identity()
+            shared = _open_files.shared.get(self._key)
+            if shared is None:
+                shared = self._open()
+                _open_files.shared[self._key] = shared
+            shared.users += 1
+            self._shared = shared
+
+    def _identity(self) -> tuple[int, int]:
+        status = os.stat(self.path)
+        return status.st_dev, status.st_ino
+
+    def _open(self) -> _SharedFile:
+        """Open the file; if it is replaced meanwhile, open the new one."""
+        while True:
+            self._key = self._identity()
+            shared = self._opened_once()
+            if self._identity() == self._key:
+                return shared
+            shared.environment.close()
+
+    def _opened_once(self) -> _SharedFile:
+        size = os.path.getsize(self.path)
+        try:
+            environment = self._lmdb.open(self.path, subdir=False, readonly=True, lock=False, create=False)
+        except self._lmdb.Error as error:
+            code = next((code for code in _OPEN_ERRORS if os.strerror(code) in str(error)), None)
+            if code is not None:
+                raise OSError(code, os.strerror(code), self.path) from error
+            if "already open" in str(error):
+                raise
+            raise file_damaged(self.path, "", f"this is not a complete LMDB file ({error}); it ends", size) from error
+        try:
+            shared = _SharedFile(environment)
+            # A short file is mapped to its claimed length, and reading behind its end would be a SIGBUS.
+            if size < shared.size:
+                raise file_damaged(self.path, "", f"the file ends after {size} of {shared.size} bytes,", size)
+            return shared
+        except BaseException:
+            environment.close()
+            raise
+
+    @property
+    def transaction(self) -> Any:
+        """The snapshot.
+
+        Raises:
+            DataFlowTerminated: The file was closed.
+        """
+        if self._shared is None:
+            raise DataFlowTerminated(f"{self.path} was closed while it was being read")
+        return self._shared.transaction
+
+    def damaged(self, error: Exception) -> FileDamaged:
+        """Return the error to raise for one of LMDB."""
+        return file_damaged(self.path, "", f"LMDB cannot read it ({error})")
+
+    def get(self, key: bytes) -> Any:
+        """Return the value of a key, or None; valid as long as `lock` is held."""
+        try:
+            return self.transaction.get(key)
+        except self.error as error:
+            raise self.damaged(error) from error
+
+    def close(self) -> None:
+        """Close it, unless other flows use the file. Idempotent."""
+        _open_files.after_fork()
+        with self.lock, _open_files.lock:
+            shared, self._shared = self._shared, None
+            if shared is None or self._pid != _open_files.pid:
+                return
+            shared.users -= 1
+            if not shared.users:
+                del _open_files.shared[self._key]
+                shared.environment.close()
+
+
+class _KeyList:
+    """Arbitrary keys, in one piece of memory."""
+
+    def __init__(self, keys: Iterator[bytes]) -> None:
+        ends, blob = [0], bytearray()
+        for key in keys:
+            blob += key
+            ends.append(len(blob))
+        self._blob = bytes(blob)
+        self._ends = np.array(ends, np.uint64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, k: int) -> bytes:
+        return self._blob[int(self._ends[k]) : int(self._ends[k + 1])]
+
+
+class _LMDBKeyReader:
+    """Reader of the keys and values of a file.
+
+    Args:
+        path: The file.
+        keys: The keys, or a format for numbers; None means all.
+        pickled: Load pickles.
+    """
+
+    def __init__(self, path: str, keys: Sequence[str | bytes] | str | None, *, pickled: bool = False) -> None:
+        self._file = _LMDBFile(path)
+        self._given = keys is not None
+        self._sorted = keys is None  # in this order, neighbours are neighbours in the file, too
+        self._version = 0  # of a file of ours
+        try:
+            with self._file.lock:
+                self._num, self._key_at = self._find_keys(keys)
+        except self._file.error as error:
+            self._file.close()
+            raise self._file.damaged(error) from error
+        except BaseException:
+            self._file.close()
+            raise
+        self._decoder = RecordDecoder(
+            self._file.path,
+            "key",
+            pickled=pickled,
+            foreign=not self._version,
+            old=self._version <= 1,
+            name=lambda k: repr(self._key_at(k)),
+        )
+
+    def _find_keys(self, keys: Sequence[str | bytes] | str | None) -> tuple[int, Callable[[int], bytes]]:
+        transaction = self._file.transaction
+        mark, listed = transaction.get(_MARK), transaction.get(_LISTED)
+        num = int(transaction.stat()["entries"]) - (mark is not None) - (listed is not None)
+        if mark is not None:
+            self._version = self._checked(bytes(mark), num)
+        if isinstance(keys, str):
+            return num, lambda k: keys.format(k).encode()
+        if keys is None and self._version:
+            self._sorted = num <= _NUM_ORDERED
+            return num, _numbered
+        found = _KeyList(map(_encoded, keys) if keys is not None else self._listed(listed, num))
+        return len(found), found.__getitem__
+
+    def _listed(self, listed: Any, num: int) -> Iterator[bytes]:
+        """Return all keys, from tensorpack's list where that is safe to read; otherwise from the file, in its order."""
+        try:
+            found = msgpack.unpackb(listed) if listed is not None else None
+        except Exception:  # a pickle
+            found = None
+        if isinstance(found, list) and len(found) == num:
+            self._sorted = False
+            return map(_encoded, found)
+        _log.info("searching %s for its keys", self._file.path)
+        keys = map(bytes, self._file.transaction.cursor().iternext(keys=True, values=False))
+        return (key for key in keys if key not in {_LISTED, _MARK})
+
+    def _checked(self, mark: bytes, num: int) -> int:
+        """Return the version that the mark contains."""
+        try:
+            said = msgpack.unpackb(mark)
+            version, expected, algorithm = said["version"], said["size"], said.get("checksum")
+        except Exception as error:
+            raise file_damaged(self._file.path, "", f"the mark of dataflow cannot be read ({error})") from error
+        check_version(self._file.path, "", version, _VERSION, algorithm)
+        if expected != num:
+            raise file_damaged(self._file.path, "", f"there are {num} datapoints, and {expected} were written")
+        return int(version)
+
+    def __len__(self) -> int:
+        return self._num
+
+    def close(self) -> None:
+        self._file.close()
+
+    def read(self, positions: Positions) -> Iterator[Any]:
+        return chain.from_iterable(self._batches(positions))
+
+    def _batches(self, positions: Positions) -> Iterator[list[Any]]:
+        for first, end in runs(positions, len(positions)):
+            if self._sorted and end > first + 1:
+                yield from self._neighbours(first, end)
+            else:
+                yield from map(self._single, range(first, end))
+
+    def _single(self, k: int) -> list[Any]:
+        with self._file.lock:
+            value = self._file.get(self._key_at(k))
+            if value is None:
+                raise self._missing(k, k + 1)
+            return self._made(k, [value])
+
+    def _neighbours(self, first: int, end: int) -> Iterator[list[Any]]:
+        """Yield the datapoints of a run of positions.
+
+        Small values are read together, under one lock. Keys come in order: if the last one is right, none was left out.
+        """
+        values: Any = None
+        num = 1
+        while first < end:
+            num = min(num, end - first)
+            with self._file.lock:
+                transaction = self._file.transaction  # not closed meanwhile
+                try:
+                    if values is None:
+                        cursor = transaction.cursor()
+                        values = cursor.iternext(keys=False) if cursor.set_key(self._key_at(first)) else iter(())
+                    found = list(islice(values, num))
+                    if len(found) < num or cursor.key() != self._key_at(first + num - 1):
+                        raise self._missing(first, first + num)
+                except self._file.error as error:
+                    raise self._file.damaged(error) from error
+                dps = self._made(first, found)
+                first += num
+                num = max(1, min(_MAX_AT_ONCE, _BATCH // max(1, len(found[-1]))))
+            yield dps
+
+    def _missing(self, first: int, end: int) -> FileDamaged | KeyError:
+        """Return the error about the first key that is missing."""
+        keys = [self._key_at(k) for k in range(first, end)]
+        key = next((key for key in keys if self._file.get(key) is None), keys[0])
+        if not self._given:
+            return file_damaged(self._file.path, f"key {key!r}", "there is no such key")
+        return KeyError(f"there is no key {key!r} in {self._file.path}: see the keys= that were given")
+
+    def _made(self, first: int, values: list[Any]) -> list[Any]:
+        """Return the datapoints of values, which are valid as long as the lock is held."""
+        pairs = [[self._key_at(k), bytes(value)] for k, value in enumerate(values, first)]
+        if self._version:
+            for k, (key, value) in enumerate(pairs, first):
+                if key != _MARK:
+                    self._decoder.verify(value, k, key)
+        return pairs
+
+
+def _encoded(key: str | bytes) -> bytes:
+    return key.encode() if isinstance(key, str) else bytes(key)
+
+
+class _LMDBReader(_LMDBKeyReader):
+    """Reader of the datapoints of a file. Each is verified when it is read for the first time.
+
+    Args:
+        path: The file.
+        pickled: Load pickles.
+    """
+
+    def __init__(self, path: str, pickled: bool) -> None:
+        super().__init__(path, None, pickled=pickled)
+        self._verified = bytearray(len(self))
+        if not self._version and len(self):
+            try:
+                self._check_foreign()
+            except BaseException:
+                self.close()
+                raise
+
+    def _check_foreign(self) -> None:
+        """Raise if there are records of ours without our mark: datapoints may be missing."""
+        with self._file.lock:
+            for k in (0, len(self) - 1):
+                value = self._file.get(self._key_at(k))
+                if value is not None and is_record(value):
+                    raise file_damaged(self._file.path, "", "there are records of dataflow, and the mark is missing")
+
+    def _made(self, first: int, values: list[Any]) -> list[Any]:
+        decode, end = self._decoder.decode, first + len(values)
+        if self._verified.find(0, first, end) < 0:
+            try:
+                return [decode(value, k, verify=False) for k, value in enumerate(values, first)]
+            except FileDamaged:
+                pass  # verified again below, to name the damage
+        key_at = self._key_at
+        dps = [decode(value, k, key=key_at(k)) for k, value in enumerate(values, first)]
+        self._verified[first:end] = b"\1" * len(values)
+        return dps
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+class _LMDBWriter:
+    """Context manager that writes numbered values; at the end of the block the file is complete.
+
+    Guarantees:
+
+    - A full map grows without loss: values put since the last commit are kept until the next one, and
+      put again if LMDB drops them.
+    - Every version of the file that a reader could find if the last page were lost states how many values it must
+      have: the mark is committed before the first value.
+
+    Args:
+        lmdb: The package.
+        path: The file, which is created or emptied.
+        frequency: Values after which a commit is due, at the latest.
+    """
+
+    def __init__(self, lmdb: Any, path: str, frequency: int) -> None:
+        self._lmdb = lmdb
+        self._path = path
+        self._frequency = max(1, frequency)
+        self._pending: list[tuple[bytes, bytes, bool]] = []  # since the last commit: key, value, whether to append
+        self._num_bytes = 0  # bytes of the pending values
+        self._num = 0
+
+    def __enter__(self) -> Self:
+        os.truncate(self._path, 0)
+        self._environment = self._lmdb.open(
+            self._path, subdir=False, lock=False, map_size=_FIRST_MAP, sync=False, meminit=False, max_readers=1
+        )
+        self._transaction: Any = None
+        try:
+            self._mark(-1)
+            self.commit()
+        except BaseException:
+            self._environment.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.commit()
+                self._mark(self._num)
+                self.commit()
+                self._tried(lambda: self._environment.sync(True))
+        finally:
+            if self._transaction is not None:
+                self._transaction.abort()
+            self._environment.close()
+
+    def put(self, number: int, value: bytes) -> None:
+        """Put one value."""
+        self._put(_numbered(number), value, append=number < _NUM_ORDERED)
+        self._num += 1
+        if len(self._pending) >= self._frequency or self._num_bytes >= _PENDING:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit the pending values; the map grows until it has room."""
+        while True:
+            try:
+                self._tried(self._commit)
+            except self._lmdb.MapFullError:
+                self._grow()
+            else:
+                self._pending.clear()
+                self._num_bytes = 0
+                return
+
+    def _commit(self) -> None:
+        if self._transaction is None and self._pending:
+            self._again()
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.commit()
+
+    def _mark(self, size: int) -> None:
+        said = {"version": _VERSION, "size": size, "checksum": ALGORITHM}
+        self._put(_MARK, msgpack.packb(said), append=False)
+
+    def _put(self, key: bytes, value: bytes, *, append: bool) -> None:
+        self._pending.append((key, value, append))
+        self._num_bytes += len(value)
+        try:
+            if self._transaction is None:
+                self._transaction = self._environment.begin(write=True)
+            self._tried(lambda: self._transaction.put(key, value, append=append))
+        except self._lmdb.MapFullError:
+            self._grow()
+            self.commit()
+
+    def _grow(self) -> None:
+        """Make the map larger. LMDB drops the transaction; `commit` puts the pending values again."""
+        if self._transaction is not None:
+            self._transaction.abort()
+            self._transaction = None
+        self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+
+    def _again(self) -> None:
+        self._transaction = self._environment.begin(write=True)
+        for key, value, append in self._pending:
+            self._transaction.put(key, value, append=append)
+
+    def _tried(self, act: Callable[[], Any]) -> None:
+        """Call `act`; an error of the system becomes an `OSError` again."""
+        try:
+            act()
+        except self._lmdb.MapFullError:
+            raise
+        except self._lmdb.Error as error:
+            for code in _DISK_ERRORS:
+                if os.strerror(code) in str(error):
+                    code = self._cause() if code == errno.EIO else code
+                    raise OSError(code, os.strerror(code), self._path) from error
+            raise
+
+    def _cause(self) -> int:
+        """Return the cause of the EIO that LMDB reports for a short write: request more room directly."""
+        try:
+            with open(self._path, "r+b") as file:
+                os.posix_fallocate(file.fileno(), os.path.getsize(self._path), 1 << 20)
+        except OSError as error:
+            return error.errno or errno.EIO
+        except AttributeError:  # no such call on this system
+            pass
+        return errno.EIO

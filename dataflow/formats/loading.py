@@ -30,7 +30,7 @@ __all__ = ["DiskData", "PathLike", "Positions", "Reader", "existing", "runs"]
 PathLike = str | os.PathLike[str]
 Positions = NDArray[np.int64]
 
-_BLOCK = 256  # positions that are requested at a time; a reader may join neighbours on disk
+_BLOCK = 4096  # positions that are requested at a time; a reader may join neighbours on disk
 
 
 class Reader(Protocol):
@@ -119,7 +119,7 @@ class DiskData(Source, RNGDataFlow):
     def _positions(self, indexes: Positions, stream: Stream) -> Positions:
         n = len(self)
         if n == 0 and len(indexes):
-            raise IndexError(f"{self.path} holds no datapoints: there is none at index {indexes[0]}")
+            raise IndexError(f"{self.path} holds no datapoints, so index {indexes[0]} is out of range")
         passes, positions = np.divmod(indexes, max(n, 1))
         if self.shuffle:
             for p in np.unique(passes).tolist():

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+import errno
+import json
+import os
+import shutil
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
-from dataflow.formats.loading import DiskData, PathLike, Reader, existing
-from dataflow.formats.npz_reader import NpzReader, arrays_of_objects
-from dataflow.formats.npz_writer import NpzWriter
-from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.errors import PickleRefused
+from dataflow.formats.checksums import ALGORITHM, CHECKSUMS, check_version, checksum, file_damaged
+from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
+from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
+from dataflow.formats.positional import PositionalFile
+from dataflow.formats.saving import replacing, save_pass
+from dataflow.serial.dtypes import dtype_name, dtype_of
 from dataflow.sources.in_memory import DataFromList
 
 __all__ = ["NumpyData", "NumpySerializer"]
+
+_ABOUT = "dataflow.json"  # the member of the archive that describes the arrays
+_MARK = b"dataflow"  # the comment of that member, which identifies it even if its name was damaged
+_VERSION = 2  # of the files that are written; those of version 1, whose checksums differ, can be read
+_BLOCK = 1 << 18  # bytes that have one checksum
+_LOCAL_HEADER = 30  # bytes of the fixed part, before the name and the extra field of a member
+_LOCAL_SIGNATURE = b"PK\3\4"
+_CHUNK = 1 << 20
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)  # raised by damaged members
+_END = struct.Struct("<4sHHHHIIH")  # end of an archive, before its comment
+
+
+def _rows_per_block(column: Column) -> int:
+    return max(1, _BLOCK // max(1, column.row_bytes))
 
 
 class NumpyData(DiskData):
     """The rows of the arrays of an npz file. `NumpySerializer.load` makes one."""
 
     def _df_open_reader(self) -> Reader:
-        return NpzReader(self.path)
+        return _NpzReader(self.path)
 
 
 class NumpySerializer:
@@ -61,10 +89,11 @@ class NumpySerializer:
             (3, {'k': 1, 'x': array([1, 1])}, array([0, 1, 2]))
             >>> df.close(); folder.cleanup()
         """
-        with replacing(path, overwrite=overwrite) as part, NpzWriter(part) as writer:
-            for number, dp in saved_pass(df, "NumpySerializer"):
-                with named(number):
-                    writer.write(dp)
+        with replacing(path, overwrite=overwrite) as part, ExitStack() as files:
+            folder = os.path.dirname(part)
+            writer = TableWriter(lambda column: _growing(column, files.enter_context(_unnamed_file(folder))))
+            save_pass(df, "NumpySerializer", lambda number, dp: writer.write(dp))
+            _join(writer, part)
 
     @staticmethod
     def load(
@@ -94,7 +123,7 @@ class NumpySerializer:
             PickleRefused: The file holds pickles.
             ValueError: The arrays differ in length.
         """
-        arrays = arrays_of_objects(existing(path)) if pickle else None
+        arrays = _arrays_of_objects(existing(path)) if pickle else None
         if arrays is not None:
             lists: list[Any] = [[_row(row) for row in array] for array in arrays.values()]
             dps = lists[0] if len(lists) == 1 else [list(row) for row in zip(*lists, strict=True)]
@@ -105,3 +134,385 @@ class NumpySerializer:
 def _row(row: Any) -> Any:
     """Return a datapoint of tensorpack: if all components have the same length, numpy has made one array of them."""
     return list(row) if isinstance(row, np.ndarray) and row.dtype.hasobject else row
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class _NpzReader:
+    """An open file.
+
+    Each block of rows is verified when it is read for the first time; arrays of other programs' files, as a whole, when
+    the file is opened.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileDamaged: It is not an archive, or was cut off, or a checksum does not match.
+        PickleRefused: An array holds Python objects.
+        ValueError: The arrays differ in length, or have none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with ExitStack() as files:
+            self._file = PositionalFile(path)
+            files.callback(self._file.close)
+            with _archive(self._file) as archive:
+                about = _about(path, archive)
+                if about is None:
+                    self._table, self._num, self._columns = self._foreign(archive, files)
+                else:
+                    self._table, self._num, self._columns = self._ours(archive, about)
+            self._files = files.pop_all()
+
+    def __len__(self) -> int:
+        return self._num
+
+    def close(self) -> None:
+        self._files.close()
+
+    def read(self, positions: Positions) -> Iterator[Any]:
+        return self._table.read(self._columns, positions)
+
+    def _ours(self, archive: zipfile.ZipFile, about: Any) -> tuple[ColumnTable, int, list[StoredColumn]]:
+        version, algorithm = about["version"], about.get("checksum")
+        check_version(self._path, _ABOUT, version, _VERSION, algorithm)
+        table, num = ColumnTable.from_json(about["table"]), about["size"]
+        columns: list[StoredColumn] = []
+        for column in table.columns:
+            member = self._member(archive, f"{column.name}.npy")
+            end = self._data_offset(member) + member.file_size
+            if column.is_record:
+                ends = _read_array(self._path, archive, f"{column.name}{ENDS}.npy")
+                begin = end - int(ends[-1]) if num else end
+                columns.append(self._records(column, begin, ends, old=version == 1))
+            else:
+                summed = bytes.fromhex(about["checksums"][column.name])
+                begin = end - num * column.row_bytes
+                columns.append(_StoredRows(self._file, column, begin, num, summed, CHECKSUMS[algorithm]))
+        return table, num, columns
+
+    def _records(self, column: Column, offset: int, ends: NDArray[np.uint64], *, old: bool) -> RecordRows:
+        place = f"array {column.name!r}"
+
+        def fetch(_: int, begin: int, end: int) -> Any:
+            return self._file.read(offset + begin, end - begin, place)
+
+        return RecordRows(self._path, place, column, ends, fetch, offset=offset, old=old)
+
+    def _foreign(self, archive: zipfile.ZipFile, files: ExitStack) -> tuple[ColumnTable, int, list[StoredColumn]]:
+        columns: list[StoredColumn] = []
+        lengths: dict[str, int] = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name == member.filename:
+                continue
+            shape, fortran, dtype = _header(self._path, archive, member)
+            text = dtype_name(dtype)
+            if text is None:
+                raise PickleRefused(
+                    f"{self._path}: the array {name!r} holds Python objects, which are pickled, and unpickling can run "
+                    "any code. If you trust the source of the file, load it with pickle=True"
+                )
+            if not shape:
+                raise ValueError(f"{self._path}: the array {name!r} has no rows (its shape is ())")
+            lengths[name] = shape[0]
+            column = Column(name, "array" if len(shape) > 1 else "scalar", text, tuple(shape[1:]))
+            columns.append(self._foreign_column(archive, member, column, shape, fortran, files))
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{self._path}: the arrays differ in length, so they do not form rows: {lengths}")
+        table = ColumnTable("dict", tuple(stored.column for stored in columns))
+        return table, next(iter(lengths.values()), 0), columns
+
+    def _foreign_column(
+        self,
+        archive: zipfile.ZipFile,
+        member: zipfile.ZipInfo,
+        column: Column,
+        shape: Any,
+        fortran: bool,
+        files: ExitStack,
+    ) -> _StoredRows:
+        size = shape[0] * column.row_bytes
+        if member.compress_type == zipfile.ZIP_STORED and not fortran:
+            end = self._data_offset(member) + member.file_size
+            _verify(self._file, member, end)
+            return _StoredRows(self._file, column, end - size, shape[0])
+        # Rows are read from a disk, so it is written to one: to an unnamed file, which cannot be left behind.
+        spool = files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 (the stack closes it)
+        if fortran:
+            spool.write(_read_array(self._path, archive, member.filename).tobytes())
+        else:
+            with archive.open(member) as packed:
+                try:
+                    shutil.copyfileobj(packed, spool, _CHUNK)
+                except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+                    raise file_damaged(
+                        self._path, f"array {column.name!r}", str(error), member.header_offset
+                    ) from error
+        spool.flush()
+        file = PositionalFile(spool.name)
+        files.callback(file.close)
+        return _StoredRows(file, column, file.size - size, shape[0])
+
+    def _member(self, archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+        try:
+            return archive.getinfo(name)
+        except KeyError:
+            raise file_damaged(self._path, f"array {name!r}", "it is missing") from None
+
+    def _data_offset(self, member: zipfile.ZipInfo) -> int:
+        place, begin = f"array {member.filename!r}", member.header_offset
+        header = self._file.read(begin, _LOCAL_HEADER, place)
+        name_size, extra_size = np.frombuffer(header, "<u2", 2, _LOCAL_HEADER - 4).tolist()
+        name = self._file.read(begin + _LOCAL_HEADER, name_size, place)
+        if bytes(header[:4]) != _LOCAL_SIGNATURE or bytes(name) != _name_in_archive(member):
+            raise file_damaged(self._path, place, "it does not begin where the directory of the archive says,", begin)
+        return begin + _LOCAL_HEADER + int(name_size + extra_size)
+
+
+class _StoredRows:
+    """Reader of one array's rows."""
+
+    def __init__(
+        self,
+        file: PositionalFile,
+        column: Column,
+        offset: int,
+        num: int,
+        checksums: bytes = b"",
+        compute: Callable[..., int] = zlib.crc32,
+    ) -> None:
+        self.column = column
+        self.row_bytes = column.row_bytes
+        self._file = file
+        self._offset = offset
+        self._num = num
+        self._dtype = dtype_of(column.dtype)
+        self._checksums = np.frombuffer(checksums, "<u4")
+        self._compute = compute
+        self._rows_per_block = _rows_per_block(column)
+        self._verified = bytearray(len(self._checksums))
+
+    def values(self, first: int, end: int) -> list[Any]:
+        per_block = self._rows_per_block
+        begin_block, end_block = first // per_block, (end - 1) // per_block + 1
+        if self._verified.find(0, begin_block, end_block) < 0:
+            return self.column.values(self._rows(first, end))
+        begin = begin_block * per_block
+        rows = self._rows(begin, min(end_block * per_block, self._num))
+        for block in range(begin_block, end_block):
+            at = block * per_block - begin
+            self._verify(block, rows[at : at + per_block])
+        return self.column.values(rows[first - begin : end - begin])
+
+    def _rows(self, first: int, end: int) -> NDArray[Any]:
+        rows: NDArray[Any] = np.empty((end - first, *self.column.shape), self._dtype)
+        if rows.nbytes:
+            at = self._offset + first * self.row_bytes
+            place = f"array {self.column.name!r}, rows {first} to {end - 1}"
+            self._file.read_into(rows.reshape(-1).view(np.uint8), at, place)
+        return rows
+
+    def _verify(self, block: int, rows: NDArray[Any]) -> None:
+        data = rows.reshape(-1).view(np.uint8) if rows.nbytes else b""
+        if self._compute(data) != self._checksums[block]:
+            first = block * self._rows_per_block
+            place = f"array {self.column.name!r}, rows {first} to {first + len(rows) - 1}"
+            at = self._offset + first * self.row_bytes
+            raise file_damaged(self._file.path, place, "the checksum does not match the content, which begins", at)
+        self._verified[block] = 1
+
+
+# -- archives ----------------------------------------------------------------------------------------------------------
+
+
+def _arrays_of_objects(path: str) -> dict[str, Any] | None:
+    """Return all arrays of a file, unpickled, if any holds Python objects; otherwise None."""
+    file = PositionalFile(path)
+    try:
+        with _archive(file) as archive:
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+            if not any(_header(path, archive, member)[2].hasobject for member in members):
+                return None
+            names = [member.filename for member in members]
+            return {name.removesuffix(".npy"): _read_array(path, archive, name, pickled=True) for name in names}
+    finally:
+        file.close()
+
+
+def _name_in_archive(member: zipfile.ZipInfo) -> bytes:
+    """Return the name of a member, as its header has it: UTF-8 if a flag says so."""
+    return member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437")
+
+
+@contextmanager
+def _archive(file: PositionalFile) -> Iterator[zipfile.ZipFile]:
+    with file.stream() as stream, _opened(file, stream) as archive:
+        yield archive
+
+
+def _opened(file: PositionalFile, stream: IO[bytes]) -> zipfile.ZipFile:
+    path, size = file.path, file.size
+    try:
+        archive = zipfile.ZipFile(stream)
+    # If bytes are missing, the computed offsets are negative.
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise file_damaged(path, "", f"this is not a complete archive ({error}): it ends", size) from error
+    # A damaged length in the directory swallows the entries behind it, and zipfile does not count them.
+    found = len(archive.infolist())
+    begin = size - _END.size - len(archive.comment)
+    signature, _, _, _, num, *_ = _END.unpack(file.read(begin, _END.size))
+    if signature != b"PK\5\6":
+        raise file_damaged(path, "", "the archive ends before the file, which ends", size)
+    if num not in {found, 0xFFFF}:
+        raise file_damaged(path, "", f"there are {found} arrays, and there were {num}", size)
+    return archive
+
+
+def _about(path: str, archive: zipfile.ZipFile) -> Any:
+    if _ABOUT not in archive.namelist():
+        if any(member.comment == _MARK for member in archive.infolist()):
+            raise file_damaged(path, _ABOUT, "it is missing")
+        return None
+    try:
+        return json.loads(archive.read(_ABOUT))
+    except Exception as error:
+        raise file_damaged(path, _ABOUT, str(error), archive.getinfo(_ABOUT).header_offset) from error
+
+
+def _header(
+    path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    try:
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            return read(file)
+    except Exception as error:  # zipfile and numpy raise many types for damaged headers
+        place = f"array {member.filename!r}"
+        raise file_damaged(path, place, f"its header cannot be read ({error})", member.header_offset) from error
+
+
+def _read_array(path: str, archive: zipfile.ZipFile, name: str, *, pickled: bool = False) -> NDArray[Any]:
+    try:
+        with archive.open(name) as file:
+            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=pickled)
+            while file.read(_CHUNK):  # to the end, where zipfile verifies its checksum
+                pass
+            return array
+    except Exception as error:
+        if pickled and not isinstance(error, _DAMAGE):
+            raise  # from what was unpickled
+        raise file_damaged(path, f"array {name!r}", str(error)) from error
+
+
+def _verify(file: PositionalFile, member: zipfile.ZipInfo, end: int) -> None:
+    at, summed = end - member.file_size, 0
+    while at < end:
+        size = min(_CHUNK, end - at)
+        summed = zlib.crc32(file.read(at, size, member.filename), summed)
+        at += size
+    if summed != member.CRC:
+        place = f"array {member.filename!r}"
+        raise file_damaged(file.path, place, "its checksum does not match; it begins", end - member.file_size)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def _unnamed_file(folder: str) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _growing(column: Column, file: IO[bytes]) -> _RowColumn | _RecordColumn:
+    return _RecordColumn(column, file) if column.is_record else _RowColumn(column, file)
+
+
+class _RowColumn:
+    """Arrays or numbers that grow in a file, and the checksums of their blocks."""
+
+    def __init__(self, column: Column, file: IO[bytes]) -> None:
+        self.file = file
+        self.dtype = dtype_of(column.dtype)
+        self.checksums = bytearray()
+        self._column = column
+        self._rows_per_block = _rows_per_block(column)
+        self._pending: list[bytes] = []
+
+    def write(self, value: Any) -> None:
+        self._pending.append(np.asarray(value, self.dtype).tobytes())
+        if len(self._pending) == self._rows_per_block:
+            self.finish()
+
+    def finish(self) -> None:
+        if self._pending:
+            block = b"".join(self._pending)
+            self._pending.clear()
+            self.checksums += checksum(block).to_bytes(4, "little")
+            self.file.write(block)
+
+    def shape(self, num: int) -> tuple[int, ...]:
+        """Return the shape of the whole array."""
+        return (num, *self._column.shape)
+
+
+class _RecordColumn:
+    """Records, which have checksums of their own."""
+
+    def __init__(self, column: Column, file: IO[bytes]) -> None:
+        self.file = file
+        self.dtype = np.dtype(np.uint8)
+        self.checksums = b""
+        self._records = RecordWriter(column)
+
+    def write(self, value: Any) -> None:
+        self.file.write(self._records.record(value))
+
+    def finish(self) -> None:
+        pass
+
+    @property
+    def ends(self) -> NDArray[np.uint64]:
+        """The end of each record."""
+        return np.array(self._records.ends, np.uint64)
+
+    def shape(self, num: int) -> tuple[int, ...]:
+        """Return the shape of the whole array."""
+        return (self._records.ends[-1],)
+
+
+def _join(writer: TableWriter[_RowColumn | _RecordColumn], path: str) -> None:
+    """Put the columns, and what describes them, into one archive."""
+    writer.finish()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for column, growing in zip(writer.table.columns, writer.columns, strict=True):
+            with archive.open(f"{column.name}.npy", "w", force_zip64=True) as member:
+                _write_header(member, growing.dtype, growing.shape(writer.num))
+                growing.file.seek(0)
+                shutil.copyfileobj(growing.file, member, _CHUNK)
+            if isinstance(growing, _RecordColumn):
+                ends = growing.ends
+                with archive.open(f"{column.name}{ENDS}.npy", "w", force_zip64=True) as member:
+                    _write_header(member, ends.dtype, ends.shape)
+                    member.write(ends.tobytes())
+        columns = zip(writer.table.columns, writer.columns, strict=True)
+        about = {
+            "version": _VERSION,
+            "size": writer.num,
+            "table": writer.table.to_json(),
+            "checksum": ALGORITHM,
+            "checksums": {column.name: growing.checksums.hex() for column, growing in columns},
+        }
+        description = zipfile.ZipInfo(_ABOUT)
+        description.comment = _MARK
+        archive.writestr(description, json.dumps(about))
+
+
+def _write_header(member: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_2_0(member, {"descr": descr, "fortran_order": False, "shape": shape})

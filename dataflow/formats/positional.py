@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import threading
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from dataflow.descriptors import Descriptor
 from dataflow.errors import DataFlowTerminated, FileDamaged
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.checksums import file_damaged
 
 __all__ = ["PositionalFile"]
 
@@ -69,9 +67,9 @@ class PositionalFile:
     def _too_short(self, place: str, num_missing: int, offset: int) -> FileDamaged:
         return file_damaged(self.path, place, f"the file ends, {num_missing} bytes too early,", offset)
 
-    def stream(self) -> io.BufferedReader:
-        """Return the file as an object with a position of its own; it shares the descriptor."""
-        return io.BufferedReader(_Stream(self))
+    def stream(self) -> IO[bytes]:
+        """Return the same open file as an object with a position; the caller closes it."""
+        return open(os.dup(self._fd()), "rb")
 
     def _fd(self) -> int:
         fd = self._file.fd
@@ -91,33 +89,3 @@ class PositionalFile:
     def close(self) -> None:
         """Close it. Idempotent."""
         self._file.close()
-
-
-class _Stream(io.RawIOBase):
-    """A file object with a position of its own, over a positional file."""
-
-    def __init__(self, file: PositionalFile) -> None:
-        self._file = file
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
-        if at < 0:
-            raise OSError(errno.EINVAL, f"position {at} is before the beginning of the file")
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        count = min(len(buffer), max(0, self._file.size - self._at))
-        self._file.read_into(memoryview(buffer)[:count], self._at)
-        self._at += count
-        return count

@@ -18,13 +18,12 @@ from typing import Any, Final
 
 from dataflow.errors import PickleRefused
 from dataflow.extras import optional
-from dataflow.formats.checksums import checksum, old_checksum
-from dataflow.formats.damage import Damaged, file_damaged
+from dataflow.formats.checksums import Damaged, checksum, file_damaged, old_checksum
 from dataflow.formats.foreign import unpack_foreign
 from dataflow.serial.packing import ALIGNMENT, pack
 from dataflow.serial.unpacking import Unpacker
 
-__all__ = ["RecordDecoder", "RecordEncoder", "check_compression", "is_last", "is_record", "marked_last", "row_key"]
+__all__ = ["RecordDecoder", "RecordEncoder", "is_last", "is_record", "marked_last"]
 
 _MAGIC: Final = 0xC1
 _VERSION: Final = 2
@@ -37,12 +36,8 @@ _HEADER = struct.Struct("<BBHIQII")
 _unpack_header = _HEADER.unpack_from
 _SIZE = _HEADER.size  # 24
 _CHECKED = _SIZE - 4  # the bytes of the header before the checksum
+_SMALL = 4096  # maximum bytes of a record of which slices are copied
 _MAX_RATIO: Final = 1 << 15  # zstd: a block is 128 KiB at most, and takes 4 bytes at least
-
-
-def row_key(k: int) -> bytes:
-    """Return the key of the record in row `k` of a column."""
-    return b"%d" % k
 
 
 def is_record(data: Any) -> bool:
@@ -66,29 +61,21 @@ def _with_header(body: bytes, *fields: int, key: bytes = b"") -> bytes:
     return header + checksum(body, checksum(header, checksum(key))).to_bytes(4, "little") + body
 
 
-def check_compression(compress: str | None) -> None:
-    """Check that records can be compressed that way here.
-
-    Raises:
-        ValueError: There is no such compression.
-        MissingExtra: The package is not installed.
-    """
-    if compress not in {None, "zstd"}:
-        raise ValueError(f"compress is 'zstd' or None, got {compress!r}")
-    if compress:
-        _zstandard()
-
-
 class RecordEncoder:
     """Encodes records.
 
     Args:
         compress: "zstd", or None.
         pickled: Pickle values without a representation of their own.
+
+    Raises:
+        ValueError: There is no such compression.
+        MissingExtra: The package zstandard is not installed.
     """
 
     def __init__(self, *, compress: str | None = None, pickled: bool = False) -> None:
-        check_compression(compress)
+        if compress not in {None, "zstd"}:
+            raise ValueError(f"compress is 'zstd' or None, got {compress!r}")
         self._pickled = pickled
         self._compress: Callable[[bytes], bytes] | None = _zstandard().ZstdCompressor().compress if compress else None
 
@@ -147,11 +134,7 @@ class RecordDecoder:
         self._min_version = _OLD_VERSION if old else _VERSION
         unpacker = Unpacker(_SIZE, pickled=pickled)
         self._unpack = unpacker.unpack
-        self.again = unpacker.again
-        """Return the datapoint of a verified record if it is laid out like the last ones; otherwise None.
-
-        Takes the bytes of a record of ours, and `own`, as `decode` does.
-        """
+        self._read = unpacker.read
 
     def decode(
         self,
@@ -178,20 +161,36 @@ class RecordDecoder:
             PickleRefused: It is or holds a pickle, and pickles are not read.
         """
         try:
-            if not is_record(data):
-                if not self._foreign:
-                    raise Damaged("bytes that do not begin like a record")
-                return unpack_foreign(data, pickled=self._pickled)
+            size = len(data)
+            if size < _SIZE or data[0] != _MAGIC:
+                return self._other(data)
+            _, version, flags, skeleton, total, body_size, summed = _unpack_header(data)
+            # Small records are verified right here, and slices of them are copied: that is faster.
+            if verify and not (
+                total == size <= _SMALL
+                and version == _VERSION
+                and checksum(data[_SIZE:], checksum(data[:_CHECKED], checksum(key))) == summed
+            ):
+                self._check(data, key)
+            if flags & _ZSTD:
+                data = bytearray(_SIZE) + _decompressed(memoryview(data)[_SIZE:], body_size)
+            elif _SIZE + skeleton < size:
+                data = own(data)  # one copy for all arrays
             try:
-                return self._own(data, key, verify, own)
-            except Damaged:
-                if verify:
-                    raise
-                return self._own(data, key, True, own)  # it was undamaged when verified: describe its present state
+                if _SIZE + skeleton == len(data):
+                    return self._read(bytes(data[_SIZE:]))
+                return self._unpack(data, skeleton)
+            except PickleRefused:
+                raise
+            except Exception as error:
+                if not verify:  # it was undamaged when verified: describe its present state
+                    self._check(data, key)
+                # The checksum is right: another program has written it.
+                raise Damaged(f"a record that cannot be read ({type(error).__name__}: {error})", _SIZE) from error
         except PickleRefused as error:
             raise PickleRefused(
                 f"{self._path}, {self._unit} {self._name(place)}: {error}, and unpickling can run any code. If you "
-                "trust whoever wrote the file, load it with pickle=True"
+                "trust the source of the file, load it with pickle=True"
             ) from None
         except Damaged as error:
             at = None if offset is None else offset + error.offset
@@ -206,51 +205,34 @@ class RecordDecoder:
         try:
             if not is_record(data) or len(data) < _SIZE:
                 raise Damaged("bytes that do not begin like a record")
-            self._check_header(data)
-            _check_sum(memoryview(data), key)
+            self._check(data, key)
         except Damaged as error:
             raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason) from None
 
-    def _own(self, data: Any, key: bytes, verify: bool, own: Callable[[Any], Any]) -> Any:
-        size = len(data)
-        if size < _SIZE:
-            raise Damaged(f"only {size} bytes of a record", size)
-        _, _, flags, skeleton, _, body_size, _ = _unpack_header(data)
-        if verify:
-            self._check_header(data)
-        if not flags & _ZSTD and _SIZE + skeleton < size:
-            data = own(data)  # one copy for all arrays; verified there, where it is in the caches
-        view = memoryview(data)
-        if verify:
-            _check_sum(view, key)
-        if flags & _ZSTD:
-            data = bytearray(_SIZE) + _decompressed(view[_SIZE:], body_size)
-        try:
-            return self._unpack(data, skeleton)
-        except PickleRefused:
-            raise
-        except Exception as error:  # the checksum is right: another program has written it
-            raise Damaged(f"a record that cannot be read ({type(error).__name__}: {error})", _SIZE) from error
+    def _other(self, data: Any) -> Any:
+        """Return the datapoint of bytes that are not a complete record of ours."""
+        if is_record(data):
+            raise Damaged(f"only {len(data)} bytes of a record", len(data))
+        if not self._foreign:
+            raise Damaged("bytes that do not begin like a record")
+        return unpack_foreign(data, pickled=self._pickled)
 
-    def _check_header(self, data: Any) -> None:
-        _, version, _, _, total, _, _ = _unpack_header(data)
-        if total > len(data):
-            raise Damaged(f"only {len(data)} of {total} bytes of a record", len(data))
+    def _check(self, data: Any, key: bytes) -> None:
+        size = len(data)
+        _, version, _, _, total, _, summed = _unpack_header(data)
+        if total > size:
+            raise Damaged(f"only {size} of {total} bytes of a record", size)
         if not self._min_version <= version <= _VERSION:
             raise Damaged(
                 f"a record of version {version}; this file has records of version {self._min_version} to {_VERSION}", 1
             )
-
-
-def _check_sum(view: memoryview, key: bytes) -> None:
-    _, version, _, _, total, _, summed = _unpack_header(view)
-    header, body = view[:_CHECKED], view[_SIZE:]
-    if version == _OLD_VERSION:
-        found = old_checksum(body, old_checksum(header))
-    else:
-        found = checksum(body, checksum(header, checksum(key)))
-    if found != summed or total != len(view):
-        raise Damaged("the checksum of a record does not match its content" + " and its key" * bool(key))
+        view = memoryview(data)
+        if version == _OLD_VERSION:
+            found = old_checksum(view[_SIZE:], old_checksum(view[:_CHECKED]))
+        else:
+            found = checksum(view[_SIZE:], checksum(view[:_CHECKED], checksum(key)))
+        if found != summed or total != size:
+            raise Damaged("the checksum of a record does not match its content" + " and its key" * bool(key))
 
 
 def _decompressed(body: memoryview, size: int) -> bytes:

@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,36 +29,45 @@ from dataflow.formats.loading import PathLike
 from dataflow.passes import known_length
 from dataflow.transforms.arguments import require_end
 
-__all__ = ["alone", "named", "replacing", "saved_pass"]
+__all__ = ["alone", "replacing", "save_pass", "write_all"]
 
 _INTERVAL = 0.1  # seconds between two attempts at a lock that is held elsewhere
 _log = logging.getLogger("dataflow.formats")
 
 
-def saved_pass(df: Any, owner: str) -> Iterator[tuple[int, Any]]:
-    """Yield the datapoints of one pass with their numbers, under a progress bar, which appears after a second.
+def save_pass(df: Any, owner: str, write: Callable[[int, Any], None]) -> None:
+    """Write one pass of a flow.
+
+    Args:
+        df: The flow.
+        owner: The class that saves it, for messages.
+        write: Called with the number of each datapoint, and the datapoint.
 
     Raises:
         TypeError: `df` is not a dataflow.
         ValueError: A pass of it never ends.
+        NotStorable: Raised by `write`; names the datapoint.
+    """
+    ds: DataFlow = require_flow(df, f"{owner}.save")
+    require_end(ds, f"{owner}.save", "writes one pass")
+    write_all(ds, write, total=known_length(ds), label="saving")
+
+
+def write_all(datapoints: Iterable[Any], write: Callable[[int, Any], None], *, total: int | None, label: str) -> None:
+    """Call `write` with number and datapoint, under a progress bar, which appears after a second.
+
+    Raises:
+        NotStorable: Raised by `write`; names the datapoint.
     """
     from dataflow.diagnostics.progress import Bar
 
-    ds: DataFlow = require_flow(df, f"{owner}.save")
-    require_end(ds, f"{owner}.save", "writes one pass")
-    with Bar(total=known_length(ds), unit="dp", delay=1, desc="saving") as bar:
-        for number, dp in enumerate(ds):
-            yield number, dp
+    with Bar(total=total, unit="dp", delay=1, desc=label) as bar:
+        for number, dp in enumerate(datapoints):
+            try:
+                write(number, dp)
+            except NotStorable as error:
+                raise NotStorable(f"datapoint {number}: {error}") from error.__cause__
             bar.update()
-
-
-@contextmanager
-def named(number: int) -> Iterator[None]:
-    """Context manager: add to a `NotStorable` the number of its datapoint."""
-    try:
-        yield
-    except NotStorable as error:
-        raise NotStorable(f"datapoint {number}: {error}") from error.__cause__
 
 
 @contextmanager

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.checksums import file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.positional import PositionalFile
 
 __all__ = ["SVMLightData"]
-
-_CHUNK = 1 << 20  # bytes that are searched at a time
 
 
 class SVMLightData(DiskData):
@@ -109,28 +107,21 @@ class _LineReader:
         from dataflow.diagnostics.progress import Bar
 
         lowest, highest = 1, 0
-        with Bar(total=self._file.size, unit="B", unit_scale=True, delay=1, desc="lines") as bar:
-            for begin, text in self._texts():
-                bar.update(len(text) + 1)
+        begin = 0
+        with (
+            self._file.stream() as stream,
+            Bar(total=self._file.size, unit="B", unit_scale=True, delay=1, desc="lines") as bar,
+        ):
+            for text in stream:
+                bar.update(len(text))
                 if text.split(b"#", 1)[0].strip():
                     _, columns, _ = self._parsed(text, begin)
                     self._lines.append(begin)
                     if len(columns):
                         lowest = min(lowest, int(columns.min()))
                         highest = max(highest, int(columns.max()))
+                begin += len(text)
         return lowest, highest
-
-    def _texts(self) -> Iterator[tuple[int, bytes]]:
-        at, rest = 0, b""
-        while at < self._file.size or rest:
-            chunk = bytes(self._file.read(at, min(_CHUNK, self._file.size - at)))
-            begin, at = at - len(rest), at + len(chunk)
-            *lines, rest = (rest + chunk).split(b"\n")
-            if at >= self._file.size:
-                lines, rest = [*lines, rest], b""
-            for line in lines:
-                yield begin, line
-                begin += len(line) + 1
 
     def _parsed(self, text: bytes, begin: int) -> tuple[np.float64, NDArray[np.int64], NDArray[np.float64]]:
         try:
@@ -143,5 +134,5 @@ class _LineReader:
             return np.float64(float(label)), columns, values
         except ValueError as error:
             raise file_damaged(
-                self._path, "", f"a line that is no 'label feature:value …' ({error}),", begin
+                self._path, "", f"a line that is not 'label feature:value …' ({error}),", begin
             ) from error

@@ -1,32 +1,60 @@
 """`TFRecordSerializer`: datapoints in TFRecord files, without TensorFlow; records with lengths and checksums.
 
+The index of a file is beside it, at `path` with ``.index`` appended: the offsets of its records, found once by reading
+the whole file. It identifies its file by size and time of last change; an index of another file, or a damaged one, is
+made again. But a file that is shorter than its index says was cut off.
+
 Source:
     https://www.tensorflow.org/tutorials/load_data/tfrecord describes the framing.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import struct
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
-from dataflow.formats.checksums import crc32c_function, masked_crc32c
-from dataflow.formats.damage import file_damaged
+from dataflow.formats.checksums import (
+    ALGORITHM,
+    CHECKSUMS,
+    checksum,
+    crc32c_function,
+    file_damaged,
+    masked_crc32c,
+)
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
-from dataflow.formats.offsets import FOOTER, HEADER, Compute, load_offsets, verify_record, write_index
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, marked_last
-from dataflow.formats.saving import named, replacing, saved_pass
+from dataflow.formats.saving import replacing, save_pass
 from dataflow.serial.unpacking import in_place
 from dataflow.transforms.repeating import FixedSizeData
 
-__all__ = ["RecordReader", "TFRecordData", "TFRecordSerializer", "writing"]
+__all__ = ["HEADER", "Compute", "RecordReader", "TFRecordData", "TFRecordSerializer", "writing"]
 
+_log = logging.getLogger("dataflow.formats")
+
+HEADER: Final = struct.Struct("<QI")
+"""Before each record: its length, and the masked CRC-32C of those eight bytes."""
+
+_FOOTER = struct.Struct("<I")  # after each record: its masked CRC-32C
+
+Compute = Callable[[Any], int]
+"""A checksum function of bytes."""
+
+_Offsets = NDArray[np.uint64]  # of each record's header, and the end of the file: (num_records + 1,)
+
+_CHUNK = 1 << 22  # bytes that are read at a time for an index
+_ALONE = 1 << 20  # records from this size on are then read by themselves
 _AT_ONCE = 1 << 18  # bytes of neighbouring records that are read together
 _LARGE = 1 << 14  # from that mean size on, each is read separately, directly into the memory where its arrays stay
 
@@ -82,7 +110,7 @@ class RecordReader:
         self._skip = skip
         self._compute = compute
         try:
-            self._offsets, verified = load_offsets(self._file, compute)
+            self._offsets, verified = _load_offsets(self._file, compute)
             self._check_end()
         except BaseException:
             self._file.close()
@@ -102,7 +130,7 @@ class RecordReader:
         if self._raw or len(self._offsets) < 2:
             return
         begin, end = self._offsets[-2:].tolist()
-        last = self._file.read(begin + HEADER.size, min(64, end - begin - HEADER.size - FOOTER.size))
+        last = self._file.read(begin + HEADER.size, min(64, end - begin - HEADER.size - _FOOTER.size))
         if is_record(last) and not is_last(last):
             raise file_damaged(self._file.path, "", "the file ends without the record that is marked as its last,", end)
 
@@ -110,7 +138,7 @@ class RecordReader:
         """Return the first record, counted or not; None if there is none."""
         if len(self._offsets) < 2:
             return None
-        return self._one(RecordDecoder(self._file.path, pickled=self._pickled), -self._skip)
+        return next(self._run(RecordDecoder(self._file.path, pickled=self._pickled), -self._skip, 1 - self._skip))
 
     def read(self, positions: Positions) -> Iterator[Any]:
         if not self._mean_size:
@@ -118,32 +146,25 @@ class RecordReader:
         decoder = RecordDecoder(self._file.path, pickled=self._pickled)
         most = max(1, _AT_ONCE // self._mean_size) if self._mean_size < _LARGE else 1
         for first, end in runs(positions, most):
-            if end == first + 1:
-                yield self._one(decoder, first)
-            else:
-                yield from self._several(decoder, first, end)
+            yield from self._run(decoder, first, end)
 
-    def _one(self, decoder: RecordDecoder, k: int) -> Any:
-        begin, end = self._offsets[k + self._skip : k + self._skip + 2].tolist()
-        inner = begin + HEADER.size
-        data = self._file.read(inner, end - FOOTER.size - inner, f"record {k}")
-        return self._decoded(decoder, k, data, inner, in_place)
-
-    def _several(self, decoder: RecordDecoder, first: int, end: int) -> Iterator[Any]:
+    def _run(self, decoder: RecordDecoder, first: int, end: int) -> Iterator[Any]:
+        """Read some consecutive records together."""
         offsets = self._offsets[first + self._skip : end + self._skip + 1].tolist()
-        base = offsets[0]
-        data = memoryview(self._file.read(base, offsets[-1] - base, f"record {first}"))
-        begin = base + HEADER.size
-        for k, after in enumerate(offsets[1:], start=first):
-            record = data[begin - base : after - base - FOOTER.size]
-            yield self._decoded(decoder, k, record, begin, bytearray)
-            begin = after + HEADER.size
+        base = offsets[0] + HEADER.size
+        data = memoryview(self._file.read(base, offsets[-1] - _FOOTER.size - base, f"record {first}"))
+        own = in_place if end == first + 1 else bytearray
+        for k, (begin, after) in enumerate(pairwise(offsets), start=first):
+            begin += HEADER.size
+            yield self._decoded(decoder, k, data[begin - base : after - _FOOTER.size - base], begin, own)
 
     def _decoded(self, decoder: RecordDecoder, k: int, record: Any, offset: int, own: Callable[[Any], Any]) -> Any:
         verify = k < 0 or not self._verified[k]
         if verify and (self._raw or not is_record(record)):
-            footer = self._file.read(offset + len(record), FOOTER.size, f"record {k}")
-            verify_record(self._file.path, f"record {k}", memoryview(record), memoryview(footer), offset, self._compute)
+            footer = self._file.read(offset + len(record), _FOOTER.size, f"record {k}")
+            _verify_record(
+                self._file.path, f"record {k}", memoryview(record), memoryview(footer), offset, self._compute
+            )
         dp = [bytes(record)] if self._raw else decoder.decode(record, k, offset, verify=verify, own=own)
         if k >= 0:
             self._verified[k] = 1
@@ -190,10 +211,7 @@ class TFRecordSerializer:
         crc32c_function()
         encoder = RecordEncoder(compress=compress, pickled=pickle)
         with writing(path, masked_crc32c, overwrite=overwrite) as write:
-            for number, dp in saved_pass(df, "TFRecordSerializer"):
-                with named(number):
-                    record = encoder.encode(dp)
-                write(record)
+            save_pass(df, "TFRecordSerializer", lambda number, dp: write(encoder.encode(dp)))
 
     @staticmethod
     def load(
@@ -241,10 +259,10 @@ def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Ite
 
         def put(record: bytes) -> None:
             length = len(record).to_bytes(8, "little")
-            file.write(length + FOOTER.pack(compute(length)))
+            file.write(length + _FOOTER.pack(compute(length)))
             file.write(record)
-            file.write(FOOTER.pack(compute(record)))
-            offsets.append(offsets[-1] + HEADER.size + len(record) + FOOTER.size)
+            file.write(_FOOTER.pack(compute(record)))
+            offsets.append(offsets[-1] + HEADER.size + len(record) + _FOOTER.size)
 
         def write(record: bytes) -> None:
             if held:
@@ -256,6 +274,118 @@ def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Ite
             put(marked_last(record))
     written = PositionalFile(os.fspath(path))
     try:
-        write_index(written, np.frombuffer(offsets, np.uint64))
+        _write_index(written, np.frombuffer(offsets, np.uint64))
     finally:
         written.close()
+
+
+# -- the index ---------------------------------------------------------------------------------------------------------
+
+
+def _load_offsets(file: PositionalFile, compute: Compute) -> tuple[_Offsets, bool]:
+    """Return the offsets of a file, and whether all its checksums have just been verified.
+
+    They are read from the index beside it; otherwise they are found by reading the file, and written there.
+
+    Args:
+        file: The file.
+        compute: The checksum of its frames.
+
+    Raises:
+        FileDamaged: A checksum does not match, or the file was cut off.
+    """
+    offsets, identity = _read_index(file)
+    if offsets is not None and identity == file.identity:
+        return offsets, False
+    if offsets is not None and file.size < int(offsets[-1]):
+        raise file_damaged(
+            file.path,
+            "",
+            f"it has {file.size} bytes, and had {offsets[-1]} when its index was made; it ends",
+            file.size,
+        )
+    if offsets is None and not file.size:
+        raise file_damaged(file.path, "", "the file is empty, and no index says that it has to be", 0)
+    _log.info("finding the records of %s", file.path)
+    offsets = np.fromiter(_scan(file, compute), np.uint64)
+    _write_index(file, offsets)
+    return offsets, True
+
+
+def _write_index(file: PositionalFile, offsets: _Offsets) -> None:
+    """Write the index beside the file; if that is not possible, the index will be computed again every time."""
+    data = offsets.astype("<u8").tobytes()
+    head = json.dumps(
+        {"of": file.identity, "records": len(offsets) - 1, "algorithm": ALGORITHM, "checksum": checksum(data)}
+    )
+    try:
+        with replacing(file.path + ".index", overwrite=True) as part, open(part, "wb") as index:
+            index.write(head.encode() + b"\n")
+            index.write(data)
+    except OSError as error:
+        _log.info("the index of %s could not be written, so it will be made again: %s", file.path, error)
+
+
+def _read_index(file: PositionalFile) -> tuple[_Offsets | None, Any]:
+    """Return the content of the index if it is undamaged, and the state of the file that it belongs to."""
+    try:
+        with open(file.path + ".index", "rb") as index:
+            head = json.loads(index.readline())
+            data = index.read()
+        compute = CHECKSUMS[head.get("algorithm")]
+        if len(data) == 8 * (head["records"] + 1) and compute(data) == head["checksum"]:
+            return np.frombuffer(data, "<u8").astype(np.uint64), head["of"]
+    except FileNotFoundError:
+        return None, None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    _log.info("the index of %s is damaged and will be made again", file.path)
+    return None, None
+
+
+def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
+    """Return the offset of each record, and the end. Verifies every checksum."""
+    from dataflow.diagnostics.progress import Bar
+
+    window, base = memoryview(b""), 0  # a piece of the file, and where it begins
+    at, number = 0, 0
+    name = os.path.basename(file.path)
+    with Bar(total=file.size, unit="B", unit_scale=True, delay=1, desc=f"index of {name}") as bar:
+        while at < file.size:
+            place = f"record {number}"
+            yield at
+            if base + len(window) < at + HEADER.size:
+                window, base = _window(file, at), at
+            head = window[at - base : at - base + HEADER.size]
+            if len(head) < HEADER.size:
+                raise file_damaged(file.path, place, f"only {len(head)} bytes of a header", at + len(head))
+            length, summed = HEADER.unpack(head)
+            if compute(head[:8]) != summed:
+                raise file_damaged(file.path, place, "the checksum of a length does not match", at)
+            begin = at + HEADER.size
+            end = begin + length + _FOOTER.size
+            if end > file.size:
+                reason = f"only {file.size - begin} of {length + _FOOTER.size} bytes of a record, where the file ends"
+                raise file_damaged(file.path, place, reason, file.size)
+            if end > base + len(window):
+                large = length >= _ALONE
+                window, base = (memoryview(file.read(at, end - at)) if large else _window(file, at)), at
+            data, footer = window[begin - base : end - base - _FOOTER.size], window[end - base - _FOOTER.size :]
+            _verify_record(file.path, place, data, footer, begin, compute)
+            bar.update(end - at)
+            at, number = end, number + 1
+        yield at
+
+
+def _verify_record(path: str, place: str, data: Any, footer: Any, offset: int, compute: Compute) -> None:
+    """Compare the checksum behind a record with the record, which begins at `offset`.
+
+    Raises:
+        FileDamaged: The checksum does not match.
+    """
+    if compute(data) != _FOOTER.unpack_from(footer)[0]:
+        raise file_damaged(path, place, "the checksum of a record does not match its content, which begins", offset)
+
+
+def _window(file: PositionalFile, at: int) -> memoryview:
+    return memoryview(file.read(at, min(_CHUNK, file.size - at)))

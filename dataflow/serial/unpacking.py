@@ -36,6 +36,7 @@ _MAX_LAYOUTS_BYTES: Final = 1 << 20
 _MAX_DIMENSIONS: Final = 64
 _MAX_FORMS = 1024
 _SHORT = 256  # maximum bytes of a cached skeleton
+_ARRAY = int(Code.ARRAY)  # compared faster than a member
 _UNCHANGING = PLAIN | {int, complex}
 _ndarray = np.ndarray
 
@@ -92,16 +93,13 @@ class CodeReader:
         return self._layouts.get(data) or self._new_layout(data)
 
     def _extension(self, code: int, data: bytes) -> Any:
-        if code == Code.ARRAY:
+        if code == _ARRAY:
             return self._array(self._layouts.get(data) or self._new_layout(data))
-        if code == Code.TUPLE:
-            return tuple(self._items(data))
-        if code == Code.SCALAR:
-            return _scalar(*_plain(data))
-        return self._rare(code, data)
-
-    def _rare(self, code: int, data: bytes) -> Any:
         match code:
+            case Code.TUPLE:
+                return tuple(self._items(data))
+            case Code.SCALAR:
+                return _scalar(*_plain(data))
             case Code.INTEGER:
                 return int(data)
             case Code.COMPLEX:
@@ -125,7 +123,7 @@ class CodeReader:
         items = self._unpackb(data) if level <= _ON_THE_STACK else self._unpacked_on_the_heap(data)
         self._level = level - 1
         if type(items) is not list:
-            raise ValueError("a container of nothing")
+            raise ValueError("the payload of an extension is not a list")
         return items
 
     def _unpacked_on_the_heap(self, data: bytes) -> Any:
@@ -135,7 +133,7 @@ class CodeReader:
         unpacker.feed(data)
         value = unpacker.unpack()
         if unpacker.tell() != len(data):
-            raise ValueError("a container with something behind it")
+            raise ValueError("a container is followed by other bytes")
         return value
 
     def _new_layout(self, data: bytes) -> ArrayLayout:
@@ -143,12 +141,12 @@ class CodeReader:
         dtype = _dtype(name)
         # Exactly ints: a string times an int would be a long string.
         if type(shape) is not list or len(shape) > _MAX_DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
-            raise ValueError("a shape of something else than lengths")
+            raise ValueError("a shape is not a list of non-negative integers")
         size = 1
         for length in shape:
             size *= length
         if size > MAX_SIZELESS and not dtype.itemsize:
-            raise ValueError("many elements without a size")
+            raise ValueError("an array has too many elements of size zero")
         nbytes = size * dtype.itemsize
         stride = -(-nbytes // ALIGNMENT) * ALIGNMENT
         layout = ArrayLayout(dtype, tuple(shape), "F" if order == "F" else "C", nbytes, stride)
@@ -169,9 +167,9 @@ def _check_whole(data: Any) -> None:
     try:
         walker.skip()
     except msgpack.OutOfData:
-        raise ValueError("more is claimed than is there") from None
+        raise ValueError("a declared length exceeds the data") from None
     if walker.tell() != len(data):
-        raise ValueError("more is there than is claimed")
+        raise ValueError("the data are longer than declared")
 
 
 def _plain(data: bytes) -> Any:
@@ -183,7 +181,7 @@ def _plain(data: bytes) -> Any:
 
 def _dtype(name: Any) -> np.dtype[Any]:
     if type(name) is not str or len(name) > MAX_NAME:
-        raise ValueError("a dtype without a name")
+        raise ValueError("a dtype is not given by a name")
     return dtype_of(name)
 
 
@@ -194,7 +192,7 @@ def _scalar(name: Any, value: Any) -> Any:
         return np.bytes_(value)
     dtype = _dtype(name)
     if type(value) is not bytes or len(value) != dtype.itemsize:
-        raise ValueError("a number of another size than its dtype")
+        raise ValueError("the bytes of a number do not fit its dtype")
     return _ndarray((), dtype, bytearray(value))[()] if value else np.zeros((), dtype)[()]
 
 
@@ -220,29 +218,12 @@ class Unpacker:
 
     def __init__(self, begin: int, *, pickled: bool = False) -> None:
         self._codes = CodeReader(self._array, pickled=pickled)
+        self.read = self._codes.read
+        """Return the datapoint of a skeleton without arrays. Takes bytes; raises as `unpack` does."""
         self._begin = begin
-        self._end = begin  # end of the last record's skeleton, if that may repeat
         self._buffer: Any = b""
         self._next = 0  # offset of the next array
         self._forms: dict[bytes, _Form] = {}
-
-    def again(self, record: Any, own: Callable[[Any], Any] = bytearray) -> Any:
-        """Return the datapoint of a record, if its skeleton is cached and as long as the last one; otherwise None.
-
-        Args:
-            record: The bytes of skeleton and arrays, at their places.
-            own: Returns them in memory in which arrays may stay. Called only if there are arrays.
-        """
-        form = self._forms.get(bytes(record[self._begin : self._end]))  # no skeleton is a prefix of another
-        if form is None:
-            return None
-        kept, arrays = form
-        dp = kept.copy()
-        if arrays:
-            buffer = own(record)
-            for k, shape, dtype, offset, order in arrays:
-                dp[k] = _ndarray(shape, dtype, buffer, offset, None, order)
-        return dp
 
     def unpack(self, record: Any, size: int) -> Any:
         """Return a datapoint.
@@ -255,12 +236,15 @@ class Unpacker:
             PickleRefused: It holds a pickle.
             Exception: The bytes were not written by `pack`. It may be of any type.
         """
-        self._end = end = self._begin + size
-        if size > _SHORT:
-            self._end = self._begin  # until a skeleton has been found
-        elif (dp := self.again(record, in_place)) is not None:
-            return dp
+        end = self._begin + size
         skeleton = bytes(record[self._begin : end])
+        form = self._forms.get(skeleton)
+        if form is not None:
+            kept, arrays = form
+            dp = kept.copy()
+            for k, shape, dtype, offset, order in arrays:
+                dp[k] = _ndarray(shape, dtype, record, offset, None, order)
+            return dp
         self._next = first = end + -end % ALIGNMENT
         self._buffer = record
         try:

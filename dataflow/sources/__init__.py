@@ -1,1 +1,1 @@
-"""Sources: nodes without input, which datapoints come from."""
+"""Sources: nodes without an input, which produce datapoints."""

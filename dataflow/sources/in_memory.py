@@ -1,4 +1,4 @@
-"""In-memory source: a list of datapoints, read in order or in a new order every pass."""
+"""In-memory source: a list of datapoints, read in order or shuffled every pass."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from dataflow.sources.tables import cure_of
 __all__ = ["DataFromList"]
 
 _ITERABLE = frozenset({list, tuple})  # types whose iteration gives their elements at 0, 1, 2, …
-_CHUNK = 1024  # positions that are held as Python integers at one time
+_CHUNK = 1024  # positions that are Python integers at one time
 
 
 class DataFromList(Source, RNGDataFlow):
     """The elements of a list, by default in a new random order every pass.
 
-    The elements themselves are given out, not copies: a change made in place by a later node is permanent. A *packed*
-    list gives copies. It is read once, when the node is made, and stored as bytes in shared memory; so several worker
-    processes need no more memory for it than one. Without packing, each worker process ends up with its own copy of a
-    list of Python objects, because Python writes reference counts into every object that it uses, and marks into all
-    others when it collects garbage. For the same reason, do not keep the list itself beside the packed one.
+    It yields the elements themselves, not copies: a change made in place by a later node is permanent.
+
+    A *packed* list yields copies. It is read once, in the constructor, and stored as bytes in shared memory, so all
+    worker processes together need as much memory for it as one. Without packing, each worker process ends up with its
+    own copy of a list of Python objects, because Python writes reference counts into every object that it uses, and
+    marks into all others when it collects garbage. For the same reason, drop the list itself once it is packed.
 
     Args:
         lst: Anything with a length and elements at 0, 1, 2, …: a list, a tuple, an array.
         shuffle: Draw a new order for every pass.
         seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
-        packed: Pack the list: costs about a microsecond per datapoint, now and whenever one is read. Useful for a long
+        packed: Pack the list, which costs about a microsecond per datapoint, once and at each read. Useful for a long
             list of Python objects that worker processes read.
 
     Raises:
-        TypeError: `lst` has no length or no positions; the message names the source to use instead.
+        TypeError: `lst` has no length or cannot be indexed by position; the message names the source to use instead.
         NotPicklable: `packed` is true, and a datapoint cannot be pickled; the message holds its index.
 
     Example:
@@ -107,11 +108,13 @@ def _cure(lst: Any) -> str | None:
     if isinstance(lst, Mapping):
         return "use list(lst.items()) for datapoints (key, value), list(lst.values()), or [lst] if it is one datapoint"
     if isinstance(lst, str | bytes | bytearray):
-        return "its elements are single characters. If it is the name of a file, read that; else pass list(lst)"
+        return (
+            "its elements are single characters. If it is the name of a file, read the file; otherwise pass list(lst)"
+        )
     if isinstance(lst, DataFlow):
-        return "it is a dataflow already: use it as it is, or list(lst) for the datapoints of one pass"
+        return "it is a dataflow already: use it directly, or pass list(lst) for the datapoints of one pass"
     if isinstance(lst, Iterator):
-        return "use list(lst); or, to keep nothing in memory, DataFromGenerator with the function that makes it"
+        return "use list(lst); or, to save memory, DataFromGenerator with the function that makes it"
     if isinstance(lst, int) and not isinstance(lst, bool):
         return f"use list(range({lst})) for numbers, or FakeData for random arrays"
     if callable(lst) and not hasattr(type(lst), "__getitem__"):
@@ -126,6 +129,6 @@ def _cure(lst: Any) -> str | None:
 
 
 def _packed(lst: Sequence[Any]) -> Sequence[Any]:
-    from dataflow.memory.packed_list import PackedList  # imports shared memory, which no other list needs
+    from dataflow.memory.packed_list import PackedList  # imports shared memory, which only packed lists need
 
     return PackedList(lst[k] for k in range(len(lst)))

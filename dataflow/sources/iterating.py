@@ -1,6 +1,6 @@
 """Iterable sources: datapoints from anything that Python can iterate.
 
-An iterable that can be iterated repeatedly gives a new pass each time. An iterator, such as a generator object, can be
+An iterable that can be iterated repeatedly yields a new pass each time. An iterator, such as a generator object, can be
 read only once: a pass continues where the last one stopped, and another pass after its end raises `SourceExhausted`.
 """
 
@@ -24,7 +24,7 @@ _NOTHING = object()
 class _Iterated(Source):
     """A source over an iterable, or over a function that makes one."""
 
-    _touched = False  # whether an iterator, which can be read only once, was already read
+    _touched = False  # whether the iterator, which can be read only once, has been read
 
     @property
     def _df_continues(self) -> bool:
@@ -41,12 +41,12 @@ class _Iterated(Source):
         first = next(iterator, _NOTHING)
         if first is not _NOTHING:
             yield first
-            del first  # not kept alive during the pass
+            del first  # a reference would keep it in memory during the pass
             yield from iterator
         elif read_before:
             raise SourceExhausted(
                 f"{type(self).__name__} was given a {type(iterator).__name__}, which can be read once and has nothing "
-                "left for another pass. Give DataFromGenerator the function that makes it, without calling it"
+                "left for another pass. Pass the function that makes it to DataFromGenerator, without calling it"
             )
 
 
@@ -58,7 +58,7 @@ class DataFromGenerator(_Iterated):
 
     Raises:
         TypeError: `gen` is neither a function nor an iterable.
-        SourceExhausted: `gen` is a generator object that was read to its end, and another pass was asked for.
+        SourceExhausted: `gen` is a generator object that was read to its end, and another pass is requested.
 
     Example:
         >>> def count():
@@ -91,14 +91,14 @@ class DataFromGenerator(_Iterated):
 class DataFromIterable(_Iterated):
     """The datapoints of an iterable.
 
-    Its length, if it has one, is read once, when the flow is made.
+    Its length, if it has one, is read once, in the constructor.
 
     Args:
         iterable: Anything that Python can iterate.
 
     Raises:
         TypeError: `iterable` is not an iterable.
-        SourceExhausted: `iterable` is an iterator that was read to its end, and another pass was asked for.
+        SourceExhausted: `iterable` is an iterator that was read to its end, and another pass is requested.
 
     Example:
         >>> df = DataFromIterable(zip("ab", [1, 2]))
@@ -108,7 +108,9 @@ class DataFromIterable(_Iterated):
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         if not _iterable(iterable):
-            cure = "DataFromGenerator takes a function" if callable(iterable) else "a list of datapoints is one"
+            cure = (
+                "DataFromGenerator takes a function" if callable(iterable) else "pass a list of datapoints, for example"
+            )
             raise TypeError(f"DataFromIterable expects an iterable, got {type(iterable).__name__}: {cure}")
         if (cure := cure_of(iterable)) is not None:  # type: ignore[assignment]
             raise TypeError(f"DataFromIterable: iterable is a {type(iterable).__name__}: {cure}")
@@ -121,7 +123,7 @@ class DataFromIterable(_Iterated):
     def __len__(self) -> int:
         if self._length is None:
             raise LengthUnknown(
-                f"DataFromIterable cannot know how many datapoints a {type(self.iterable).__name__} has"
+                f"a pass of DataFromIterable has no known length: a {type(self.iterable).__name__} has no len()"
             )
         return self._length
 

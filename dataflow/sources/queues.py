@@ -15,7 +15,7 @@ from dataflow.state import Session, state_of, terminated
 
 __all__ = ["DataFromQueue"]
 
-_SLICE = 0.1  # seconds between two checks, while waiting, whether the flow was closed
+_SLICE = 0.1  # seconds between checks, while waiting, whether the flow was closed
 
 
 @final
@@ -32,8 +32,8 @@ _UNSET: Final = _Unset()
 class DataFromQueue(Source):
     """The datapoints of a queue, endlessly or until a sentinel arrives.
 
-    A pass ends with the sentinel; the next one takes what comes after it. Several iterations share the queue: each
-    datapoint goes to one of them.
+    A pass ends with the sentinel; the next pass continues after it. Several iterations share the queue: each datapoint
+    goes to one of them.
 
     Args:
         queue: A `queue.Queue`, a `multiprocessing.Queue`, or anything with their ``get(timeout=…)``.
@@ -90,8 +90,8 @@ class DataFromQueue(Source):
                         raise terminated(type(self).__name__) from None
                     if deadline is not None and time.monotonic() >= deadline:
                         raise TimeoutError(
-                            f"DataFromQueue received no datapoint for {self.timeout} seconds. See whether its producer "
-                            "still runs, or raise timeout"
+                            f"DataFromQueue received no datapoint for {self.timeout} seconds. Check that its producer "
+                            "is running, or raise timeout"
                         ) from None
             if self._ends(dp):
                 return

@@ -1,4 +1,4 @@
-"""Base class of the built-in sources: nodes without input."""
+"""Base class of the built-in sources: nodes without an input."""
 
 from __future__ import annotations
 

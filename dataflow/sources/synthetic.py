@@ -23,16 +23,16 @@ __all__ = ["FakeData"]
 class FakeData(Source, RNGDataFlow):
     """Lists of random arrays.
 
-    With ``random=False`` one datapoint is drawn and given out repeatedly: each time a new list, always with the same
+    With ``random=False`` one datapoint is drawn and yielded repeatedly: each time a new list, always with the same
     arrays.
 
     Args:
         shapes: The shape of each component.
         size: Datapoints per pass.
-        random: Draw new numbers for every datapoint.
+        random: Draw new values for every datapoint.
         dtype: One dtype for all components, or a list with one for each: bool, integer or floating.
-        domain: Smallest value and upper bound, for all components, or a list of such pairs. Integers lie in
-            ``[low, high)``.
+        domain: Smallest value and upper bound, for all components, or a list of such pairs. Integers are
+            in ``[low, high)``.
         seed: A root seed for this node, instead of the one of `dataflow.seed`.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Tables of other libraries (pandas, polars, Arrow): hints how to make a list of their rows.
+"""Hints for tables of other libraries (pandas, polars, Arrow): how to make a list of their rows.
 
-They have a length, and can be indexed and iterated, but not by row: a loop over a DataFrame yields names of columns.
+They have a length, and can be indexed and iterated, but not by row: a loop over a DataFrame yields column names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 __all__ = ["cure_of"]
 
 _CURES: Final = (
-    # an attribute that only such an object has, and the way to its rows
+    # attributes that only such an object has, and how to get its rows
     (
         ("iloc", "to_dict", "columns"),
         'its rows are DataFromList(df.values.tolist()), or DataFromList(df.to_dict("records"))',

@@ -1,4 +1,4 @@
-"""Function application: applies a function to one datapoint after another, and tolerates or explains its errors."""
+"""Function application: call a function for each datapoint, and tolerate or annotate its errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from dataflow.datapoint import HOLE, component, replaced
 from dataflow.failures import Tolerance, failure_of
 
-__all__ = ["Applied", "AppliedToComponent", "Asked", "explain", "name_of"]
+__all__ = ["Applied", "AppliedToComponent", "RequestedBlocks", "explain", "name_of"]
 
 Place = Callable[[int], tuple[int, int]]
-"""From the number of a datapoint, in order of arrival, to (pass, position in it)."""
+"""From the number of a datapoint, in order of arrival, to (pass, position in the pass)."""
 
 
 def name_of(func: object) -> str:
@@ -28,7 +28,7 @@ def name_of(func: object) -> str:
 
 
 def explain(error: Exception, owner: str, func: object, place: tuple[int, int] | None = None) -> None:
-    """Add a note to `error` that `func` raised it, for the datapoint at `place`; to be called before ``raise``.
+    """Add a note to `error`: raised by `func`, for the datapoint at `place`. Call it before ``raise``.
 
     Raises:
         RuntimeError: `error` is a StopIteration, which would look like the end of the pass and silently cut it short.
@@ -40,17 +40,17 @@ def explain(error: Exception, owner: str, func: object, place: tuple[int, int] |
 
 
 class Applied:
-    """`func` applied to a shallow copy of each datapoint, in one pass or one answer to indexes.
+    """`func` applied to a shallow copy of each datapoint of one pass, or of one sequence of indexes.
 
-    Positions cost nothing as long as no datapoint fails: the datapoints are paired with an iterator that knows how much
-    of it is left, which is read only after a failure.
+    A position is computed only after a failure: the datapoints are paired with an iterator whose remaining length gives
+    the number of datapoints so far.
 
     Args:
         owner: Name of the node's class, for messages.
         func: Takes a datapoint and returns one, or None to drop it.
-        place: Says, from the number of a datapoint among those of `over`, which pass and position it has.
-        tolerance: Records failures, and raises when the budget is used up; None if no failure is tolerated.
-        scope: Distinguishes this run from others of the same node, whose passes have the same numbers.
+        place: Maps the number of a datapoint among those of `over` to its pass and position.
+        tolerance: Records failures, and raises when the budget is used up; None to raise the first failure.
+        scope: Identifies this run among others of the same node that have the same pass numbers.
 
     Example:
         >>> from dataflow.failures import Tolerance
@@ -81,12 +81,12 @@ class Applied:
 
     @property
     def begun(self) -> int:
-        """Number of datapoints that it has received."""
+        """Number of datapoints received so far."""
         return sys.maxsize - length_hint(self._left)
 
     def over(self, datapoints: Iterable[Any]) -> Iterator[Any]:
-        """For each of `datapoints` the result of `func`, or `HOLE`. To be called once."""
-        return map(self.step if self._tolerance is None else self._bear, datapoints, self._left)
+        """The result of `func` for each of `datapoints`, or `HOLE`. Call it once."""
+        return map(self.step if self._tolerance is None else self._step_tolerantly, datapoints, self._left)
 
     def step(self, dp: Any, _: None) -> Any:
         """Apply the function to one datapoint. The second argument is ignored; its iterator counts the datapoints."""
@@ -105,10 +105,10 @@ class Applied:
         return HOLE
 
     def explain(self, error: Exception) -> None:
-        """Explain `error`, which the function raised for the present datapoint; to be called before ``raise``."""
+        """Add a note to `error`, which the function raised for the present datapoint. Call it before ``raise``."""
         explain(error, self.owner, self.func, self._place(self.begun - 1))
 
-    def _bear(self, dp: Any, _: None) -> Any:
+    def _step_tolerantly(self, dp: Any, _: None) -> Any:
         if dp is HOLE:
             return HOLE
         tolerance = self._tolerance
@@ -130,11 +130,8 @@ class AppliedToComponent(Applied):
     """`func` applied to one component of each datapoint, which is passed without a copy.
 
     Args:
-        owner: As for `Applied`, like all others without a text.
-        func: Takes the component and returns a new one, or None to drop the datapoint.
-        place: …
-        tolerance: …
-        scope: …
+        args: The parameters of `Applied`; `func` takes the component and returns a new one, or None to drop the
+            datapoint.
         index: Position of the component, or its key in a dict.
     """
 
@@ -164,27 +161,27 @@ class AppliedToComponent(Applied):
         return out
 
 
-class Asked:
-    """Remembers blocks of indexes until their datapoints were given out, in order to name an index that failed.
+class RequestedBlocks:
+    """Blocks of indexes whose datapoints are still to come, from which the index of a failed datapoint is looked up.
 
     Args:
-        blocks: The blocks.
+        blocks: Blocks of indexes, in the order of the request.
         length: Datapoints per pass; None where a pass never ends.
     """
 
     def __init__(self, blocks: Iterable[NDArray[np.int64]], length: Callable[[], int | None]) -> None:
         self._blocks = blocks
         self._length = length
-        self._kept: deque[tuple[int, NDArray[np.int64]]] = deque()
-        self._num_asked = 0
+        self._kept: deque[tuple[int, NDArray[np.int64]]] = deque()  # (number of the first datapoint, block)
+        self._num_requested = 0
 
-    def noted(self, applied: Applied) -> Iterator[NDArray[np.int64]]:
-        """The blocks; `applied` receives the datapoints."""
+    def recorded(self, applied: Applied) -> Iterator[NDArray[np.int64]]:
+        """Yield the blocks, and keep each until `applied` has received its datapoints."""
         for block in self._blocks:
             while self._kept and self._kept[0][0] + len(self._kept[0][1]) <= applied.begun:
                 self._kept.popleft()
-            self._kept.append((self._num_asked, block))
-            self._num_asked += len(block)
+            self._kept.append((self._num_requested, block))
+            self._num_requested += len(block)
             yield block
 
     def place(self, k: int) -> tuple[int, int]:
@@ -193,4 +190,4 @@ class Asked:
             if start <= k < start + len(block):
                 index, length = int(block[k - start]), self._length()
                 return divmod(index, length) if length else (0, index)
-        raise AssertionError("an input has given more datapoints than it was asked for")
+        raise AssertionError("an input yielded more datapoints than were requested")

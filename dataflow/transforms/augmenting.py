@@ -1,4 +1,4 @@
-"""Random maps: functions that draw random numbers, from a generator that belongs to the datapoint."""
+"""Random maps: functions that draw random numbers from the datapoint's own generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataflow.failures import Budget
 from dataflow.passes import known_length
 from dataflow.seeding import Rng, Stream, root_seed
 from dataflow.state import state_of
-from dataflow.transforms.applying import Applied, Asked, Place
+from dataflow.transforms.applying import Applied, Place, RequestedBlocks
 from dataflow.transforms.indexing import order_by_index
 from dataflow.transforms.mapping import MapData
 
@@ -24,15 +24,11 @@ __all__ = ["AppliedWithRng", "RandomMapData"]
 
 
 class AppliedWithRng(Applied):
-    """`func`, which takes a generator too, applied to a shallow copy of each datapoint.
+    """`func` applied to a shallow copy of each datapoint and a random generator of its own.
 
     Args:
-        owner: As for `Applied`, like all up to `scope`.
-        func: Takes a datapoint and a generator.
-        place: …
-        tolerance: …
-        scope: …
-        rng_at: Gives the generator of an index: `IndexRngs.at`, or `IndexRngs.of` with a pass.
+        args: The parameters of `Applied`; `func` takes a datapoint and a generator.
+        rng_at: Returns the generator of an index: `IndexRngs.at`, or `IndexRngs.of` with a pass.
         indexes: The index of each datapoint.
     """
 
@@ -45,9 +41,9 @@ class AppliedWithRng(Applied):
         self._index = 0  # of the present datapoint
 
     def over(self, datapoints: Iterable[Any]) -> Iterator[Any]:
-        return super().over(map(self._turn, datapoints, self._indexes))
+        return super().over(map(self._at_index, datapoints, self._indexes))
 
-    def _turn(self, dp: Any, index: int) -> Any:
+    def _at_index(self, dp: Any, index: int) -> Any:
         self._index = index
         return dp
 
@@ -66,11 +62,10 @@ class AppliedWithRng(Applied):
 class RandomMapData(MapData):
     """Apply a function that draws random numbers: ``func(dp, rng)``.
 
-    The numbers of `rng` follow from the seed, the pass and the position of the datapoint, and from nothing else: not
-    from the numbers drawn for earlier datapoints, nor from the worker that does the work. So a single datapoint can be
-    reproduced on its own.
+    The numbers of `rng` follow only from the seed, the pass and the position of the datapoint. They are independent of
+    the numbers drawn for other datapoints and of the worker that runs `func`, so a single datapoint can be reproduced.
 
-    A generator that the function keeps after its return remains that of its datapoint, and affects no other.
+    The function may keep the generator after it returns; no other datapoint uses it.
 
     Args:
         ds: The input.
@@ -115,10 +110,10 @@ class RandomMapData(MapData):
         n = None if self.ds._df_endless else len(self.ds)
         # Two views of the same blocks; neither is more than one block ahead of the other.
         here, below = tee(blocks)
-        asked = Asked(below, partial(known_length, self.ds))
+        requested = RequestedBlocks(below, partial(known_length, self.ds))
         indexes = chain.from_iterable(map(np.ndarray.tolist, here))
-        applied = self._applied_with(stream, asked.place, self._df_index_rngs(stream, n).at, indexes)
-        return applied.over(self.ds._df_at(asked.noted(applied), stream))
+        applied = self._applied_with(stream, requested.place, self._df_index_rngs(stream, n).at, indexes)
+        return applied.over(self.ds._df_at(requested.recorded(applied), stream))
 
     def _applied_with(
         self, stream: Stream, place: Place, rng_at: Callable[[int], Rng], indexes: Iterator[int]

@@ -1,4 +1,4 @@
-"""Batching: several datapoints become one."""
+"""Batching: nodes that stack several datapoints into one."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class BatchData(ProxyDataFlow):
     Args:
         ds: Datapoints of one kind: same components, same shapes.
         batch_size: Datapoints per batch, at least 1.
-        remainder: Give out the last batch even if it is shorter.
+        remainder: Yield the last batch even if it is shorter.
         use_list: Do not stack: every component of a batch is a Python list.
 
     Raises:
-        ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False; so there would be no batch.
+        ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False, so there would be no batch.
         ShapeMismatch: Datapoints of one batch differ in shape. Names the component and lists the shapes found.
         OverflowError: A Python int does not fit into int32.
 
@@ -55,12 +55,8 @@ class BatchData(ProxyDataFlow):
         self.batch_size = whole_number(self, "batch_size", batch_size, 1)
         self.remainder = flag(self, "remainder", remainder)
         self.use_list = flag(self, "use_list", use_list)
-        n = None if ds._df_endless else known_length(ds)
-        if not remainder and n is not None and n < self.batch_size:
-            raise ValueError(
-                f"BatchData: batch_size {self.batch_size} is more than the {n} datapoints of a pass of "
-                f"{type(ds).__name__}, so there would be no batch. Lower batch_size, or pass remainder=True"
-            )
+        if not remainder:
+            _require_one_batch(ds, self.batch_size, self)
 
     @property
     def _df_grain(self) -> int:
@@ -71,7 +67,7 @@ class BatchData(ProxyDataFlow):
         return whole + (self.remainder and rest > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        # No variable here holds a batch or its datapoints, because the receiver of a batch may reuse its memory.
+        # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
         taken = partial(_take, self.ds._df_run_pass(p, stream), self.batch_size)
         groups = iter(taken, [])
         return map(self._stack, groups if self.remainder else takewhile(self._is_whole, groups))
@@ -92,7 +88,7 @@ class BatchData(ProxyDataFlow):
 
     @staticmethod
     def aggregate_batch(data_holder: Sequence[Any], use_list: bool = False) -> Any:
-        """One batch of the datapoints `data_holder`, for nodes that choose the datapoints themselves.
+        """Stack the datapoints `data_holder` into one batch, for nodes that choose the datapoints themselves.
 
         Args:
             data_holder: Datapoints of one kind, at least one.
@@ -115,27 +111,27 @@ class BatchData(ProxyDataFlow):
 
 
 class BatchDataByShape(ProxyDataFlow):
-    """Batch datapoints of which one component has the same shape.
+    """Batch datapoints that have the same shape in one component.
 
-    One batch is gathered for each shape at the same time, so memory grows with the number of shapes. Batches that are
-    incomplete at the end of a pass are carried over to the next one. If `ds` has a length, a pass has exactly
+    There is one incomplete batch per shape, so memory grows with the number of shapes. Batches that are incomplete at
+    the end of a pass are carried over to the next one. If `ds` has a length, a pass has exactly
     ``len(ds) // batch_size`` batches: it reads on into the following passes of `ds`, at most `batch_size` of them, and
-    the next one continues there. If `ds` has no length, a pass is one pass of `ds`.
+    the next pass continues there. If `ds` has no length, a pass is one pass of `ds`.
 
-    After a loop that is left early, the incomplete batches stay, and `ds` begins its next pass. `reset_state` drops
-    them. So only one iteration is possible at a time.
+    Only one iteration is possible at a time. After a loop that is left early, the incomplete batches are kept, and `ds`
+    begins its next pass. `reset_state` drops them.
 
     Args:
         ds: The input.
         batch_size: Datapoints per batch, at least 1.
-        idx: Position of the component that decides, or its key.
-        remainder: Give out incomplete batches at the end of each pass of `ds`, in the order in which their shapes were
+        idx: Position or key of the component whose shape decides.
+        remainder: Yield incomplete batches at the end of each pass of `ds`, in the order in which their shapes were
             first seen, and carry nothing over. The number of batches in a pass is then unknown.
 
     Raises:
         ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False.
-        ShapeMismatch: Too many shapes: even `batch_size` more passes of `ds` did not complete enough batches. The
-            message holds the number of shapes.
+        ShapeMismatch: Too many shapes: `batch_size` more passes of `ds` do not complete enough batches. The message
+            holds the number of shapes.
 
     Example:
         >>> images = [[np.zeros(shape)] for shape in [(2, 2), (3, 3), (2, 2), (3, 3), (2, 2)]]
@@ -149,12 +145,8 @@ class BatchDataByShape(ProxyDataFlow):
         self.batch_size = whole_number(self, "batch_size", batch_size, 1)
         self.idx = idx
         self.remainder = remainder
-        n = None if ds._df_endless else known_length(ds)
-        if not remainder and n is not None and n < self.batch_size:
-            raise ValueError(
-                f"BatchDataByShape: batch_size {self.batch_size} is more than the {n} datapoints of a pass of "
-                f"{type(ds).__name__}, so a pass would have no batch. Lower batch_size, or pass remainder=True"
-            )
+        if not remainder:
+            _require_one_batch(ds, self.batch_size, self)
 
     @property
     def _df_indexed(self) -> bool:
@@ -247,11 +239,20 @@ class BatchDataByShape(ProxyDataFlow):
 
 
 class _Gathering:
-    """State shared by the loops, since the gathering of batches continues from loop to loop."""
+    """State that all loops share, because incomplete batches are kept from loop to loop."""
 
     def __init__(self) -> None:
         self.p = 0  # the pass that was begun last
-        self.num_begun = 0  # passes begun: a changed number means that the loop before was left early
+        self.num_begun = 0  # passes begun; if it changes during a pass, that loop was left early
+
+
+def _require_one_batch(ds: DataFlow, batch_size: int, owner: object) -> None:
+    n = None if ds._df_endless else known_length(ds)
+    if n is not None and n < batch_size:
+        raise ValueError(
+            f"{type(owner).__name__}: batch_size {batch_size} is more than the {n} datapoints of a pass of "
+            f"{type(ds).__name__}, so a pass would have no batch. Lower batch_size, or pass remainder=True"
+        )
 
 
 def _take(datapoints: Iterator[Any], num: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""In-memory cache: one pass, kept in memory."""
+"""In-memory cache: a node that keeps one pass in memory."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_posi
 __all__ = ["CacheData"]
 
 _CONTAINERS = frozenset({list, dict, tuple})
-_UNREAD = object()  # placeholder of a datapoint that was not read yet
+_UNREAD = object()  # placeholder of a datapoint that has not been read yet
 
 
 class CacheData(ProxyDataFlow):
-    """Read one pass of the input, keep it in memory, and give it out in every pass.
+    """Read one pass of the input, keep it in memory, and yield it in every pass.
 
-    Each time the datapoints are new lists, tuples and dicts, with read-only views of the arrays: code that changes an
-    array in place fails at once, and cannot affect later passes. A pass that is left early keeps what was read so far;
-    the next one reads the rest. `reset_state` and `close` empty the cache. Place it outside a runner: inside, every
+    Each pass yields new lists, tuples and dicts with read-only views of the arrays: code that changes an array in place
+    fails at once, and cannot affect later passes. A pass that is left early keeps what was read so far;
+    the next one reads the rest. `reset_state` and `close` empty the cache. Place it above a runner: below, every
     worker fills a cache of its own.
 
     Args:
         ds: The input. Only its first pass is read.
         shuffle: Draw a new order for every pass, the first one included. An input that cannot be addressed is read to
-            its end before the first datapoint comes out.
+            its end before the first datapoint is yielded.
         seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
@@ -96,7 +96,7 @@ class CacheData(ProxyDataFlow):
     def _read_on(self, stream: Stream, slots: _Slots, wanted: list[int]) -> Iterator[Any]:
         datapoints = slots.datapoints
         unread = [k for k in dict.fromkeys(wanted) if datapoints[k] is _UNREAD]
-        # Two threads may read the same position; both read the same datapoint, and the later one stays.
+        # Two threads may read the same position: both read the same datapoint, and the later one is kept.
         coming = zip(unread, self.ds._df_at([np.array(unread, dtype=np.int64)], stream), strict=False)
         for k in wanted:
             while datapoints[k] is _UNREAD:
@@ -138,14 +138,14 @@ class CacheData(ProxyDataFlow):
     def _remember(self, stream: Stream, memory: _Slots | _Recording) -> _Slots | _Recording:
         key = self._key(stream)
         if key is not None:
-            # Another root means that the user has called `seed` again: datapoints drawn under the old one are dropped.
+            # Another root means that the user has called `seed` again: drop what was drawn under the old one.
             for old in [known for known in self._memory if known is not None and known.root != key.root]:
                 self._memory.pop(old, None)
         self._memory[key] = memory
         return memory
 
     def _key(self, stream: Stream) -> Stream | None:
-        """The key of the cache: if no numbers are drawn below, all places in a chain share one cache."""
+        """The key of the cache; None, one cache for all streams, if no node below draws random numbers."""
         return stream if any(node._df_draws for node in walk(self.ds)) else None
 
     def _order(self, stream: Stream, n: int, p: int) -> tuple[NDArray[Any]]:
@@ -158,7 +158,7 @@ class _Kept:
 
     def __init__(self, datapoints: list[Any]) -> None:
         self.datapoints = datapoints
-        self.copy: Callable[[Any], Any] = _fresh  # once there is a datapoint: `list.copy`, if that is enough for all
+        self.copy: Callable[[Any], Any] = _fresh  # after the first datapoint: `list.copy` if that suffices for all
         self._is_first = True
 
     def freeze(self, dp: Any) -> Any:
@@ -175,9 +175,7 @@ class _Kept:
 class _Slots(_Kept):
     """A slot for each datapoint of a pass that can be addressed.
 
-    Guarantees:
-
-    - Once `num_unread` is 0, every slot holds its datapoint, and `copy` copies them all.
+    Guarantee: once `num_unread` is 0, every slot holds its datapoint, and `copy` copies them all.
     """
 
     def __init__(self, n: int) -> None:
@@ -194,11 +192,11 @@ class _Slots(_Kept):
 
 
 class _Recording(_Kept):
-    """The datapoints of one pass, each read when it is first needed, and kept."""
+    """The datapoints of one pass, each read at its first use and kept."""
 
     def __init__(self, pass_: Iterator[Any]) -> None:
         super().__init__([])
-        self.failed = False  # the input raised: the recording is incomplete and will stay so
+        self.failed = False  # the input raised: the recording stays incomplete
         self._rest: Iterator[Any] | None = pass_  # None once all datapoints are recorded
         self._lock = threading.Lock()
 
@@ -208,7 +206,7 @@ class _Recording(_Kept):
         return self._rest is None
 
     def has(self, k: int) -> bool:
-        """Whether the pass has a datapoint `k`; reads on as far as necessary."""
+        """Whether the pass has a datapoint `k`. Reads up to it."""
         while len(self.datapoints) <= k:
             with self._lock:
                 if self._rest is None:
@@ -225,7 +223,7 @@ class _Recording(_Kept):
         return True
 
     def record_all(self) -> int:
-        """Read all datapoints; return their number."""
+        """Read all datapoints, and return their number."""
         while self.has(len(self.datapoints)):
             pass
         return len(self.datapoints)

@@ -1,4 +1,4 @@
-"""Filtering: keep the datapoints that a function chooses."""
+"""Filter: a node that keeps the datapoints for which a predicate is true."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FilterData"]
 
 
 class FilterData(ProxyDataFlow):
-    """Give only the datapoints for which a function returns something true.
+    """Keep the datapoints for which a function returns a true value.
 
     The number of datapoints in a pass is unknown, so it has no length and cannot be addressed. If you need either,
     filter the list before `DataFromList`, or return None from the function of `MapData`, which drops a datapoint and

@@ -1,7 +1,7 @@
 """Fingerprints: types, lengths, plain parameters and names of functions, which identify a chain.
 
-A saved state holds the description of its chain, and compares it with that of the chain that resumes from it. Runners
-are left out: they change where the work is done, not which datapoints come out.
+A saved state holds the description of its chain; it is compared with that of the chain that resumes. Runners are left
+out: they change where the work is done, not which datapoints are yielded.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def described(df: DataFlow) -> Description:
 
 
 def without_workers(df: DataFlow) -> DataFlow:
-    """The node that gives the same datapoints as `df` in one process; `df` itself if it has no workers.
+    """The node that yields the same datapoints as `df` in one process; `df` itself if it has no workers.
 
-    A user's class with an ``__iter__`` of its own changes the datapoints, so it stands for itself.
+    A user's class with an ``__iter__`` of its own may change the datapoints, so it is returned as it is.
     """
     while not df._df_user_written and df._df_stands_for is not df:
         df = df._df_stands_for
@@ -48,12 +48,12 @@ def without_workers(df: DataFlow) -> DataFlow:
 
 
 def difference(saved: Description, here: Description) -> str | None:
-    """The first difference, from above, as part of a sentence; None if there is none."""
+    """The first difference, from above, as part of a sentence; None if the chains agree."""
     name = here["type"]
     if saved.keys() != here.keys():
-        return f"what was saved of {name} is damaged"
+        return f"the saved description of {name} is damaged"
     if saved["type"] != name:
-        return f"there was {saved['type']} where {name} is now"
+        return f"it had {saved['type']} in place of {name}"
     if saved["parameters"] != here["parameters"]:
         for key in sorted({*saved["parameters"], *here["parameters"]}):
             old, new = saved["parameters"].get(key, "missing"), here["parameters"].get(key, "missing")
@@ -73,7 +73,7 @@ def _holds_flows(value: Any) -> bool:
         return True
     items: Any = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     first = next(iter(items), None)
-    # Pairs of flow and probability count as parameters, too.
+    # In pairs (flow, probability) the flow comes first.
     return isinstance(first[0] if isinstance(first, list | tuple) and first else first, DataFlow)
 
 

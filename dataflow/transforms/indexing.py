@@ -1,4 +1,4 @@
-"""Index arithmetic, shared by nodes that read their input by index.
+"""Index arithmetic of the nodes that read their input by index.
 
 Index `i` of a flow of `n` datapoints is position ``i % n`` of pass ``i // n``.
 """
@@ -33,7 +33,7 @@ __all__ = [
 
 Indexes = NDArray[np.int64]
 
-_BLOCK = 256  # indexes per block; fewer cost more per datapoint, more are no faster
+_BLOCK = 256  # indexes per block; smaller blocks cost more per datapoint, larger ones are no faster
 
 
 def consecutive(begin: int, end: int) -> Iterator[Indexes]:
@@ -42,8 +42,8 @@ def consecutive(begin: int, end: int) -> Iterator[Indexes]:
         yield np.arange(first, min(first + _BLOCK, end), dtype=np.int64)
 
 
-def onwards(begin: int, num_wanted: int) -> Iterator[Indexes]:
-    """Blocks of the indexes from `begin`, without end; the first hold `num_wanted`, enough if nothing is dropped."""
+def onwards(begin: int, num_wanted: int = _BLOCK) -> Iterator[Indexes]:
+    """Blocks of the indexes from `begin`, endlessly; one ends at `num_wanted`, enough if nothing is dropped."""
     while True:
         yield from consecutive(begin, begin + num_wanted)
         begin += num_wanted
@@ -56,20 +56,20 @@ def pass_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
 
 
 def order_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
-    """Pass `p` of an addressable node that follows no order of its own; an endless one continues."""
+    """Pass `p` of an addressable node, read by index; an endless one continues where its last pass stopped."""
     if not df._df_endless:
         return pass_by_index(df, p, stream)
     return state_of(df).continued.take(stream, partial(_endless, df, stream), type(df).__name__)
 
 
 def _endless(df: DataFlow, stream: Stream) -> Iterator[Any]:
-    return present(df._df_at(onwards(0, _BLOCK), stream))
+    return present(df._df_at(onwards(0), stream))
 
 
 def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> Iterator[Any]:
-    """Pass `p` of an input of which each pass takes `num_taken` datapoints, if that is known.
+    """Pass `p` of an input from which each pass takes `num_taken` datapoints; None if that is unknown.
 
-    A flow that never ends has no passes; if it can be addressed, each pass continues after the last one.
+    If the input is endless and addressable, each pass continues after the last one.
     """
     if num_taken is not None and df._df_endless and df._df_addressable:
         return present(df._df_at(onwards(p * num_taken, num_taken), stream))
@@ -106,8 +106,8 @@ def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
     """Yield the same datapoints, checking that none was dropped.
 
     Raises:
-        Dropped: There is a hole among them, so that `df`, which counts, cannot be addressed; or the user picks by
-            index, and a node below has dropped a datapoint before, so that a loop yields another datapoint there.
+        Dropped: There is a hole among them, so the positions of `df`, which counts datapoints, are undefined; or the
+            user reads ``df[i]``, and a node below has dropped a datapoint before, so that a loop yields another one.
     """
     if picked_here() and any(state_of(node).has_dropped for node in walk(df, everywhere=True)):
         raise _dropped_below(df)
@@ -121,5 +121,5 @@ def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
 def _dropped_below(df: DataFlow) -> Dropped:
     return Dropped(
         f"{type(df).__name__} counts datapoints, and one below it was dropped: a map returned None, so the positions "
-        "of all that follow depend on it. Filter the list first; or drop with FilterData, and iterate"
+        "of all that follow depend on it. Filter the list before DataFromList; or use FilterData, and iterate"
     )

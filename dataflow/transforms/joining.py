@@ -1,4 +1,4 @@
-"""Joining: several flows become one, side by side or one after the other."""
+"""Joining: nodes that combine several flows, side by side or one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleaved"]
 
 
 class SeveralInputs(DataFlow):
-    """A node over several flows. The same flow may be among them more than once, each time with a stream of its own.
+    """A node with several inputs. A flow may be given more than once, and has a separate random stream each time.
 
     Args:
         df_lists: The inputs, at least one.
@@ -36,7 +36,7 @@ class SeveralInputs(DataFlow):
 
     @property
     def _df_flows(self) -> Sequence[DataFlow]:
-        """The inputs in order; an input that was given twice is listed twice."""
+        """The inputs in order; an input that is given twice is listed twice."""
         return self.df_lists
 
     def _df_streams(self, stream: Stream) -> list[Stream]:
@@ -60,7 +60,7 @@ class JoinData(SeveralInputs):
     """Datapoints of several flows side by side: the first with the first, the second with the second, and so on.
 
     Lists and tuples are concatenated to a list, dicts are merged. A pass ends with the shortest input. Further
-    datapoints of the other inputs are left out; they are not even read if the lengths are known.
+    datapoints of the other inputs are left out; if the lengths are known, they are not read.
 
     Args:
         df_lists: The flows. The same flow may occur twice.
@@ -124,7 +124,7 @@ class ConcatData(SeveralInputs):
         df_lists: The flows. The same flow may occur twice. A pass of the last may be endless.
 
     Raises:
-        ValueError: A pass of a flow before the last never ends, so that the others would not be reached.
+        ValueError: A pass of a flow before the last never ends, so the following ones would not be reached.
 
     Example:
         >>> df = ConcatData([DataFromList([[1], [2]], shuffle=False), DataFromList([[3]])])
@@ -177,7 +177,9 @@ def _joined(*datapoints: Any) -> Any:
         return joined
     if not all(isinstance(dp, dict) for dp in datapoints):
         kinds = ", ".join(type(dp).__name__ for dp in datapoints)
-        raise TypeError(f"JoinData joins lists and tuples, or dicts, got {kinds}: bring them to one kind with MapData")
+        raise TypeError(
+            f"JoinData joins lists and tuples, or dicts, got {kinds}: convert them to one type with MapData"
+        )
     merged: dict[Any, Any] = {}
     for dp in datapoints:
         merged.update(dp)

@@ -1,4 +1,4 @@
-"""Maps: functions applied to datapoints or to single components."""
+"""Maps: nodes that apply a function to datapoints or to single components."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataflow.parameters import count_or_fraction, function
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of
-from dataflow.transforms.applying import Applied, AppliedToComponent, Asked, Place
+from dataflow.transforms.applying import Applied, AppliedToComponent, Place, RequestedBlocks
 
 __all__ = ["MapData", "MapDataComponent"]
 
@@ -22,8 +22,8 @@ __all__ = ["MapData", "MapDataComponent"]
 class MapData(ProxyDataFlow):
     """Apply a function to every datapoint.
 
-    The function gets a shallow copy: it may assign components, but an array that it changes in place is changed in the
-    source, too. ``len`` stays the length of the input, even if the function drops datapoints.
+    The function gets a shallow copy: it may assign components, but changing an array in place changes the source as
+    well. ``len`` stays the length of the input, even if the function drops datapoints.
 
     If the function raises, the pass ends with that exception, with a note that names the datapoint; or, with
     `max_failures`, the datapoint is dropped, logged, and listed in `failures`.
@@ -57,7 +57,7 @@ class MapData(ProxyDataFlow):
     @hinting
     def __init__(self, ds: DataFlow, func: Callable[[Any], Any], *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
-        self.func = function(self, "func", func, "is called with what it is to change, and returns the result")
+        self.func = function(self, "func", func, "takes the datapoint or component, and returns a new one")
         self.max_failures = count_or_fraction(self, "max_failures", max_failures)
 
     @property
@@ -72,28 +72,28 @@ class MapData(ProxyDataFlow):
         return present(applied.over(self.ds._df_run_pass(p, stream)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        asked = Asked(blocks, partial(known_length, self.ds))
-        # A budget of its own: if a map below drops datapoints, a pass knows the same datapoint under another position.
-        applied = self._df_kernel((stream, Asked), asked.place)
+        requested = RequestedBlocks(blocks, partial(known_length, self.ds))
+        # Separate from the budget of a pass: if a map below drops datapoints, positions in a pass differ from indexes.
+        applied = self._df_kernel((stream, RequestedBlocks), requested.place)
         applied.on_drop = self._df_note_drop
-        return applied.over(self.ds._df_at(asked.noted(applied), stream))
+        return applied.over(self.ds._df_at(requested.recorded(applied), stream))
 
     def _df_note_drop(self) -> None:
         state_of(self).has_dropped = True
 
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
-        """The function, ready for one pass or one answer to indexes."""
+        """The function, for one pass or for one sequence of indexes."""
         return Applied(type(self).__name__, self.func, place, self._df_tolerance(), scope)
 
     def _df_tolerance(self) -> Tolerance | None:
-        """The `Tolerance` that records failures here, now; None if they must be raised."""
+        """The `Tolerance` that records failures in this worker; None to raise the first failure."""
         above = failure_reporter()
         budget = self.max_failures
         if not (budget if budget is not None or above is None else above.limit):
             return None
         state = state_of(self)
         with state.lock:
-            # A flow that is run in the consumer (num_proc=0) may be run by another runner the next time.
+            # The next iteration of a flow that runs in the consumer (num_proc=0) may be under another runner.
             if state.tolerance is None or state.tolerance.parent is not above:
                 state.tolerance = Tolerance(type(self).__name__, budget, above)
             return state.tolerance

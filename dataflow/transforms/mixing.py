@@ -1,4 +1,4 @@
-"""Mixing: datapoints of several flows in a random order."""
+"""Mixing: nodes that yield the datapoints of several flows in random order."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _mixed(numbers: NDArray[Any], passes: list[Iterator[Any]]) -> Iterator[Any]:
         try:
             yield next(passes[j])
         except StopIteration:
-            pass  # shorter than its length
+            pass  # the flow has fewer datapoints than its length
 
 
 def _mix(words: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -99,7 +99,7 @@ def _mix(words: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[NDArray[Any]
 
 
 class RandomChooseData(SeveralInputs, RNGDataFlow):
-    """For every datapoint, choose at random which flow gives it. A pass ends when the chosen flow has no more.
+    """Take each datapoint from a randomly chosen flow. A pass ends when the chosen flow has no more.
 
     The number of datapoints in a pass is not known in advance.
 

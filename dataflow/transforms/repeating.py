@@ -1,4 +1,4 @@
-"""Repetition: passes or datapoints several times, and passes of another size."""
+"""Repetition: nodes that repeat passes or datapoints, or change the size of a pass."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def passes_on(ds: DataFlow, stream: Stream, begin: int = 0) -> Iterator[Any]:
         if first is _NOTHING:
             return
         yield first
-        del first  # not kept alive during the pass
+        del first  # a reference would keep it in memory during the pass
         yield from datapoints
 
 
 class RepeatedData(ProxyDataFlow):
     """Several passes of the input as one.
 
-    With ``num=-1`` a pass never ends; a loop that is left early continues, the next time, where it stopped. If a pass
+    With ``num=-1`` a pass never ends; the next loop continues where the last one stopped. If a pass
     of the input is empty, the endless flow ends with a warning.
 
     Args:
@@ -77,7 +77,9 @@ class RepeatedData(ProxyDataFlow):
 
     def __len__(self) -> int:
         if self.num == -1:
-            raise LengthUnknown("RepeatedData(…, -1) never ends: FixedSizeData gives it passes")
+            raise LengthUnknown(
+                "a pass of RepeatedData(…, -1) never ends; wrap it in FixedSizeData(df, size) to give it a length"
+            )
         return len(self.ds) * self.num
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
@@ -88,17 +90,17 @@ class RepeatedData(ProxyDataFlow):
         return chain.from_iterable(map(self.ds._df_run_pass, passes, repeat(stream)))
 
     def _warn_if_useless(self) -> None:
-        """Log once that the input already repeats itself because it is not strict."""
-        life = state_of(self)
-        if life.warned:
+        """Log once that the input already repeats endlessly because it is not strict."""
+        flow_state = state_of(self)
+        if flow_state.warned:
             return
-        life.warned = True
+        flow_state.warned = True
         if not self.ds._df_endless:
             return
         cause, name = endless_input(self.ds)
         if cause._df_ends_if_strict:
             _logger.warning(
-                "RepeatedData(…, %d) repeats nothing: the first pass of its input never ends, because %s repeats its "
+                "RepeatedData(…, %d) has no effect: the first pass of its input never ends, because %s repeats its "
                 "own input. Pass strict=True to %s, or leave out RepeatedData",
                 self.num,
                 name,
@@ -111,11 +113,11 @@ class RepeatedData(ProxyDataFlow):
 
 
 class RepeatedDataPoint(ProxyDataFlow):
-    """Every datapoint several times in a row: the same object each time.
+    """Repeat every datapoint several times in a row: the same object each time.
 
     Args:
         ds: The input.
-        num: How many times, at least 1.
+        num: Number of repetitions, at least 1.
 
     Example:
         >>> list(RepeatedDataPoint(DataFromList([[1], [2]], shuffle=False), 2))
@@ -141,7 +143,7 @@ class RepeatedDataPoint(ProxyDataFlow):
         return chain.from_iterable(map(partial(self._read, stream), blocks))
 
     def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
-        # Adjacent copies of one datapoint are made once.
+        # Adjacent indexes of one datapoint request it once.
         below = indexes // self.num
         first = np.flatnonzero(np.diff(below, prepend=-1))
         lengths = np.diff(first, append=len(below))
@@ -153,18 +155,16 @@ class _Place:
 
     def __init__(self) -> None:
         self.next: int | None = None  # the index after the last datapoint yielded; None while none was dropped
-        self.generation: object = None  # of the iteration that was begun last
+        self.generation: object = None  # of the most recent iteration
 
 
 class FixedSizeData(ProxyDataFlow):
-    """Passes of a size of your choice, shorter or longer than those of the input.
+    """Passes of a given size, shorter or longer than those of the input.
 
     With ``keep_state=True`` a pass continues in the input where the last one ended: pass `p` of a flow that can be
     addressed holds its datapoints from index ``p * size``, even after a pass that was left early. If a map below drops
-    datapoints, it begins after the last datapoint that was yielded. With ``keep_state=False`` every pass begins with a
-    new pass of the input.
-
-    If a map below drops datapoints, the following ones fill up the pass.
+    datapoints, it begins after the last datapoint that was yielded, and the following datapoints fill up the pass. With
+    ``keep_state=False`` every pass begins with a new pass of the input.
 
     Args:
         ds: The input.
@@ -227,7 +227,7 @@ class FixedSizeData(ProxyDataFlow):
         return islice(chain(datapoints, self._ended()), self._size)
 
     def _present(self, begin: int, most: int, stream: Stream) -> Iterator[Any]:
-        """The datapoints from index `begin` that are present; ends after `most` holes in a row: a whole pass."""
+        """The datapoints from index `begin` that are present; ends after `most` holes in a row."""
         holes = 0
         for dp in self.ds._df_at(onwards(begin, self._size), stream):
             if dp is not HOLE:
@@ -256,8 +256,8 @@ class FixedSizeData(ProxyDataFlow):
                 if place.generation is not generation:
                     raise NotReentrant(
                         f"a later iteration of {type(self).__name__} took over; it can serve one at a time, because a "
-                        "map below drops datapoints, so that a pass goes on where the last one stopped. Make one flow "
-                        "for each loop"
+                        "map below drops datapoints, so that a pass continues where the last one stopped. Make one "
+                        "flow for each loop"
                     )
                 place.next = index
             yield dp
@@ -269,5 +269,5 @@ class FixedSizeData(ProxyDataFlow):
     def _empty(self) -> EmptyPass:
         name = type(self.ds).__name__
         return EmptyPass(
-            f"FixedSizeData owes {self._size} datapoints, but a pass of {name} gave none: look at its source"
+            f"FixedSizeData needs {self._size} datapoints, but a pass of {name} is empty: check its source"
         )

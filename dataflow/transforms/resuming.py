@@ -19,7 +19,6 @@ __all__ = ["ResumableData"]
 
 _VERSION: Final = 1
 _KINDS: Final = {"version": int, "root": str, "pass": int, "offset": int, "flow": dict}
-_BLOCK: Final = 256  # indexes requested at one time if a pass never ends
 _NOTHING: Final = object()
 
 
@@ -27,7 +26,7 @@ class ResumableData(ProxyDataFlow):
     """Save the position of a flow, and continue from it: later, elsewhere, under another runner.
 
     `state_dict` may be called at any time, even between two datapoints, and records which datapoint comes next. If the
-    flow can be addressed, resuming costs nothing at any position; otherwise the pass is made again up to that point,
+    flow can be addressed, resuming is immediate at any position; otherwise the pass is computed again up to that point
     and discarded. This node must be the outermost one, because it counts the datapoints that the loop has received.
 
     If `state_dict` was called in the middle of a pass, the first loop after `load_state_dict` gets the rest of that
@@ -37,10 +36,10 @@ class ResumableData(ProxyDataFlow):
         ds: The flow.
 
     Raises:
-        NotReproducible: The order of `ds` is not defined, because a runner mixes what several workers make, or other
-            code fills a queue; or `ds` cannot be addressed and continues where its last pass stopped. The message names
-            the node.
-        Dropped: A map dropped a datapoint below a node that counts, so that positions mean nothing.
+        NotReproducible: The order of `ds` is not defined, because a runner mixes the datapoints of several workers, or
+            other code fills a queue; or `ds` cannot be addressed and continues where its last pass stopped. The message
+            names the node.
+        Dropped: A map dropped a datapoint below a node that counts, so that positions are undefined.
 
     Example:
         >>> def make_flow():
@@ -66,7 +65,7 @@ class ResumableData(ProxyDataFlow):
     def state_dict(self) -> dict[str, Any]:
         """The position of the flow, as JSON: version, root seed, pass and offset of the next datapoint, and the chain.
 
-        With several iterations, it is the position of the one begun last.
+        With several iterations, it is the position of the most recent one.
         """
         flow_state = state_of(self)
         mark = flow_state.bookmark or _Bookmark(flow_state.passes, 0, flow_state.root())
@@ -85,7 +84,7 @@ class ResumableData(ProxyDataFlow):
             state: What `state_dict` returned, also after JSON.
 
         Raises:
-            StateMismatch: `state` is not a state, or belongs to another chain, to another seed, or to a later version.
+            StateMismatch: `state` is malformed, or belongs to another chain, another seed or another version.
         """
         _check_form(state)
         found = difference(state["flow"], self._description)
@@ -110,7 +109,7 @@ class ResumableData(ProxyDataFlow):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         flow_state = state_of(self)
         if stream != root_stream(self) or p >= flow_state.passes:
-            raise TypeError("ResumableData stands outermost: it counts what the loop receives, so put nothing above it")
+            raise TypeError("ResumableData must be the outermost node: it counts the datapoints that the loop receives")
         loaded: _Bookmark | None = flow_state.bookmark
         mark = _Bookmark(p, 0, stream.root)
         flow_state.bookmark = mark
@@ -120,13 +119,13 @@ class ResumableData(ProxyDataFlow):
         return self._rest(mark, stream)
 
     def _rest(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
-        """The rest of the pass; or the next one if nothing is left and no step was made past the last datapoint."""
+        """The rest of the pass; or the next pass if the state was saved right after the last datapoint."""
         p = mark.p
         datapoints = self._counted(mark, stream)
         first = next(datapoints, _NOTHING)
         if first is not _NOTHING:
             yield first
-            del first  # not kept alive during the pass
+            del first  # a reference would keep it in memory during the pass
         else:
             state_of(self).passes = max(state_of(self).passes, p + 2)
             datapoints = self._counted(mark, stream)
@@ -136,13 +135,13 @@ class ResumableData(ProxyDataFlow):
         """The datapoints from the bookmark to the end of its pass; the bookmark moves with them."""
         if not self.ds._df_addressable:
             datapoints = islice(self.ds._df_run_pass(mark.p, stream), mark.offset, None)
-            return chain(map(mark.moved, datapoints), mark.turned())
+            return chain(map(mark.advance, datapoints), mark.end_pass())
         if self.ds._df_endless:
-            blocks = onwards(mark.offset, _BLOCK)
+            blocks = onwards(mark.offset)
         else:
             n = len(self.ds)
             blocks = consecutive(mark.p * n + mark.offset, (mark.p + 1) * n)
-        return chain(present(map(mark.moved, self.ds._df_at(blocks, stream))), mark.turned())
+        return chain(present(map(mark.advance, self.ds._df_at(blocks, stream))), mark.end_pass())
 
 
 class _Bookmark:
@@ -156,15 +155,15 @@ class _Bookmark:
         self.p = p
         self.offset = offset
         self.root = root
-        self.loaded = loaded  # from a state: the pass of this number begins here
+        self.loaded = loaded  # from a saved state: pass `p` begins here
 
-    def moved(self, dp: Any) -> Any:
-        """Return `dp`, which counts as given out now."""
+    def advance(self, dp: Any) -> Any:
+        """Count `dp` as yielded, and return it."""
         self.offset += 1
         return dp
 
-    def turned(self) -> Iterator[Any]:
-        """An empty iterator; when it is stepped, the pass is complete."""
+    def end_pass(self) -> Iterator[Any]:
+        """An empty iterator that moves the bookmark to the next pass when it is read."""
         self.p, self.offset = self.p + 1, 0
         yield from ()
 
@@ -174,20 +173,20 @@ def _require_order(ds: DataFlow) -> None:
         name = type(node).__name__
         if not node._df_reproducible:
             raise NotReproducible(
-                f"ResumableData: the order in which {name} gives datapoints is not defined, so there is no place to "
-                "resume at. Of a runner with several workers use one, or strict=True; of a queue, make a list"
+                f"ResumableData: the order of the datapoints of {name} is not defined, so there is no position to "
+                "resume from. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
             )
     continuing = None if ds._df_addressable else _continuing(ds)
     if continuing is not None:
         raise NotReproducible(
-            f"ResumableData: a pass of {type(continuing).__name__} goes on where the last one stopped, so it cannot be "
-            "begun anew in another process. Put the datapoints into a list (DataFromList), or use a node that begins "
-            "anew, such as FixedSizeData(…, keep_state=False)"
+            f"ResumableData: a pass of {type(continuing).__name__} continues where the last one stopped, so it cannot "
+            "be started in another process. Put the datapoints into a list (DataFromList), or use a node whose passes "
+            "are independent, such as FixedSizeData(…, keep_state=False)"
         )
 
 
 def _continuing(df: DataFlow) -> DataFlow | None:
-    """The first node whose passes depend on those before; None if there is none."""
+    """The first node whose passes depend on earlier ones; None if all are independent."""
     if df._df_addressable and not df._df_endless:
         return None  # the input is read by index
     if df._df_continues:
@@ -197,14 +196,14 @@ def _continuing(df: DataFlow) -> DataFlow | None:
 
 def _check_form(state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping) or not isinstance(state.get("version"), int):
-        raise StateMismatch("this is no state of ResumableData: load what state_dict() returned")
+        raise StateMismatch("this is not a state of ResumableData: load what state_dict() returned")
     if state["version"] != _VERSION:
         raise StateMismatch(
             f"the state has version {state['version']}, this dataflow reads version {_VERSION}: resume with the "
-            "version that has saved it"
+            "version that saved it"
         )
     for key, kind in _KINDS.items():
         if not isinstance(state.get(key), kind):
-            raise StateMismatch(f"the state is damaged: {key!r} is {state.get(key)!r}, and no {kind.__name__}")
+            raise StateMismatch(f"the state is damaged: {key!r} is {state.get(key)!r}, not of type {kind.__name__}")
     if not state["root"].isdecimal() or state["pass"] < 0 or state["offset"] < 0:
-        raise StateMismatch("the state is damaged: seed, pass and offset are numbers from 0")
+        raise StateMismatch("the state is damaged: seed, pass and offset are non-negative integers")

@@ -1,4 +1,4 @@
-"""Selection of components: some of them, or each on its own."""
+"""Component selection: nodes that choose components, or yield each as a datapoint of its own."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class SelectComponent(ProxyDataFlow):
 
 
 class FlattenData(ProxyDataFlow):
-    """Give every component on its own: the list ``[a, b]`` becomes ``[a]`` and ``[b]``, a tuple ``(a,)`` and ``(b,)``.
+    """Yield every component as a datapoint: ``[a, b]`` becomes ``[a]`` and ``[b]``, a tuple ``(a,)`` and ``(b,)``.
 
     The number of datapoints in a pass is not known in advance, unless `num` is given.
 
     Args:
         ds: Lists or tuples.
-        num: How many components every datapoint has. With it the flow has a length and can be addressed.
+        num: Number of components of every datapoint. If given, the flow has a length and can be addressed.
 
     Raises:
-        TypeError: A datapoint is neither a list nor a tuple; a dict has no order of components to rely on.
+        TypeError: A datapoint is neither a list nor a tuple; the components of a dict have no defined order.
         ShapeMismatch: A datapoint does not have `num` components.
 
     Example:
@@ -88,8 +88,8 @@ class FlattenData(ProxyDataFlow):
     def __len__(self) -> int:
         if self.num is None:
             raise LengthUnknown(
-                "a pass of FlattenData has no known length: it depends on the components of each datapoint. Where all "
-                "have the same number, give num"
+                "a pass of FlattenData has no known length: it depends on the components of each datapoint. If all "
+                "have the same number, pass num"
             )
         return len(self.ds) * self.num
 
@@ -102,7 +102,7 @@ class FlattenData(ProxyDataFlow):
         return chain.from_iterable(map(partial(self._read, stream, self.num), blocks))
 
     def _read(self, stream: Stream, num: int, indexes: Indexes) -> Iterator[Any]:
-        # Adjacent components of one datapoint are made together, once.
+        # Adjacent components of one datapoint request it once.
         below, components = np.divmod(indexes, num)
         first = np.flatnonzero(np.diff(below, prepend=-1))
         wanted = np.split(components, first[1:])
@@ -118,8 +118,8 @@ class FlattenData(ProxyDataFlow):
         singles = _singles(dp)
         if self.num is not None and len(singles) != self.num:
             raise ShapeMismatch(
-                f"FlattenData was told that every datapoint has {self.num} components, and got one with "
-                f"{len(singles)}: leave out num, or bring them to one form with MapData"
+                f"FlattenData: num={self.num}, but a datapoint has {len(singles)} components: leave out num, or bring "
+                "the datapoints to one form with MapData"
             )
         return singles
 

@@ -1,4 +1,4 @@
-"""Sharding: a share of a flow for each of several processes that run the same program."""
+"""Sharding: a node that yields one rank's share of a flow."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ Tail = Literal["drop", "keep", "repeat"]
 class ShardData(ProxyDataFlow):
     """Every `world_size`-th datapoint of each pass, beginning with number `rank`.
 
-    Each process of a training job builds the same chain, with the same seed, and a shard of its own; together the
-    shards of a pass are the pass. Random numbers drawn above a shard differ between ranks, those drawn below do not: so
+    Each process of a training job builds the same chain, with the same seed and its own rank; together the shards of a
+    pass make up the pass. Random numbers drawn above a shard differ between ranks, those drawn below are the same: so
     shuffle below it, and augment above it.
 
     Args:
         ds: The input; it must be addressable.
         rank: Number of this process, from 0. If neither `rank` nor `world_size` is given, both are read from the
             environment: RANK and WORLD_SIZE, or those of Open MPI or Slurm.
-        world_size: How many processes there are.
+        world_size: Number of processes.
         tail: What to do with the rest if the datapoints cannot be divided equally: "drop" leaves it out, "repeat" fills
-            up with datapoints from the beginning of the pass, "keep" makes the first shards longer by one. With the
-            first two, every rank makes the same number of steps.
+            up with datapoints from the beginning of the pass, "keep" makes the first shards longer by one. With "drop"
+            and "repeat", all ranks make the same number of steps.
 
     Raises:
         NotAddressable: `ds` is only a sequence of passes; the message names the node.
-        ValueError: `rank` and `world_size` do not fit together, only one is known, or a shard would have no datapoint.
-        NotReproducible: No seed is fixed, so every rank would draw another order.
+        ValueError: `rank` and `world_size` do not fit together, only one is known, or a shard would be empty.
+        NotReproducible: No seed is set, so every rank would draw a different order.
         Dropped: A map below dropped a datapoint, and ranks would make different numbers of steps.
 
     Example:
@@ -68,8 +68,8 @@ class ShardData(ProxyDataFlow):
         n = None if ds._df_endless else known_length(ds)
         if n is not None and n < self.world_size and tail == "drop":
             raise ValueError(
-                f"ShardData: {n} datapoints of a pass of {type(ds).__name__} cannot be divided among {self.world_size} "
-                'ranks, each would get none. Use fewer ranks, or tail="repeat"'
+                f"ShardData: a pass of {type(ds).__name__} has {n} datapoints, fewer than the {self.world_size} ranks, "
+                'so every shard would be empty. Use fewer ranks, or tail="repeat"'
             )
 
     @property
@@ -110,7 +110,7 @@ class ShardData(ProxyDataFlow):
         for node in walk(self.ds, everywhere=True):
             if node._df_draws and node._df_own_root is None:
                 raise NotReproducible(
-                    f"ShardData: nobody has fixed a seed, so {type(node).__name__} draws other numbers on each of the "
+                    f"ShardData: no seed is set, so {type(node).__name__} draws different numbers on each of the "
                     f"{self.world_size} ranks, and their shares would overlap. Call dataflow.seed(n), with the same n "
                     "on every rank, before the loop"
                 )
@@ -147,6 +147,6 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[int, int, str]:
                 raise ValueError(f"ShardData: {' and '.join(names)} are integers, got {values}") from None
     tried = ", ".join("/".join(names) for names in _VARIABLES)
     raise ValueError(
-        f"ShardData: there is no rank in the environment ({tried}). Start the program with a launcher that sets them, "
+        f"ShardData: no rank is set in the environment ({tried}). Start the program with a launcher that sets it, "
         "or give rank and world_size: 0 and 1 for a single process"
     )

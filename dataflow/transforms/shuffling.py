@@ -1,4 +1,4 @@
-"""Shuffling: whole passes by index, or within a buffer if the input is only a sequence of passes."""
+"""Shuffling: nodes that shuffle whole passes by index, or any sequence within a buffer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _logger = logging.getLogger("dataflow.transforms")
 class ShuffleData(ProxyDataFlow, RNGDataFlow):
     """Each pass of the input in a new random order.
 
-    The order of a pass follows from the seed and the number of the pass. It keeps only one permutation, four bytes per
-    datapoint; the input is read by index, so each datapoint is made when its turn comes.
+    The order of a pass follows from the seed and the number of the pass. Only one permutation is kept in memory, four
+    bytes per datapoint; the input is read by index, so each datapoint is computed when it is needed.
 
     Args:
         ds: The input; it must be addressable and have a length.
@@ -77,17 +77,17 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
 
 
 class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
-    """Shuffle within a buffer that the datapoints pass through, pass after pass of the input, without end.
+    """Shuffle within a buffer through which the datapoints pass, endlessly, pass after pass of the input.
 
-    The first datapoint comes out when the buffer is full; from then on one goes in at the end for each that comes out
-    at the beginning, and the whole buffer is shuffled at intervals. Passes of the input get mixed at their borders; an
-    input shorter than the buffer is in it several times. An iteration continues where the last one stopped, so only one
-    is possible at a time. ``len`` is the number of datapoints that one pass of the input makes.
+    The first datapoint is yielded when the buffer is full; from then on each new datapoint is appended and the first
+    one yielded, and the whole buffer is shuffled at intervals. Consecutive passes of the input are mixed where they
+    meet; an input shorter than the buffer is in it several times. An iteration continues where the last one stopped,
+    so only one is possible at a time. ``len`` is the number of datapoints that one pass of the input contributes.
 
     Args:
         ds: The input.
         buffer_size: Datapoints in the buffer, at least 1.
-        num_reuse: How many times each datapoint is put into the buffer.
+        num_reuse: Number of times that each datapoint is put into the buffer.
         shuffle_interval: Shuffle after this many datapoints of the input; None means a third of `buffer_size`.
         seed: A root seed for this node's order, instead of the one of `dataflow.seed`.
 
@@ -150,7 +150,7 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
         _logger.warning("LocallyShuffleData ends, because a pass of %s was empty", type(self.ds).__name__)
 
     def _through(self, buffer: deque[Any], datapoints: Iterator[Any]) -> Iterator[Any]:
-        """Put the datapoints into the buffer; yield those that fall out of it."""
+        """Append the datapoints to the buffer; yield those that leave it."""
         pop, put = buffer.popleft, buffer.append
         if self.num_reuse == 1 and len(buffer) == self.buffer_size:
             for dp in datapoints:

@@ -89,27 +89,56 @@ def test_what_is_put_arrives_once_and_in_order():
         assert [loopback.sender.sent[0].kind, loopback.sender.sent[-1].kind] == [Kind.HELLO, Kind.ENDED]
 
 
-def test_a_mark_says_nothing_of_what_the_datapoints_are_like():
-    """After a short one without arrays, the next datapoint would be tried as if it were such a one."""
+def test_headers_name_the_task_of_the_results_and_once_the_pace_of_the_last_one():
     with Loopback() as loopback:
-        loopback.batching_sender.put_mark((1, 2))
-        assert not loopback.encoder.plain
+        loopback.batching_sender.begin_task(7, 0, 0.0)
+        loopback.batching_sender.put_all([k] for k in range(1000))
+        loopback.batching_sender.begin_task(8, 1000, 0.25)
+        loopback.batching_sender.put_all([k] for k in range(1000, 3000))
+        sent = loopback.sender.sent
+        assert [message.task for message in sent] == sorted(message.task for message in sent)
+        first, *later = (message for message in sent if message.task == 8)
+        assert later and first.pace == 0.25 and {message.pace for message in (*later, sent[0])} == {0.0}
+        assert sum(message.count for message in (first, *later)) == 2000
+        assert loopback.arrived() == [[k] for k in range(3000)]
+
+
+def test_a_task_that_fails_sends_its_exception_after_its_results():
+    def results():
+        yield [1]
+        raise ValueError("no second")
+
+    with Loopback() as loopback:
+        loopback.batching_sender.begin_task(3, 0, 0.5)
+        with pytest.raises(ValueError) as raised:
+            loopback.batching_sender.put_all(results())
+        loopback.batching_sender.fail_task(raised.value, "in a test")
+        *before, last = loopback.sender.sent
+        assert [(message.kind, message.count) for message in before] == [(Kind.DATA, 1)]
+        assert (last.kind, last.task, last.count) == (Kind.TASK_FAILED, 3, 0)
+
+
+def test_a_result_that_cannot_be_sent_is_named_by_the_index_of_its_datapoint():
+    with Loopback() as loopback:
+        loopback.batching_sender.begin_task(3, 40, 0.0)
+        with pytest.raises(Exception) as raised:
+            loopback.batching_sender.put_all([[1], [2], [threading.Lock()]])
+        what, where = raised.value.__notes__
+        assert what.startswith("what was made, component 0 of type lock cannot be sent")
+        assert where == "it was made of the datapoint at index 42 of the input"
+
+
+def test_a_batch_and_the_end_of_a_pass_are_kinds_of_messages():
+    with Loopback() as loopback:
+        loopback.batching_sender.begin_task(5, 0, 0.0)
+        loopback.batching_sender.put_all(iter([[np.arange(3)]]), Kind.BATCH)
         loopback.batching_sender.put_all([[1]])
-        assert loopback.encoder.plain
-        loopback.batching_sender.put_mark("x" * 1000)
-        assert loopback.encoder.plain
-
-
-def test_a_mark_arrives_in_front_of_what_follows_and_leaves_the_datapoints_plain():
-    """Whatever it is: small datapoints after it are encoded as fast as without it."""
-    with Loopback() as loopback:
-        loopback.batching_sender.put_all([k] for k in range(10))
-        for mark in ({"task": 7}, {"task": 8}):
-            loopback.batching_sender.put_mark(mark)
-            assert loopback.encoder.plain
-            loopback.batching_sender.put_all([k] for k in range(3))
-        numbers = [[k] for k in range(3)]
-        assert loopback.arrived()[10:] == [{"task": 7}, *numbers, {"task": 8}, *numbers]
+        loopback.batching_sender.end_pass()
+        assert [(message.kind, message.count, message.task) for message in loopback.sender.sent] == [
+            (Kind.BATCH, 1, 5),
+            (Kind.DATA, 1, 5),
+            (Kind.PASS_ENDED, 0, 5),
+        ]
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.channel.messages import TOKEN_BYTES, Kind, Message, new_token, pack, unpack
+from dataflow.channel.messages import NO_TASK, TOKEN_BYTES, Kind, Message, new_token, pack, unpack
 
 TOKEN = bytes(range(TOKEN_BYTES))
 
@@ -15,11 +15,12 @@ TOKEN = bytes(range(TOKEN_BYTES))
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**64 - 1),
     st.lists(st.binary(max_size=20), max_size=5),
+    st.integers(NO_TASK, 2**63 - 1),
+    st.floats(0, 1e9),
 )
-def test_a_message_comes_back_as_it_was(kind, worker, count, nbytes, body):
-    assert unpack(TOKEN, 7, packed(Message(kind, worker, count, nbytes, body))) == Message(
-        kind, worker, count, nbytes, body
-    )
+def test_a_message_comes_back_as_it_was(kind, worker, count, nbytes, body, task, pace):
+    message = Message(kind, worker, count, nbytes, body, task, pace)
+    assert unpack(TOKEN, 7, packed(message)) == message
 
 
 def packed(message, token=TOKEN):

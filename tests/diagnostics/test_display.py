@@ -1,4 +1,4 @@
-"""PrintData: what it prints, how often, and that everything is passed on."""
+"""PrintData: its output, how often it prints, and that all datapoints are passed on."""
 
 import collections
 import copy
@@ -83,7 +83,7 @@ def test_a_value_is_outlined_in_one_line(value, line, capsys):
     assert printed(capsys, value) == [f"0: {line}"]
 
 
-def test_what_looks_like_an_array_is_shown_like_one(capsys):
+def test_an_object_with_shape_and_dtype_is_shown_like_an_array(capsys):
     class Tensor:
         shape = (2, 3)
         dtype = "bfloat16"
@@ -129,7 +129,7 @@ def test_a_datapoint_without_components_is_tolerated(capsys):
     assert capsys.readouterr().out.splitlines()[1] == expected
 
 
-def test_the_name_stands_in_the_heading_which_is_printed_once(capsys):
+def test_the_name_is_in_the_heading_which_is_printed_once(capsys):
     list(PrintData(Source([1], [2], [3]), num=2, name="mine"))
     lines = capsys.readouterr().out.splitlines()
     assert lines.count("DataFlow Info (mine):") == 1
@@ -157,7 +157,7 @@ def test_the_first_datapoints_since_the_reset_are_printed_over_passes(capsys):
     assert count_printed(capsys) == 2
 
 
-def test_nothing_is_taken_ahead_of_time(capsys):
+def test_no_datapoint_is_read_ahead(capsys):
     taken = []
 
     class Counts(DataFlow):
@@ -174,7 +174,7 @@ def test_nothing_is_taken_ahead_of_time(capsys):
 
 
 @pytest.mark.parametrize("num", [0, -1])
-def test_nothing_is_printed_where_nothing_is_wanted(num, capsys):
+def test_nothing_is_printed_if_num_is_0(num, capsys):
     assert list(PrintData(Source([1]), num=num)) == [[1]]
     assert capsys.readouterr().out == ""
 
@@ -192,7 +192,7 @@ def test_addressing_passes_through_and_prints_nothing(capsys):
     assert len(df) == 2
 
 
-def test_a_copy_prints_anew(capsys):
+def test_a_copy_prints_again(capsys):
     df = PrintData(Source([1]))
     list(df)
     list(copy.deepcopy(df))

@@ -1,4 +1,4 @@
-"""TestDataSpeed: a figure, and the datapoints unchanged."""
+"""TestDataSpeed: the measured speed, and that datapoints are unchanged."""
 
 import itertools
 import logging
@@ -59,14 +59,14 @@ def test_start_returns_and_logs_datapoints_per_second(caplog, capsys):
         (Endless, 20, 5, 25),
     ],
 )
-def test_exactly_what_was_asked_for_is_taken(make, size, warmup, taken):
+def test_exactly_the_requested_number_is_read(make, size, warmup, taken):
     ds = make()
     assert TestDataSpeed(ds, size, warmup).start() > 0
     assert ds.taken == taken
 
 
 @pytest.mark.parametrize(("n", "warmup"), [(3, 5), (3, 3), (0, 0), (0, 2)])
-def test_a_warmup_that_leaves_nothing_is_said_and_no_error(n, warmup, caplog):
+def test_a_warmup_that_leaves_nothing_is_logged_without_an_error(n, warmup, caplog):
     assert TestDataSpeed(Passes(n), size=4, warmup=warmup).start() == 0.0
     assert "nothing left to measure: the pass of Passes" in caplog.text
 
@@ -90,7 +90,7 @@ def test_a_flow_that_was_reset_or_started_may_be_measured_by_its_old_name_too():
     assert next(iter(ds))[0] == 3, "each measurement is a pass of the input"
 
 
-def test_an_exception_in_the_flow_comes_through():
+def test_an_exception_in_the_flow_is_raised():
     class Fails(Passes):
         def _df_run_pass(self, p, stream):
             yield [1]
@@ -102,6 +102,6 @@ def test_an_exception_in_the_flow_comes_through():
 
 
 @pytest.mark.parametrize("wrong", [{"size": 0}, {"size": -1}, {"warmup": -1}])
-def test_sizes_that_make_no_sense_are_refused(wrong):
+def test_invalid_sizes_raise(wrong):
     with pytest.raises(ValueError, match="size"):
         TestDataSpeed(Passes(1), **wrong)

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataflow.channel.messages import Kind, Message
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.datapoint import HOLE
+from dataflow.engine.rebatching import WorkerBatch
 from dataflow.engine.schedules import IndexRanges, MapTasks, OnePass
-from dataflow.engine.task_headers import END, Failed, Mark
 from dataflow.errors import WorkerDied
 
 
@@ -71,7 +72,12 @@ def fill(schedule, datapoints):
 
 def answer(schedule, number, worker=0, *results):
     datapoints = schedule.task_queue.take(number, worker)
-    schedule.receive(worker, [Mark(number, 0.0), *(results or datapoints)], None)
+    receive(schedule, number, *(results or datapoints), worker=worker)
+
+
+def receive(schedule, number, *results, worker=0, kind=Kind.DATA, error=None, nbytes=0, pace=0.0):
+    """A message of `worker` with results of the task `number` arrives."""
+    schedule.receive(Message(kind, worker, len(results), nbytes, (), number, pace), list(results), error)
 
 
 def drained(schedule):
@@ -147,10 +153,32 @@ def test_an_exception_comes_in_its_turn_after_the_results_of_its_task():
     schedule.per_task = 3
     fill(schedule, "abcdef")
     answer(schedule, 1)
-    schedule.receive(0, [Mark(0, 0.0), "a", Failed(ValueError("b"), "a note", placed=True)], None)
+    receive(schedule, 0, "a")
+    receive(schedule, 0, kind=Kind.TASK_FAILED, error=ValueError("b"))
     assert schedule.ready() == ["a"]
     error = schedule.ready()
-    assert isinstance(error, ValueError) and error.__notes__ == ["a note"]
+    assert isinstance(error, ValueError) and not hasattr(error, "__notes__")  # the worker has said where
+
+
+def test_a_result_that_cannot_be_decoded_is_named_by_the_index_of_its_datapoint():
+    schedule = dispatch(1, 40)
+    schedule.per_task = 3
+    schedule.begin_pass(10)
+    fill(schedule, "abc")
+    receive(schedule, 0, "a", error=ValueError("b"))
+    assert schedule.ready() == ["a"]
+    assert schedule.ready().__notes__ == ["it was made of the datapoint at index 11 of the input"]
+
+
+def test_a_batch_stands_for_all_results_of_its_task():
+    schedule = dispatch(1, 40)
+    schedule.per_task = 3
+    fill(schedule, "abcdef")
+    receive(schedule, 0, ["abc"], kind=Kind.BATCH)
+    answer(schedule, 1)
+    batch, singles = drained(schedule)
+    assert [type(batch[0]), batch[0]] == [WorkerBatch, [["abc"]]] and singles == ["d", "e", "f"]
+    assert schedule.under_way == 0
 
 
 def test_results_may_come_in_parts():
@@ -158,10 +186,10 @@ def test_results_may_come_in_parts():
     schedule.per_task = 3
     fill(schedule, "abc")
     schedule.task_queue.take(0, 0)
-    schedule.receive(0, [Mark(0, 0.0), "a"], None)
-    schedule.receive(0, ["b"], None)
+    receive(schedule, 0, "a")
+    receive(schedule, 0, "b")
     assert drained(schedule) == []
-    schedule.receive(0, ["c"], None)
+    receive(schedule, 0, "c")
     assert drained(schedule) == [["a", "b", "c"]]
 
 
@@ -170,7 +198,6 @@ def test_what_a_dead_worker_had_taken_and_what_no_worker_has_is_put_back():
     fill(schedule, "abcd")
     schedule.task_queue.take(0, 0)
     schedule.task_queue.take(1, 1)
-    schedule.receive(0, [Mark(0, 0.0)], None)
     schedule.replaced(0)
     assert [schedule.task_queue.slots[k].put for k in range(4)] == [2, 1, 2, 2]
 
@@ -208,7 +235,7 @@ def test_a_task_holds_five_to_twenty_milliseconds_of_work():
     schedule = dispatch(2, 400)
     sizes = []
     for pace in (1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 2e-5, 4e-4, 2e-4, 1e-2):
-        schedule.receive(0, [Mark(0, pace)], None)
+        receive(schedule, 0, pace=pace)
         sizes.append(schedule.per_task)
     assert sizes == [2, 4, 8, 16, 32, 64, 100, 100, 100, 50, 50, 2]
 
@@ -217,12 +244,12 @@ def test_a_task_holds_six_mebibytes_of_results():
     schedule = dispatch(2, 400)
     sizes = []
     for nbytes in (0, 10, 1 << 18, 1 << 18, 1 << 18, 1 << 20, 1, 1 << 30):
-        schedule.receive(0, [Mark(0, 1e-6), "result"], None, nbytes)
+        receive(schedule, 0, "result", nbytes=nbytes, pace=1e-6)
         sizes.append(schedule.per_task)
     assert sizes == [2, 4, 8, 16, 24, 6, 6, 1]  # one large datapoint among small ones counts for a while
     for _ in range(300):
-        schedule.receive(0, ["result"], None, 1)
-    schedule.receive(0, [Mark(0, 1e-6)], None)
+        receive(schedule, 0, "result", nbytes=1)
+    receive(schedule, 0, pace=1e-6)
     assert schedule.per_task == 2
 
 
@@ -282,7 +309,7 @@ def test_spans_cover_the_pass_and_no_more_than_the_bound():
     assert schedule.ready() is None
     assert ranges_issued(schedule) == [(10 + k, 1) for k in range(6)]
     for number in range(6):
-        schedule.receive(0, [Mark(number, 0.0), number], None)
+        receive(schedule, number, number)
         assert schedule.ready() == [number]
         schedule.handed_out()
     schedule.refill()
@@ -311,24 +338,26 @@ def test_a_pass_is_handed_out_as_it_comes_and_goes_on_after_a_death():
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(7)
     assert ranges_issued(schedule) == [(7, 1)]
-    schedule.receive(0, [Mark(0, 0.0), "a", "b"], None)
+    receive(schedule, 0, "a", "b")
     assert drained(schedule) == [["a", "b"]]
     schedule.task_queue.take(0, 0)
     schedule.replaced(0)
     assert schedule.task_queue.slots[0].put == 2
-    schedule.receive(0, [Mark(0, 0.0), "a"], None)
-    schedule.receive(0, ["b", "c", END], None)
+    receive(schedule, 0, "a")
+    receive(schedule, 0, "b", "c")
+    receive(schedule, 0, kind=Kind.PASS_ENDED)
     assert drained(schedule) == [["c"]] and schedule.exhausted
 
 
 def test_what_is_left_of_a_pass_that_was_broken_off_is_ignored():
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(0)
-    schedule.receive(0, [Mark(0, 0.0), "a"], None)
+    receive(schedule, 0, "a")
     schedule.begin_pass(1)
-    schedule.receive(0, ["b", END], None)
+    receive(schedule, 0, "b")
+    receive(schedule, 0, kind=Kind.PASS_ENDED)
     assert drained(schedule) == [] and not schedule.exhausted
-    schedule.receive(0, [Mark(1, 0.0), Failed(KeyError("x"), "", placed=True)], None)
+    receive(schedule, 1, kind=Kind.TASK_FAILED, error=KeyError("x"))
     (error,) = drained(schedule)
     assert isinstance(error, KeyError)
     with pytest.raises(KeyError):

@@ -303,7 +303,7 @@ def test_the_values_of_an_old_lmdb_file_are_verified_as_well(old_files):
 
 
 def test_an_old_index_is_used(old_files, monkeypatch):
-    monkeypatch.setattr("dataflow.formats.offsets._scan", None)  # so making a new one would fail
+    monkeypatch.setattr("dataflow.formats.tfrecord._scan", None)  # so making a new one would fail
     with TFRecordSerializer.load(old_files / "file.tfrecord") as df:
         assert len(df) == 4
 

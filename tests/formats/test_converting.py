@@ -36,7 +36,7 @@ def test_a_format_is_told_by_the_name(tmp_path):
     assert {suffix: format_of(f"a.b/file{suffix.upper()}") for suffix in SUFFIXES} == SUFFIXES
     LMDB.save(flow([[1]]), tmp_path)
     assert format_of(tmp_path) == "lmdb"
-    with pytest.raises(ValueError, match=r"none of \.lmdb \.mdb \.h5"):
+    with pytest.raises(ValueError, match=r"one of \.lmdb \.mdb \.h5"):
         format_of("file.zip")
     with pytest.raises(FileNotFoundError):
         convert(tmp_path / "none.lmdb", tmp_path / "x.npz")
@@ -58,7 +58,7 @@ def test_the_command_line_converts(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{lmdb}", "{folder}/x.zip"], "is told by its ending"),
+        (["{lmdb}", "{folder}/x.zip"], "is inferred from its extension"),
         (["{folder}/none.lmdb", "{folder}/x.npz"], "No such file"),
         (["{lmdb}", "{folder}/x.npz", "--compress", "zstd"], "npz files are not compressed"),
         (["{lmdb}", "{folder}/x.tfrecord", "--compress", "x"], "compress is 'zstd' or None, got 'x'"),

@@ -154,5 +154,5 @@ def test_what_is_no_such_file_at_all_is_said(tmp_path):
         Path(path).write_bytes(b"this is a text, and nothing else" * 300)
         with pytest.raises(FileDamaged):
             list(form.load(path))
-    with pytest.raises(FileDamaged, match="no whole archive"):
+    with pytest.raises(FileDamaged, match="not a complete archive"):
         NPZ.load(NPZ.file(tmp_path), pickle=True)

@@ -220,7 +220,7 @@ def test_what_has_no_form_is_refused_by_name(form, dp, message, tmp_path):
         ([[1], (1,)], "it is a tuple, and the first was a list"),
         ([{"a": 1}, {"b": 1}], r"the keys \['b'\]"),
         ([{"a": 1}, {2: 1}], r"the keys \[2\]"),
-        ([[1], [2**63]], "no 64-bit integer"),
+        ([[1], [2**63]], "not a 64-bit integer"),
         ([{5: 1}], "the key 5 cannot name a column"),
         ([{"a": "text", "a.ends": 1}], "two columns would be called 'a.ends'"),
         ([1, [1]], "it is a list, and the first was no container"),

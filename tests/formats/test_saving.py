@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from dataflow import DataFromGenerator
-from dataflow.formats import lmdb_writer, saving
+from dataflow.formats import lmdb as lmdb_format
+from dataflow.formats import saving
 from tests.formats.files import FORMATS, LMDB, TFRECORD, assert_same, by_name, flow
 
 ROOT = Path(__file__).parents[2]
@@ -245,7 +246,7 @@ def test_an_index_that_cannot_be_written_is_made_again(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(path, **options)
 
-    monkeypatch.setattr("dataflow.formats.offsets.replacing", full)
+    monkeypatch.setattr("dataflow.formats.tfrecord.replacing", full)
     with TFRECORD.load(path) as df:
         assert_same(list(df), OLD)
     assert not os.path.exists(path + ".index")
@@ -257,8 +258,8 @@ def test_an_index_that_cannot_be_written_is_made_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize("frequency", [1, 7, 5000])
 @pytest.mark.parametrize("pending", [1 << 12, 1 << 24])
 def test_a_map_that_is_full_grows_and_loses_nothing(frequency, pending, tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP", 1 << 15)
-    monkeypatch.setattr(lmdb_writer, "_PENDING", pending)
+    monkeypatch.setattr(lmdb_format, "_FIRST_MAP", 1 << 15)
+    monkeypatch.setattr(lmdb_format, "_PENDING", pending)
     dps = [[k, np.full(k % 700, k)] for k in range(400)] + [[400, np.zeros(1 << 17)]]
     path = LMDB.file(tmp_path)
     LMDB.save(flow(dps), path, frequency)

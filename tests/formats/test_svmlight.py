@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from dataflow import FileDamaged, SVMLightData
-from dataflow.formats import svmlight
 from tests.support.contract import check_node
 
 TEXT = "# a comment\n1 qid:3 1:0.5 3:2e1 # more\n\n-1 2:-1\n+0.5\n"
@@ -37,12 +36,11 @@ def test_rows_are_those_of_scikit_learn(path):
         assert [label for _, label in df] == labels.tolist()
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 1000])
+@pytest.mark.parametrize("between", ["\n", "\r\n", "\n\n# a comment\n"])
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_lines_are_found_wherever_chunks_end(chunk, end, tmp_path, monkeypatch):
-    monkeypatch.setattr(svmlight, "_CHUNK", chunk)
+def test_lines_are_found_however_they_end(between, end, tmp_path):
     path = tmp_path / "file"
-    path.write_text("\n".join(f"{k} {k + 1}:1" for k in range(12)) + end)
+    path.write_bytes((between.join(f"{k} {k + 1}:1" for k in range(12)) + end).encode())
     with SVMLightData(path, shuffle=False) as df:
         assert [label for _, label in df] == list(range(12))
         assert all(features.tolist().index(1) == k for k, (features, _) in enumerate(df))

@@ -49,7 +49,7 @@ def test_the_index_is_made_once_and_kept_beside_the_file(tmp_path, monkeypatch):
     with TFRecordSerializer.load(path, raw=True) as df:
         assert len(df) == 5
     assert sorted(os.listdir(tmp_path)) == ["file.tfrecord", "file.tfrecord.index"]
-    monkeypatch.setattr("dataflow.formats.offsets._scan", lambda file: pytest.fail("the file was searched again"))
+    monkeypatch.setattr("dataflow.formats.tfrecord._scan", lambda file: pytest.fail("the file was searched again"))
     with TFRecordSerializer.load(path, raw=True) as df:
         assert df[4] == [b"4"]
 

@@ -124,7 +124,7 @@ def test_repeating_it_is_useless_and_logged_once(num, caplog):
     with RepeatedData(MAPS["MultiThreadMapData"](), num) as df, deadline(LIMIT):
         for _ in range(3):
             assert list(itertools.islice(df, 3 * N))
-    (useless,) = [record for record in caplog.records if "repeats nothing" in record.message]
+    (useless,) = [record for record in caplog.records if "has no effect" in record.message]
     assert useless.levelname == "WARNING" and "strict=True to MultiThreadMapData" in useless.message
     caplog.clear()
     with RepeatedData(MAPS["MultiThreadMapData"](strict=True), num) as df:

@@ -111,7 +111,7 @@ def test_a_record_that_no_writer_makes_is_damaged_and_the_error_says_where_and_w
     if verdicts_of("records")[name] != "FileDamaged":
         pytest.fail("it is not safe to read it here")
     decoder, good = RecordDecoder("file"), RecordEncoder().encode([1, np.arange(3)])
-    with pytest.raises(FileDamaged, match="copy it again from where it came, or save it anew") as caught:
+    with pytest.raises(FileDamaged, match="copy it again from where it came, or save it again") as caught:
         decoder.decode(record(*SKELETONS[name]), 3, 1000)
     assert "file, record 3" in str(caught.value) and "at byte 1024 of the file" in str(caught.value)
     assert (caught.value.path, caught.value.offset) == ("file", 1024)

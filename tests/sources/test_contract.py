@@ -1,4 +1,4 @@
-"""Every source keeps the promises of all nodes."""
+"""The contract of all nodes, checked for every source."""
 
 import pytest
 

@@ -8,13 +8,13 @@ from tests.support.contract import plain, seeded
 from tests.support.fakes import METHODS
 
 
-def test_it_shuffles_unless_told_not_to():
+def test_it_shuffles_by_default():
     assert list(DataFromList(range(5), shuffle=False)) == list(range(5))
     with seeded(1):
         assert list(DataFromList(range(50))) != list(range(50))
 
 
-def test_every_pass_is_another_permutation():
+def test_every_pass_is_a_new_permutation():
     df = DataFromList(range(50))
     passes = [list(df) for _ in range(3)]
     assert all(sorted(found) == list(range(50)) for found in passes)
@@ -28,12 +28,12 @@ def test_its_own_seed_replaces_the_root():
     assert order() == order() != list(DataFromList(range(50), seed=4))
 
 
-def test_the_elements_themselves_are_given_out():
+def test_elements_are_yielded_without_a_copy():
     lst = [[0], [1]]
     assert all(dp is element for dp, element in zip(DataFromList(lst, shuffle=False), lst, strict=True))
 
 
-def test_the_list_is_left_alone():
+def test_the_list_is_not_changed():
     lst = list(range(20))
     list(DataFromList(lst))
     assert lst == list(range(20))
@@ -59,7 +59,7 @@ def test_an_array_is_a_list_of_its_rows():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_an_empty_list_gives_empty_passes_and_no_index(shuffle):
+def test_an_empty_list_has_empty_passes_and_no_index(shuffle):
     df = DataFromList([], shuffle=shuffle)
     assert list(df) == [] and len(df) == 0 and df[0:0] == []
     with pytest.raises(IndexError, match="empty"):
@@ -67,12 +67,12 @@ def test_an_empty_list_gives_empty_passes_and_no_index(shuffle):
 
 
 @pytest.mark.parametrize("lst", [{0: [1]}, {1, 2}, iter([1]), (k for k in range(2)), 5])
-def test_what_is_no_list_is_refused_with_a_cure(lst):
+def test_other_types_than_lists_raise_with_the_remedy(lst):
     with pytest.raises(TypeError, match=r"DataFromIterable|list\("):
         DataFromList(lst)
 
 
-def test_a_negative_seed_is_refused_when_the_node_is_made():
+def test_a_negative_seed_raises_in_the_constructor():
     for make in (lambda: DataFromList([[1]], seed=-1), lambda: FakeData([(2,)], seed=-1)):
         with pytest.raises(ValueError, match="seed is an integer from 0, got -1"):
             make()
@@ -82,7 +82,7 @@ def test_a_negative_seed_is_refused_when_the_node_is_made():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_packed_list_gives_what_the_list_gives(shuffle):
+def test_a_packed_list_yields_the_same_as_the_list(shuffle):
     lst = [{"name": str(k), "image": np.full(3, k)} for k in range(30)]
     with seeded(4):
         flows = [DataFromList(lst, shuffle, packed=packed) for packed in (True, False)]
@@ -106,7 +106,7 @@ def test_an_array_may_be_packed_too():
 
 
 @pytest.mark.parametrize("lst", [[[k] for k in range(300_000)], [[1]], ([1], [2])], ids=["long", "short", "tuple"])
-def test_no_list_is_packed_unless_that_is_asked_for_however_long_it_is(lst):
+def test_a_list_of_any_length_is_packed_only_on_request(lst):
     assert DataFromList(lst).lst is lst
     assert DataFromList(lst, shuffle=False)[0] is lst[0]
 

@@ -18,7 +18,7 @@ def some():
 
 
 @BOTH
-def test_what_can_be_iterated_again_gives_pass_after_pass(source):
+def test_an_iterable_yields_pass_after_pass(source):
     df = source([[0], [1]])
     assert [list(df) for _ in range(3)] == [[[0], [1]]] * 3
 
@@ -30,14 +30,14 @@ def test_a_function_is_called_for_every_pass():
 
 
 @BOTH
-def test_a_generator_object_goes_on_where_it_stopped(source):
+def test_a_generator_object_continues_where_it_stopped(source):
     df = source(some())
     assert next(iter(df)) == [0]
     assert list(df) == [[1], [2], [3]]
 
 
 @BOTH
-def test_a_generator_object_that_was_read_says_so_and_names_the_cure(source):
+def test_an_exhausted_generator_object_raises_with_the_remedy(source):
     df = source(some())
     assert len(list(df)) == 4
     for _ in range(2):
@@ -46,7 +46,7 @@ def test_a_generator_object_that_was_read_says_so_and_names_the_cure(source):
 
 
 @BOTH
-def test_a_generator_object_stopped_behind_its_last_datapoint_is_exhausted(source):
+def test_a_generator_object_stopped_after_its_last_datapoint_is_exhausted(source):
     df = FixedSizeData(source(some()), 4)
     assert len(list(df)) == 4
     with pytest.raises(SourceExhausted):
@@ -94,7 +94,7 @@ def test_a_generator_function_has_no_length_but_list_works():
     assert len(DataFromGenerator([1, 2])) == 2
 
 
-def test_an_error_in_the_generator_comes_through():
+def test_an_error_in_the_generator_is_raised():
     def bad():
         yield [0]
         raise KeyError("in the generator")
@@ -106,7 +106,7 @@ def test_an_error_in_the_generator_comes_through():
 
 @pytest.mark.parametrize("value", [5, None])
 @BOTH
-def test_what_cannot_be_iterated_is_refused(source, value):
+def test_a_source_needs_an_iterable(source, value):
     with pytest.raises(TypeError, match=f"{source.__name__} expects an iterable"):
         source(value)
 

@@ -19,7 +19,7 @@ def filled(*values):
     return q
 
 
-def test_the_sentinel_ends_a_pass_and_the_next_takes_what_follows():
+def test_the_sentinel_ends_a_pass_and_the_next_one_continues_after_it():
     df = DataFromQueue(filled([1], "end", [2], [3], "end"), sentinel="end")
     assert [list(df), list(df)] == [[[1]], [[2], [3]]]
     assert not df._df_endless
@@ -42,12 +42,12 @@ def test_a_sentinel_from_another_process_is_a_copy_that_equals_it():
     assert list(DataFromQueue(filled([1], ("end", 1000)), sentinel=end)) == [[1]]
 
 
-def test_arrays_are_no_sentinels():
+def test_arrays_are_not_sentinels():
     found = list(DataFromQueue(filled([np.zeros(2)], np.zeros(2), [1]), sentinel=[1], timeout=LIMIT))
     assert len(found) == 2
 
 
-def test_a_multiprocessing_queue_serves_too():
+def test_a_multiprocessing_queue_works_too():
     q = multiprocessing.Queue()
     for value in ([1], [2], None):
         q.put(value)
@@ -56,7 +56,7 @@ def test_a_multiprocessing_queue_serves_too():
     q.join_thread()
 
 
-def test_nothing_in_time_raises_and_leaves_the_flow_usable():
+def test_a_timeout_raises_and_leaves_the_flow_usable():
     q = filled([1])
     df = DataFromQueue(q, timeout=0.02)
     with pytest.raises(TimeoutError, match=r"0\.02 seconds"):
@@ -77,13 +77,13 @@ def test_closing_from_another_thread_ends_the_wait():
 
     thread = threading.Thread(target=consume)
     thread.start()
-    wait_until(lambda: df.queue.not_empty._waiters, LIMIT, "nobody waits for the queue")
+    wait_until(lambda: df.queue.not_empty._waiters, LIMIT, "no thread waits for the queue")
     df.close()
     thread.join(LIMIT)
     assert outcome
 
 
-def test_what_is_no_queue_or_no_time_is_refused():
+def test_queue_and_timeout_are_checked():
     with pytest.raises(TypeError, match="expects a queue"):
         DataFromQueue([1])
     with pytest.raises(TypeError, match="expects a queue"):

@@ -4,7 +4,7 @@ import pytest
 from dataflow.sources.synthetic import FakeData
 
 
-def test_components_have_the_shape_and_the_dtype_asked_for():
+def test_components_have_the_requested_shape_and_dtype():
     df = FakeData([(2, 3), [4], ()], size=3, dtype=["float32", np.uint8, np.dtype(">f8")])
     for dp in df:
         assert [(array.shape, array.dtype.str) for array in dp] == [((2, 3), "<f4"), ((4,), "|u1"), ((), ">f8")]
@@ -59,7 +59,7 @@ def test_its_own_seed_replaces_the_root():
         ({"shapes": [3, 4]}, TypeError, "list of shapes"),
     ],
 )
-def test_what_does_not_fit_is_refused(arguments, error, message):
+def test_invalid_arguments_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         FakeData(**{"shapes": [(1,), (2,)], **arguments})
 

@@ -1,4 +1,4 @@
-"""Maps whose function fails: what is noted, what is borne, and what is counted."""
+"""Maps whose function fails: notes on errors, tolerated failures, and their budget."""
 
 import functools
 import logging
@@ -49,18 +49,18 @@ def keep(dp):
 
 
 @pytest.mark.parametrize("node", [MapData, functools.partial(MapDataComponent, index=0)])
-def test_a_map_that_bears_failures_is_a_node(node):
+def test_a_map_with_a_failure_budget_is_a_node(node):
     check_node(lambda ds: node(ds, keep, max_failures=3))
 
 
-# -- what is raised ----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 @BOTH
 @pytest.mark.parametrize("budget", [None, 0])
-def test_without_a_budget_the_error_itself_comes_and_names_node_and_position(node, budget):
+def test_without_a_budget_the_error_is_raised_and_names_node_and_position(node, budget):
     df = node(numbers(9), bad_at(6), max_failures=budget)
-    next(iter(df))  # a pass broken off
+    next(iter(df))  # an interrupted pass
     for use, where in ((list, "datapoint 6 of pass 1"), (lambda df: df[15], "datapoint 6 of pass 1")):
         with pytest.raises(Bad, match="number 6") as caught:
             use(df)
@@ -81,7 +81,7 @@ def test_positions_are_right_in_blocks_of_any_size(node):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 @BOTH
-def test_what_is_no_exception_is_never_borne(node, error):
+def test_base_exceptions_are_never_tolerated(node, error):
     def stop(_):
         raise error
 
@@ -92,7 +92,7 @@ def test_what_is_no_exception_is_never_borne(node, error):
 
 
 @BOTH
-def test_stop_iteration_fails_like_any_other_and_ends_no_pass(node):
+def test_stop_iteration_is_a_failure_and_does_not_end_the_pass(node):
     def stop(value):
         if (value[0] if isinstance(value, list) else value) == 1:
             raise StopIteration
@@ -106,16 +106,16 @@ def test_stop_iteration_fails_like_any_other_and_ends_no_pass(node):
 
 @pytest.mark.parametrize("wrong", [True, -1, 1.0, float("nan"), "5"])
 @BOTH
-def test_a_budget_that_makes_no_sense_is_refused(node, wrong):
+def test_an_invalid_budget_raises(node, wrong):
     with pytest.raises((TypeError, ValueError), match=f"{node.__name__}: max_failures is"):
         node(numbers(1), keep, max_failures=wrong)
 
 
-# -- what is borne -----------------------------------------------------------------------------------------------------
+# -- tolerated failures ------------------------------------------------------------------------------------------------
 
 
 @BOTH
-def test_what_fails_within_the_budget_is_dropped_logged_and_listed(node, caplog):
+def test_failures_within_the_budget_are_dropped_logged_and_listed(node, caplog):
     df = node(numbers(6), bad_at(1, 4), max_failures=2)
     with caplog.at_level(logging.WARNING, "dataflow"):
         assert [dp[0] for dp in df] == [0, 2, 3, 5]
@@ -146,14 +146,14 @@ def test_one_failure_too_many_is_an_error_with_the_list_and_the_last_one_as_its_
     assert copy.failures == caught.value.failures
 
 
-def test_every_pass_has_the_whole_number():
+def test_every_pass_has_the_full_budget():
     df = MapData(numbers(5), bad_at(1, 4), max_failures=2)
     for _ in range(5):
         assert [dp[0] for dp in df] == [0, 2, 3]
     assert [failure.in_pass for failure in df.failures] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_a_reset_forgets_what_has_failed_and_closing_does_not():
+def test_a_reset_clears_the_failures_and_closing_does_not():
     df = MapData(numbers(3), bad_at(1), max_failures=1)
     list(df)
     df.close()
@@ -169,7 +169,7 @@ def test_a_copy_has_failures_of_its_own():
     assert copy.max_failures == 1 and copy.failures == []
 
 
-def test_a_fraction_of_all_that_were_seen_may_fail():
+def test_a_fraction_of_all_datapoints_may_fail():
     fine = MapData(numbers(400), bad_at(*range(0, 400, 10)), max_failures=0.11)
     assert len(list(fine)) == 360
     many = MapData(numbers(400), bad_at(*range(0, 400, 5)), max_failures=0.11)
@@ -179,28 +179,28 @@ def test_a_fraction_of_all_that_were_seen_may_fail():
     assert isinstance(caught.value.__cause__, Bad)
 
 
-def test_a_fraction_of_a_hundred_is_judged_though_the_last_ones_are_good():
+def test_a_fraction_is_judged_after_a_hundred_datapoints_even_if_the_last_ones_are_good():
     df = MapData(numbers(100), bad_at(*range(50)), max_failures=0.4)
     with pytest.raises(TooManyFailures, match="50 of the 100"):
         list(df)
 
 
-def test_what_a_map_below_has_dropped_was_not_seen_here():
+def test_datapoints_dropped_by_a_map_below_are_not_counted():
     below = MapData(numbers(6), lambda dp: None if dp[0] % 2 else dp)
     df = MapData(below, bad_at(4), max_failures=1)
     assert [dp[0] for dp in df] == [0, 2]
-    assert df.failures[-1].position == 2  # the third that it was given
+    assert df.failures[-1].position == 2  # the third datapoint received
     assert df[0:6] == [[0, "0"], [2, "2"]]
     assert df.failures[-1].position == 4  # addressed, it is the index
 
 
-def test_two_maps_have_budgets_of_their_own():
+def test_two_maps_have_separate_budgets():
     df = MapData(MapDataComponent(numbers(6), bad_at(1, 2), max_failures=2), bad_at(4), max_failures=1)
     assert [dp[0] for dp in df] == [0, 3, 5]
     assert len(df.failures) == 1 and len(df.ds.failures) == 2
 
 
-def test_a_component_that_is_not_there_is_a_failure_of_the_item():
+def test_a_missing_component_is_a_failure_of_the_item():
     df = MapDataComponent(DataFromList([[1, 2], [3]], shuffle=False), keep, 1, max_failures=1)
     assert list(df) == [[1, 2]]
     assert df.failures[0].kind == "IndexError"
@@ -212,7 +212,7 @@ def test_a_component_that_is_not_there_is_a_failure_of_the_item():
 def test_a_failed_datapoint_keeps_its_index_and_is_dropped():
     df = MapData(numbers(4), bad_at(1), max_failures=1)
     assert df[2] == [2, "2"]
-    for _ in range(3):  # the same item, however often it is asked for
+    for _ in range(3):  # the same item each time
         with pytest.raises(Dropped, match="index 1"):
             df[1]
     assert [dp[0] for dp in df[0:8]] == [0, 2, 3, 0, 2, 3]
@@ -225,7 +225,7 @@ def test_a_node_that_counts_cannot_be_addressed_above_it_but_iterated():
         df[0]
 
 
-def test_past_the_budget_addressing_raises_too():
+def test_beyond_the_budget_addressing_raises_too():
     df = MapData(numbers(6), bad_at(1, 3), max_failures=1)
     with pytest.raises(TooManyFailures):
         df[0:6]
@@ -239,7 +239,7 @@ def test_past_the_budget_addressing_raises_too():
     budget=st.integers(1, 30),
     sizes=st.lists(st.integers(1, 20), max_size=4),
 )
-def test_a_pass_and_its_indexes_bear_the_same(n, bad, dropped, budget, sizes):
+def test_a_pass_and_its_indexes_tolerate_the_same_failures(n, bad, dropped, budget, sizes):
     below = MapData(numbers(n), lambda dp: None if dp[0] in dropped else dp)
     failing = sorted(k for k in bad - dropped if k < n)
     good = [k for k in range(n) if k not in bad | dropped]
@@ -270,9 +270,9 @@ def test_a_pass_and_its_indexes_bear_the_same(n, bad, dropped, budget, sizes):
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 
-def test_where_nothing_is_borne_an_item_costs_one_call_of_the_kernel():
+def test_without_a_budget_an_item_costs_one_call_of_the_kernel():
     calls = []
     applied = Applied("MapData", keep, lambda k: calls.append(k) or (0, k))
     step = applied.step
     assert applied.over([[1]]).__reduce__()[1][0] == step, "map() calls the kernel itself, with nothing in between"
-    assert list(applied.over([[1]])) == [[1]] and calls == [], "nobody asks for positions while nothing fails"
+    assert list(applied.over([[1]])) == [[1]] and calls == [], "positions are computed only after a failure"

@@ -30,13 +30,13 @@ def drawn(dp, rng):
     return [*dp, int(rng.integers(10**9))]
 
 
-def test_every_position_and_every_pass_has_numbers_of_its_own():
+def test_every_position_of_every_pass_has_different_numbers():
     df = RandomMapData(numbers(50), drawn)
     passes = [list(df), list(df)]
     assert len({number for found in passes for _, number in found}) == 100
 
 
-def test_what_one_datapoint_draws_changes_no_other():
+def test_the_draws_of_one_datapoint_do_not_affect_another():
     def greedy(dp, rng):
         rng.normal(size=dp[0] % 7)
         rng.integers(10, dtype=np.uint8)  # leaves half-used words behind
@@ -49,7 +49,7 @@ def test_what_one_datapoint_draws_changes_no_other():
         assert dict(RandomMapData(numbers(30), greedy))[20] == dict(RandomMapData(numbers(30), shy))[20]
 
 
-def test_what_is_dropped_below_keeps_its_position():
+def test_a_datapoint_dropped_below_keeps_its_position():
     def odd(dp):
         return dp if dp[0] % 2 else None
 
@@ -101,7 +101,7 @@ def test_the_function_gets_a_copy():
     assert lst == [[0], [1]]
 
 
-# -- a generator that is kept -----------------------------------------------------------------------------------------
+# -- a generator that the function keeps -------------------------------------------------------------------------------
 
 
 def test_a_generator_that_is_kept_stays_that_of_its_datapoint():
@@ -118,7 +118,7 @@ def test_a_generator_that_is_kept_stays_that_of_its_datapoint():
         assert {k: draw() for k, draw in promised} == expected
 
 
-def test_its_bits_may_be_kept_too():
+def test_its_bit_generator_may_be_kept_too():
     kept = []
 
     def keep(dp, rng):
@@ -152,10 +152,10 @@ def test_two_threads_do_not_share_a_generator():
         assert [found[0], found[1]] == expected
 
 
-# -- what parallel maps use --------------------------------------------------------------------------------------------
+# -- use by parallel maps ----------------------------------------------------------------------------------------------
 
 
-def test_the_generators_of_a_node_travel_without_it():
+def test_the_generators_of_a_node_are_pickled_without_it():
     with seeded(3):
         df = RandomMapData(BatchData(RepeatedDataPoint(numbers(8), 2), 2), lambda dp, rng: [int(rng.integers(10**9))])
         rngs = pickle.loads(pickle.dumps(df._df_index_rngs(root_stream(df), len(df))))
@@ -178,7 +178,7 @@ def test_an_error_is_explained():
         RandomMapData(numbers(3), 5)
 
 
-def test_failures_are_borne_as_in_a_map_and_disturb_no_other():
+def test_failures_are_tolerated_as_in_a_map_and_do_not_affect_others():
     def some(dp, rng):
         number = drawn(dp, rng)
         if dp[0] % 5 == 2:

@@ -53,7 +53,7 @@ def test_components_are_stacked_and_lists_are_kept_as_lists(make):
     assert kept[1] == [0, 1, 2, 3] and isinstance(kept[0], list)
 
 
-def test_a_batch_larger_than_a_pass_is_refused_with_both_numbers():
+def test_a_batch_larger_than_a_pass_raises_with_both_numbers():
     with pytest.raises(ValueError, match="batch_size 6 is more than the 5"):
         BatchData(numbers(5), 6)
     assert len(BatchData(numbers(5), 6, remainder=True)) == 1
@@ -73,7 +73,7 @@ def test_an_endless_flow_may_be_shorter_than_a_batch():
     assert vectors(itertools.islice(df, 2)) == [[0, 1, 2, 0, 1], [2, 0, 1, 2, 0]] == vectors(df[0:2])
 
 
-def test_iteration_fills_up_with_what_follows_a_dropped_datapoint_and_addressing_refuses():
+def test_iteration_fills_up_after_a_dropped_datapoint_and_addressing_raises():
     df = BatchData(MapData(numbers(6), lambda dp: dp if dp[0] != 1 else None), 2)
     assert vectors(df) == [[0, 2], [3, 4]]
     for index in (0, 1):
@@ -108,7 +108,7 @@ def keys(df):
     return [batch["k"].tolist() for batch in df]
 
 
-def test_one_batch_is_gathered_for_each_shape_and_goes_on_in_the_next_pass():
+def test_there_is_one_incomplete_batch_per_shape_and_it_continues_in_the_next_pass():
     df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
     assert len(df) == 3
     assert keys(df) == [[0, 2], [1, 3], [5, 0]], "two of the pass, and one with the next"
@@ -117,7 +117,7 @@ def test_one_batch_is_gathered_for_each_shape_and_goes_on_in_the_next_pass():
 
 
 class Sizes(DataFlow):
-    """Passes of images of random sizes, as augmentation makes them."""
+    """Passes of images of random sizes, as after augmentation."""
 
     def __init__(self, n, kinds, has_length=True):
         self.n, self.kinds, self.has_length = n, kinds, has_length
@@ -138,7 +138,7 @@ class Sizes(DataFlow):
 
 @pytest.mark.parametrize("kinds", [1, 5, 60])
 @pytest.mark.parametrize("batch_size", [1, 4, 8])
-def test_a_pass_has_as_many_batches_as_its_length_says_and_nothing_is_lost(kinds, batch_size):
+def test_a_pass_has_as_many_batches_as_its_length_and_nothing_is_lost(kinds, batch_size):
     source = Sizes(100, kinds)
     df = BatchDataByShape(source, batch_size, 0)
     batches = [list(df) for _ in range(8)]
@@ -162,7 +162,7 @@ def test_without_a_length_a_pass_is_one_of_the_input_and_incomplete_batches_are_
     assert len(given) == len(set(given))
 
 
-def test_after_a_break_what_is_held_stays_and_the_input_begins_its_next_pass():
+def test_after_a_break_incomplete_batches_stay_and_the_input_begins_its_next_pass():
     df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
     assert next(iter(df))["k"].tolist() == [0, 2]
     assert keys(df) == [[1, 1], [0, 2], [3, 4]], "1 was held; 3 to 6 of the first pass were never read"
@@ -170,7 +170,7 @@ def test_after_a_break_what_is_held_stays_and_the_input_begins_its_next_pass():
     assert keys(df) == [[0, 2], [1, 3], [5, 0]], "forgotten"
 
 
-def test_a_loop_that_has_got_every_batch_was_not_broken_off():
+def test_a_loop_that_has_got_every_batch_is_not_an_early_exit():
     df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
     passes = [[batch["k"].tolist() for batch in islice(df, 3)] for _ in range(3)]
     assert passes == [[[0, 2], [1, 3], [5, 0]], [[4, 1], [3, 4], [2, 5]], [[6, 6], [0, 2], [1, 3]]]
@@ -192,7 +192,7 @@ def test_an_empty_pass_of_the_input_ends_the_pass():
     assert list(df) == []
 
 
-def test_the_later_of_two_iterations_takes_over_and_each_place_of_a_chain_has_batches_of_its_own():
+def test_the_later_of_two_iterations_takes_over_and_each_place_of_a_chain_has_separate_batches():
     df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a")
     first = iter(df)
     next(first)
@@ -206,19 +206,19 @@ def test_the_later_of_two_iterations_takes_over_and_each_place_of_a_chain_has_ba
 
 
 def test_it_cannot_be_resumed_but_with_the_remainders_it_can():
-    with pytest.raises(NotReproducible, match="BatchDataByShape goes on where the last one stopped"):
+    with pytest.raises(NotReproducible, match="BatchDataByShape continues where the last one stopped"):
         ResumableData(BatchDataByShape(shapes([1, 2, 1]), 2, "a"))
     assert len(list(ResumableData(BatchDataByShape(shapes([1, 2, 1]), 2, "a", remainder=True)))) == 2
 
 
-def test_a_batch_that_no_pass_can_fill_is_refused():
+def test_a_batch_that_no_pass_can_fill_raises():
     with pytest.raises(ValueError, match="batch_size 4 is more than the 3 datapoints"):
         BatchDataByShape(shapes([1, 1, 1]), 4, "a")
     assert keys(BatchDataByShape(shapes([1, 1, 1]), 4, "a", remainder=True)) == [[0, 1, 2]]
 
 
 class Padded(BatchData):
-    """As a public face detector has it: pads, then aggregates."""
+    """As in a public face detector: pads, then aggregates."""
 
     def __iter__(self):
         holder = []
@@ -232,7 +232,7 @@ class Padded(BatchData):
             yield self.aggregate_batch(holder, use_list=True)
 
 
-def test_a_subclass_aggregates_batches_of_its_own_choice():
+def test_a_subclass_can_choose_the_datapoints_of_its_batches():
     df = Padded(DataFromList([[np.ones(k + 1)] for k in range(5)], shuffle=False), 2, remainder=True)
     first, second, (rest,) = df
     assert [first[0].shape, second[0].shape] == [(2, 2), (2, 4)]
@@ -256,7 +256,7 @@ def keep_but_2(dp):
     ],
 )
 @pytest.mark.parametrize("dropping", [MapData, lambda ds, f: RandomMapData(ds, lambda dp, rng: f(dp))])
-def test_what_counts_is_addressed_as_it_is_iterated_or_says_that_something_was_dropped(counts, dropping):
+def test_a_node_that_counts_agrees_with_its_iteration_or_raises_dropped(counts, dropping):
     df = counts(dropping(numbers(5), keep_but_2))
     expected = [repr(dp) for dp in df]
     for index in range(len(expected)):
@@ -276,7 +276,7 @@ def test_what_counts_is_addressed_as_it_is_iterated_or_says_that_something_was_d
     assert not any(found[first:])
 
 
-def test_incomplete_batches_are_given_out_at_the_end_if_wanted_and_never_live_on():
+def test_remainder_yields_incomplete_batches_at_the_end_and_keeps_none():
     df = BatchDataByShape(shapes([1, 2, 1, 2, 2, 1, 3]), 2, "a", remainder=True)
     for _ in range(2):
         assert [batch["k"].tolist() for batch in df] == [[0, 2], [1, 3], [4], [5], [6]]

@@ -53,7 +53,7 @@ def test_every_datapoint_is_made_once(addressable, shuffle):
 
 @KINDS
 @SHUFFLES
-def test_a_pass_broken_off_leaves_no_partial_cache(addressable, shuffle):
+def test_an_interrupted_pass_leaves_no_partial_cache(addressable, shuffle):
     source = Counted(addressable=addressable)
     df = CacheData(source.ds, shuffle)
     for _, _ in zip(range(4), df, strict=False):
@@ -62,14 +62,14 @@ def test_a_pass_broken_off_leaves_no_partial_cache(addressable, shuffle):
     assert source.made == 6
 
 
-def test_a_generator_object_broken_off_is_cached_whole():
+def test_an_interrupted_generator_object_is_cached_completely():
     df = CacheData(DataFromGenerator([k] for k in range(6)))
     next(iter(df))
     assert values(df) == list(range(6)) == values(df)
 
 
 @KINDS
-def test_the_first_pass_is_shuffled_too_and_every_pass_anew(addressable):
+def test_every_pass_is_shuffled_including_the_first(addressable):
     with seeded(1):
         df = CacheData(Counted(30, addressable).ds, shuffle=True)
         passes = [tuple(values(df)) for _ in range(3)]
@@ -100,7 +100,7 @@ def test_reset_and_close_empty_the_cache(addressable):
 
 
 @pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda df: pickle.loads(pickle.dumps(df))])
-def test_a_copy_has_an_empty_cache_of_its_own(clone):
+def test_a_copy_has_its_own_empty_cache(clone):
     df = CacheData(DataFromList([[1]]))
     list(df)
     source = Counted()
@@ -140,7 +140,7 @@ def test_dropped_datapoints_stay_dropped(addressable):
     assert source.made == 6
 
 
-def test_one_cache_in_two_places_is_two_only_where_something_is_drawn():
+def test_a_cache_in_two_places_is_shared_unless_random_numbers_are_drawn():
     with seeded(1):
         df = CacheData(DataFromList([[k] for k in range(30)]))
         left, right = zip(*JoinData([df, df]), strict=True)
@@ -151,7 +151,7 @@ def test_one_cache_in_two_places_is_two_only_where_something_is_drawn():
     assert source.made == 6
 
 
-def test_another_root_draws_anew():
+def test_another_root_seed_draws_again():
     df = CacheData(DataFromList(range(30)))
     with seeded(1):
         first = list(df)
@@ -196,12 +196,12 @@ def test_threads_that_share_a_cache_read_the_input_once():
 
 
 @pytest.mark.parametrize("make", [lambda ds: RepeatedData(ds, -1), lambda ds: LocallyShuffleData(ds, 2)])
-def test_what_never_ends_is_not_cached(make):
+def test_an_endless_input_raises(make):
     with pytest.raises(ValueError, match="FixedSizeData"):
         CacheData(make(DataFromList([1, 2])))
 
 
-def test_an_exhausted_source_is_no_empty_cache():
+def test_an_exhausted_source_is_not_an_empty_cache():
     ds = DataFromGenerator(iter([[1]]))
     list(ds)
     df = CacheData(ds)
@@ -210,7 +210,7 @@ def test_an_exhausted_source_is_no_empty_cache():
             list(df)
 
 
-def test_a_list_that_has_grown_is_read_anew():
+def test_a_list_that_has_grown_is_read_again():
     lst = [[0]]
     df = CacheData(DataFromList(lst, shuffle=False))
     assert values(df) == [0]

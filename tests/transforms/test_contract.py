@@ -1,4 +1,4 @@
-"""Every transform keeps the promises of all nodes."""
+"""The contract of all nodes, checked for every transform."""
 
 import operator
 
@@ -77,7 +77,7 @@ def test_the_node_keeps_the_contract(make, traits):
     check_node(make, **traits)
 
 
-def test_endless_repetition_goes_on_where_it_stopped():
+def test_endless_repetition_continues_where_it_stopped():
     df = RepeatedData(listed(), -1)
     seen = [k for _, (_, k) in zip(range(3), df, strict=False)]
     seen += [k for _, (_, k) in zip(range(5), df, strict=False)]

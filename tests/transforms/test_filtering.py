@@ -7,19 +7,19 @@ def numbers(n):
     return DataFromList([[k] for k in range(n)], shuffle=False)
 
 
-def test_it_gives_what_the_function_chooses():
+def test_it_keeps_the_datapoints_that_the_function_chooses():
     df = FilterData(numbers(7), lambda dp: dp[0] % 3 == 1)
     assert [list(df), list(df)] == [[[1], [4]], [[1], [4]]]
 
 
-def test_the_datapoints_themselves_are_shown_and_given_out():
+def test_datapoints_are_not_copied():
     lst = [[0], [1]]
     seen = []
     found = list(FilterData(DataFromList(lst, shuffle=False), lambda dp: seen.append(dp) or True))
     assert all(dp is element is shown for dp, element, shown in zip(found, lst, seen, strict=True))
 
 
-def test_anything_true_will_do():
+def test_any_true_value_keeps_a_datapoint():
     assert list(FilterData(numbers(3), lambda dp: dp[0])) == [[1], [2]]
 
 
@@ -41,11 +41,11 @@ def test_an_error_is_explained():
     assert "raised by the function of FilterData: " in caught.value.__notes__[0]
 
 
-def test_a_function_that_stops_does_not_end_the_pass_in_silence():
+def test_stop_iteration_does_not_silently_end_the_pass():
     with pytest.raises(RuntimeError, match=r"FilterData, .*raised StopIteration"):
         list(FilterData(numbers(3), lambda dp: next(iter(()))))
 
 
-def test_what_cannot_be_called_is_refused():
+def test_a_predicate_must_be_callable():
     with pytest.raises(TypeError, match="FilterData expects a function, got list"):
         FilterData(numbers(3), [1])

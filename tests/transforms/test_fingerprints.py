@@ -48,7 +48,7 @@ def test_a_parameter_is_a_text_without_an_address(value, expected):
     assert text(value) == expected
 
 
-def test_flows_are_inputs_and_private_attributes_are_nobodys_business():
+def test_flows_are_inputs_and_private_attributes_are_ignored():
     flow = DataFromList([[1]])
     found = described(Node(ds=flow, many=[flow], named={"a": flow}, _private=5))
     assert found["parameters"] == {"seed": "None"}
@@ -56,7 +56,7 @@ def test_flows_are_inputs_and_private_attributes_are_nobodys_business():
     assert "df_lists" not in described(RandomChooseData([(flow, 1.0)]))["parameters"]
 
 
-def test_a_description_survives_json():
+def test_a_description_is_the_same_after_json():
     df = BatchData(MapData(FakeData([(2, 3)], 20, dtype="uint8"), scale), 4)
     assert json.loads(json.dumps(described(df))) == described(df)
 
@@ -68,12 +68,12 @@ def test_a_description_of_the_same_chain_does_not_differ():
     assert difference(described(make()), described(make(1))) is None
 
 
-def test_the_node_that_differs_is_named_not_those_above_that_are_shorter_by_it():
+def test_the_node_that_differs_is_named_not_those_above_it():
     def make(n):
         return BatchData(DataFromList([[k] for k in range(n)]), 2)
 
     assert difference(described(make(20)), described(make(30))) == "a pass of DataFromList had 20 datapoints and has 30"
 
 
-def test_parameters_that_came_or_went_are_named():
+def test_added_and_removed_parameters_are_named():
     assert difference(described(Node(a=1)), described(Node(b=2))) == "Node.a was 1 and is missing"

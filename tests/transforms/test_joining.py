@@ -40,7 +40,7 @@ def test_keys_that_two_dicts_share_are_named():
 
 
 @pytest.mark.parametrize("other", [{"a": 1}, 5])
-def test_kinds_that_do_not_join_are_named(other):
+def test_types_that_cannot_be_joined_are_named(other):
     with pytest.raises(TypeError, match=f"got list, {type(other).__name__}.*MapData"):
         list(JoinData([numbers(1), DataFromList([other])]))
 
@@ -52,7 +52,7 @@ def test_a_pass_ends_with_the_shortest():
     assert df[2] == [0, 10, 20]
 
 
-def test_where_the_lengths_are_known_nothing_is_taken_in_vain():
+def test_with_known_lengths_no_datapoint_is_read_in_vain():
     taken = []
     long = DataFromGenerator(lambda: (taken.append(k) or [k] for k in range(9)))
     long = FixedLength(long, 9)
@@ -61,7 +61,7 @@ def test_where_the_lengths_are_known_nothing_is_taken_in_vain():
 
 
 class FixedLength(RepeatedData):
-    """The input, and a length that it does not know."""
+    """The input, without a known length."""
 
     def __init__(self, ds, length):
         super().__init__(ds, 1)
@@ -90,7 +90,7 @@ def test_only_endless_inputs_make_an_endless_join():
     assert df._df_endless and list(itertools.islice(df, 3)) == [[0, 0], [1, 1], [0, 2]] == df[0:3]
 
 
-def test_the_same_flow_twice_is_reset_once_and_read_at_two_places():
+def test_a_flow_given_twice_is_reset_once_and_read_at_two_positions():
     old = OldStyle()
     assert all(dp[1] == dp[3] for dp in JoinData([old, old]))
     assert old.resets == 1
@@ -100,7 +100,7 @@ def test_the_same_flow_twice_is_reset_once_and_read_at_two_places():
         assert sorted(left) == sorted(right) == list(range(30)) and left != right
 
 
-def test_iteration_goes_on_behind_a_dropped_datapoint_and_addressing_refuses():
+def test_iteration_continues_after_a_dropped_datapoint_and_addressing_raises():
     df = JoinData([MapData(numbers(3), lambda dp: dp if dp[0] else None), numbers(3)])
     assert list(df) == [[1, 0], [2, 1]]
     with pytest.raises(Dropped, match="JoinData counts"):

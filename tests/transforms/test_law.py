@@ -1,4 +1,4 @@
-"""The law: pass p of a flow of n datapoints is ``[df[p * n + k] for k in range(n)]``, whatever the chain."""
+"""The law: for every chain, pass p of a flow of n datapoints is ``[df[p * n + k] for k in range(n)]``."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from tests.support.contract import plain, seeded
 
 
 @given(CHAINS, BREAKS, st.integers(0, 99))
-def test_a_pass_is_what_its_indexes_give(df, breaks, root):
+def test_a_pass_has_the_datapoints_of_its_indexes(df, breaks, root):
     with seeded(root):
         n = len(df)
         expected = plain(df[0 : NUM_PASSES * n])[1]
@@ -28,7 +28,7 @@ def test_a_pass_is_what_its_indexes_give(df, breaks, root):
 
 
 @given(DROPPING, st.integers(0, 99))
-def test_a_pass_is_what_its_indexes_give_without_those_that_were_dropped(df, root):
+def test_a_pass_has_the_datapoints_of_its_indexes_without_dropped_ones(df, root):
     with seeded(root):
         n = len(df)
         for p in range(3):
@@ -36,7 +36,7 @@ def test_a_pass_is_what_its_indexes_give_without_those_that_were_dropped(df, roo
 
 
 @given(CHAINS, st.integers(0, 99), st.data())
-def test_indexes_may_be_asked_for_in_any_order(df, root, data):
+def test_indexes_may_be_requested_in_any_order(df, root, data):
     with seeded(root):
         n = len(df)
         expected = plain(df[0 : 2 * n])[1]
@@ -45,7 +45,7 @@ def test_indexes_may_be_asked_for_in_any_order(df, root, data):
 
 
 @given(SIZE.map(lambda n: MapData(DataFromList([[k] for k in range(n)], shuffle=False), odd_only)), SIZE)
-def test_a_node_that_counts_says_that_a_datapoint_below_was_dropped(ds, size):
+def test_a_node_that_counts_raises_if_a_datapoint_below_was_dropped(ds, size):
     df = FixedSizeData(ds, size)
     if all(k % len(ds) % 2 for k in range(size)):
         assert len(df[0:size]) == size

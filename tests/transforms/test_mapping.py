@@ -35,7 +35,7 @@ def test_none_drops_a_datapoint_and_every_other_keeps_its_index():
         df[1]
 
 
-def test_a_hole_goes_through_the_maps_above_it():
+def test_a_hole_passes_through_the_maps_above_it():
     below = MapData(numbers(3), lambda dp: None if dp[0] == 1 else dp)
     df = MapDataComponent(MapData(below, list), str)
     assert df[0:3] == [["0", "0"], ["2", "2"]] == list(df)
@@ -76,21 +76,21 @@ def test_a_component_mapped_to_none_drops_the_datapoint():
     assert [dp[0] for dp in df] == [1, 2]
 
 
-def test_a_component_that_is_not_there_is_named():
+def test_a_missing_component_is_named_by_the_map():
     with pytest.raises(IndexError, match="no component 7"):
         list(MapDataComponent(numbers(1), str, 7))
     with pytest.raises(KeyError, match="there are"):
         list(MapDataComponent(DataFromList([{"a": 1}]), str, "b"))
 
 
-def test_what_is_no_function_or_no_flow_is_refused():
+def test_a_map_needs_a_function_and_a_flow():
     with pytest.raises(TypeError, match="MapData expects a function, got int"):
         MapData(numbers(1), 5)
     with pytest.raises(TypeError, match="DataFromList"):
         MapData([[1]], str)
 
 
-def test_a_function_that_raises_stop_iteration_does_not_end_the_pass_without_a_word():
+def test_a_function_that_raises_stop_iteration_does_not_silently_end_the_pass():
     def stop(dp):
         raise StopIteration
 

@@ -21,7 +21,7 @@ def generated(n):
 
 
 class TaskOwnership(MapData):
-    """The input, and the length that it claims to have."""
+    """The input, with a wrong length."""
 
     def __init__(self, ds, length):
         super().__init__(ds, abs)
@@ -48,7 +48,7 @@ def test_a_mixture_is_the_same_with_and_without_indexes():
     assert by_index == in_order
 
 
-def test_lengths_are_asked_for_at_every_pass():
+def test_lengths_are_read_at_every_pass():
     lst = [0]
     df = RandomMixData([DataFromList(lst, shuffle=False), numbers(3, 100)])
     assert len(list(df)) == 4
@@ -56,7 +56,7 @@ def test_lengths_are_asked_for_at_every_pass():
     assert sorted(df) == [0, 1, 100, 101, 102] and len(df) == 5
 
 
-def test_a_flow_that_is_shorter_than_it_says_leaves_the_others_whole():
+def test_a_flow_shorter_than_its_length_leaves_the_others_complete():
     df = RandomMixData([TaskOwnership(generated(2), 9), numbers(5, 100)])
     assert sorted(df) == [0, 1, 100, 101, 102, 103, 104]
 
@@ -76,7 +76,7 @@ def test_a_mixture_needs_lengths():
         iter(RandomMixData([RepeatedData(numbers(3), -1)]))
 
 
-def test_seeds_of_their_own_make_mixtures_repeatable():
+def test_a_seed_makes_a_mixture_repeatable():
     def mixed(seed):
         return list(RandomMixData([numbers(9), numbers(9, 100)], seed=seed))
 
@@ -90,7 +90,7 @@ def test_seeds_of_their_own_make_mixtures_repeatable():
 
 
 @pytest.mark.parametrize("pair", [tuple, list])
-def test_flows_are_chosen_as_often_as_their_probability_says(pair):
+def test_flows_are_chosen_with_their_probability(pair):
     endless = [RepeatedData(numbers(1, k), -1) for k in range(3)]
     df = RandomChooseData([pair(entry) for entry in zip(endless, (0.7, 0.2, 0.1), strict=True)])
     count = Counter(itertools.islice(df, 4000))
@@ -127,7 +127,7 @@ def test_probabilities_need_not_sum_to_1_to_the_last_bit():
     RandomChooseData(list(zip([numbers(1)] * 3, (0.7, 0.2, 0.1), strict=True)))
 
 
-def test_what_is_no_flow_is_refused():
+def test_elements_must_be_flows():
     with pytest.raises(TypeError, match="not some of each"):
         RandomChooseData([numbers(1), (numbers(1), 0.5)])
     with pytest.raises(TypeError, match="DataFromList"):

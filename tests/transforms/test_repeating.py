@@ -47,14 +47,14 @@ def test_the_length_is_that_of_all_passes_or_endless():
 
 
 @SOURCES
-def test_an_endless_flow_goes_on_where_it_stopped(source):
+def test_an_endless_flow_continues_where_it_stopped(source):
     df = RepeatedData(source(3), -1)
     assert list(itertools.islice(df, 4)) == [0, 1, 2, 0]
     assert list(itertools.islice(df, 4)) == [1, 2, 0, 1]
 
 
 @SOURCES
-def test_an_endless_flow_over_nothing_ends_with_a_warning(source, caplog):
+def test_an_endless_flow_over_an_empty_input_ends_with_a_warning(source, caplog):
     with caplog.at_level(logging.WARNING, "dataflow"):
         assert list(RepeatedData(source(0), -1)) == []
     assert "pass of" in caplog.text and "was empty" in caplog.text
@@ -87,7 +87,7 @@ def test_a_dropped_datapoint_is_dropped_as_often_as_it_was_repeated():
 
 
 @SOURCES
-def test_a_fixed_size_goes_on_where_the_last_pass_ended(source):
+def test_a_fixed_size_continues_where_the_last_pass_ended(source):
     df = FixedSizeData(source(5), 3)
     assert [list(df) for _ in range(4)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1]]
 
@@ -98,7 +98,7 @@ def test_a_fixed_size_larger_than_a_pass_wraps(source):
 
 
 @SOURCES
-def test_without_state_every_pass_begins_anew_also_after_a_break(source):
+def test_without_state_every_pass_starts_over_also_after_a_break(source):
     df = FixedSizeData(source(5), 3, keep_state=False)
     assert next(iter(df)) == 0
     assert [list(df), list(df)] == [[0, 1, 2]] * 2
@@ -126,7 +126,7 @@ class Plain(RepeatedData):
         return False
 
 
-def test_a_pass_broken_off_counts_where_the_input_has_indexes():
+def test_an_interrupted_pass_counts_if_the_input_is_addressable():
     df = FixedSizeData(numbers(5), 3)
     assert next(iter(df)) == 0
     assert list(df) == [3, 4, 0]
@@ -150,7 +150,7 @@ def test_a_pass_is_filled_up_when_a_map_below_drops():
     "ds", [numbers(0), generated(0), DataFromIterable([]), MapData(numbers(3), never), MapData(generated(3), never)]
 )
 def test_an_empty_input_is_an_error(ds, keep_state):
-    with pytest.raises(EmptyPass, match="owes 2 datapoints"):
+    with pytest.raises(EmptyPass, match="needs 2 datapoints"):
         list(FixedSizeData(ds, 2, keep_state))
 
 
@@ -159,7 +159,7 @@ def test_an_empty_input_has_no_index_either():
         FixedSizeData(numbers(0), 2)[0]
 
 
-def test_an_endless_input_goes_on_with_and_without_state():
+def test_an_endless_input_continues_with_and_without_state():
     for keep_state in (True, False):
         df = FixedSizeData(RepeatedData(numbers(4), -1), 3, keep_state)
         assert [list(df), list(df)] == [[0, 1, 2], [3, 0, 1]] == [df[0:3], df[3:6]]
@@ -204,7 +204,7 @@ def test_over_an_input_that_drops_the_later_of_two_iterations_takes_over():
         next(first)
     assert [k for (k,) in second] == [5, 7]
     df.close()
-    assert [k for (k,) in df] == [7, 9, 11], "afresh, at the index of pass 2"
+    assert [k for (k,) in df] == [7, 9, 11], "again at the index of pass 2"
 
 
 def test_two_places_of_a_chain_hold_a_position_each():
@@ -213,6 +213,6 @@ def test_two_places_of_a_chain_hold_a_position_each():
     assert [dp for _ in range(3) for dp in df] == [[k, k] for k in [0, 3, 6, 9, 0, 3, 6, 9, 0]]
 
 
-def test_without_keep_state_an_input_that_drops_begins_anew():
+def test_without_keep_state_an_input_that_drops_starts_over():
     df = FixedSizeData(drops(12, lambda k: k % 3 == 0), 3, keep_state=False)
     assert [[k for (k,) in df] for _ in range(3)] == [[0, 3, 6]] * 3

@@ -60,7 +60,7 @@ def steps(df, num):
 
 
 def resumed(make, state):
-    """What another process makes of a saved state: the root seed of this one is not its own."""
+    """The flow that another process resumes from a saved state: it has a different root seed."""
     df = ResumableData(make())
     df.load_state_dict(json.loads(json.dumps(state)))
     return df
@@ -88,7 +88,7 @@ def check_every_place(make, num, places=None):
 
 @settings(max_examples=50)
 @given(CHAINS, st.data())
-def test_whatever_the_chain_it_goes_on_where_it_was_saved_and_again(df, data):
+def test_any_chain_resumes_where_it_was_saved_also_twice(df, data):
     num = min(3 * len(df), 30)
     places = data.draw(st.lists(st.integers(0, num - 1), min_size=1, max_size=4, unique=True))
     check_every_place(lambda: copy.deepcopy(df), num, places)
@@ -96,7 +96,7 @@ def test_whatever_the_chain_it_goes_on_where_it_was_saved_and_again(df, data):
 
 @settings(max_examples=50)
 @given(DROPPING, st.data())
-def test_what_was_dropped_counts_as_a_position(df, data):
+def test_a_dropped_datapoint_counts_as_a_position(df, data):
     with seeded(11):
         lengths = [len(list(df)) for _ in range(4)]
     num = sum(itertools.takewhile(bool, lengths))
@@ -141,15 +141,15 @@ CHAINS_TO_REPLAY = {
 
 
 @pytest.mark.parametrize("make", CHAINS_TO_REPLAY.values(), ids=CHAINS_TO_REPLAY)
-def test_what_cannot_be_addressed_is_made_again_up_to_the_place(make):
+def test_a_flow_without_indexes_is_computed_again_up_to_the_position(make):
     check_every_place(make, 16)
 
 
-def test_an_endless_flow_goes_on_too():
+def test_an_endless_flow_resumes_too():
     check_every_place(lambda: RepeatedData(ShuffleData(numbers(4)), -1), 20)
 
 
-def test_the_first_loop_gets_the_rest_of_the_pass_and_the_next_one_a_whole_pass():
+def test_the_first_loop_gets_the_rest_of_the_pass_and_the_next_one_a_complete_pass():
     def make():
         return numbers(5, shuffle=False)
 
@@ -179,12 +179,12 @@ def test_a_complete_pass_resumes_at_the_next(make, to_the_end):
     assert found.state_dict()["pass"] == 2
 
 
-def test_a_state_that_was_loaded_and_not_used_is_saved_as_it_is():
+def test_a_loaded_but_unused_state_is_saved_unchanged():
     _, state = saved_after(lambda: numbers(5), 3)
     assert resumed(lambda: numbers(5), state).state_dict() == state
 
 
-def test_a_state_of_a_flow_that_was_not_begun_is_its_beginning():
+def test_the_state_of_a_flow_that_was_not_iterated_is_its_beginning():
     with seeded(3):
         df = ResumableData(numbers(5))
         state = df.state_dict()
@@ -192,7 +192,7 @@ def test_a_state_of_a_flow_that_was_not_begun_is_its_beginning():
     assert list(resumed(lambda: numbers(5), state)) == expected
 
 
-def test_closing_and_resetting_keep_the_place():
+def test_closing_and_resetting_keep_the_position():
     df = ResumableData(numbers(9))
     taken(df, 4)
     state = df.state_dict()
@@ -202,7 +202,7 @@ def test_closing_and_resetting_keep_the_place():
     assert df.state_dict() == state
 
 
-def test_the_iteration_begun_last_is_the_one_that_is_saved():
+def test_the_most_recent_iteration_is_saved():
     df = ResumableData(numbers(5))
     first, second = iter(df), iter(df)
     next(second)
@@ -229,7 +229,7 @@ def test_any_index_is_reached_at_once():
     found = next(iter(df))
     with seeded(int(state["root"])):
         assert found == FixedSizeData(ShuffleData(numbers(1000)), 30_000_000)[100_000_000]
-    assert time.monotonic() - begin < 20  # milliseconds; it catches whoever counts up to there
+    assert time.monotonic() - begin < 20  # takes milliseconds, unless every index is counted
 
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_an_unseeded_program_takes_over_the_seed():
     assert list(resumed(lambda: numbers(50), state)) == list(iterator)
 
 
-def test_the_same_seed_is_accepted_and_another_one_is_refused():
+def test_the_same_seed_is_accepted_and_another_one_raises():
     with seeded(5):
         _, state = saved_after(lambda: numbers(5), 2)
         resumed(lambda: numbers(5), state)
@@ -258,21 +258,21 @@ def test_a_seed_that_is_set_after_loading_wins():
         assert list(df) == numbers(20)[0:20]
 
 
-# -- whose state it is -------------------------------------------------------------------------------------------------
+# -- states of other chains --------------------------------------------------------------------------------------------
 
 OTHER_CHAINS = {
-    "there was BatchData where MapData": lambda: MapData(BatchData(numbers(10), 2), pair),
+    "it had BatchData in place of MapData": lambda: MapData(BatchData(numbers(10), 2), pair),
     "BatchData.batch_size was 2 and is 3": lambda: BatchData(MapData(numbers(10), pair), 3),
     "DataFromList had 10 datapoints and has 11": lambda: BatchData(MapData(numbers(11), pair), 2),
     "MapData.func was pair and is count": lambda: BatchData(MapData(numbers(10), count), 2),
     "DataFromList.shuffle was True and is False": lambda: BatchData(MapData(numbers(10, shuffle=False), pair), 2),
     "DataFromList.seed was None and is 3": lambda: BatchData(MapData(numbers(10, seed=3), pair), 2),
-    "there was MapData where ConcatData": lambda: BatchData(ConcatData([numbers(10)]), 2),
+    "it had MapData in place of ConcatData": lambda: BatchData(ConcatData([numbers(10)]), 2),
 }
 
 
 @pytest.mark.parametrize(("message", "make"), OTHER_CHAINS.items(), ids=OTHER_CHAINS)
-def test_a_state_of_another_chain_is_refused_with_the_difference(message, make):
+def test_a_state_of_another_chain_raises_with_the_difference(message, make):
     _, state = saved_after(lambda: BatchData(MapData(numbers(10), pair), 2), 1)
     with pytest.raises(StateMismatch, match=message):
         resumed(make, state)
@@ -288,24 +288,24 @@ def test_the_number_of_inputs_is_compared():
     ("change", "message"),
     [
         ({"version": 2}, "version 2, this dataflow reads version 1"),
-        ({"version": None}, "no state of ResumableData"),
+        ({"version": None}, "not a state of ResumableData"),
         ({"root": 5}, "'root' is 5"),
-        ({"root": "x"}, "numbers from 0"),
-        ({"offset": -1}, "numbers from 0"),
+        ({"root": "x"}, "non-negative integers"),
+        ({"offset": -1}, "non-negative integers"),
         ({"pass": "1"}, "'pass' is '1'"),
         ({"flow": None}, "'flow' is None"),
     ],
     ids=str,
 )
-def test_what_is_no_state_is_refused(change, message):
+def test_an_invalid_state_raises(change, message):
     df = ResumableData(numbers(3))
     with pytest.raises(StateMismatch, match=message):
         df.load_state_dict({**df.state_dict(), **change})
-    with pytest.raises(StateMismatch, match="no state"):
+    with pytest.raises(StateMismatch, match="not a state"):
         df.load_state_dict([])
 
 
-def test_a_damaged_description_is_refused():
+def test_a_damaged_description_raises():
     df = ResumableData(numbers(3))
     with pytest.raises(StateMismatch, match="another chain"):
         df.load_state_dict({**df.state_dict(), "flow": {}})
@@ -321,18 +321,18 @@ def test_a_damaged_description_is_refused():
     ],
     ids=["one", "nested", "threads", "packed"],
 )
-def test_runners_and_packing_make_no_other_chain(make):
+def test_runners_and_packing_do_not_change_the_chain(make):
     assert described(BatchData(make(), 2)) == described(BatchData(numbers(9), 2))
 
 
-def test_what_a_node_of_a_user_counts_makes_no_other_chain():
+def test_counters_of_a_user_node_do_not_change_the_chain():
     df = ResumableData(Walk(numbers(20)))
     taken(df, 5)
     assert df.ds.num_seen
     resumed(lambda: Walk(numbers(20)), df.state_dict())
 
 
-# -- what cannot be resumed --------------------------------------------------------------------------------------------
+# -- flows that cannot be resumed --------------------------------------------------------------------------------------
 
 UNDEFINED = {
     "MultiProcessRunnerZMQ": lambda: BatchData(MultiProcessRunnerZMQ(numbers(9), 2), 3),
@@ -349,18 +349,18 @@ CONTINUING = {
 
 
 @pytest.mark.parametrize(("name", "make"), UNDEFINED.items(), ids=UNDEFINED)
-def test_an_order_that_is_not_defined_is_refused(name, make):
-    with pytest.raises(NotReproducible, match=f"the order in which {name} gives .* strict=True"):
+def test_an_undefined_order_raises(name, make):
+    with pytest.raises(NotReproducible, match=f"the order of the datapoints of {name} is .* strict=True"):
         ResumableData(make())
 
 
 @pytest.mark.parametrize(("name", "make"), CONTINUING.items(), ids=CONTINUING)
-def test_a_flow_that_remembers_earlier_passes_is_refused(name, make):
-    with pytest.raises(NotReproducible, match=f"a pass of {name} goes on where"):
+def test_a_flow_that_depends_on_earlier_passes_raises(name, make):
+    with pytest.raises(NotReproducible, match=f"a pass of {name} continues where"):
         ResumableData(make())
 
 
-def test_a_dropped_datapoint_below_a_node_that_counts_is_refused():
+def test_a_dropped_datapoint_below_a_node_that_counts_raises():
     df = ResumableData(BatchData(MapData(numbers(9, shuffle=False), odd_only), 2))
     with pytest.raises(Dropped, match="BatchData counts"):
         list(df)
@@ -375,8 +375,8 @@ class Twice(DataFlow):
 
 
 @pytest.mark.parametrize("above", [PrintData, Twice, lambda ds: MapData(ds, pair)], ids=["built in", "user", "map"])
-def test_it_stands_outermost(above):
-    with pytest.raises(TypeError, match="stands outermost"):
+def test_it_must_be_the_outermost_node(above):
+    with pytest.raises(TypeError, match="must be the outermost node"):
         list(above(ResumableData(numbers(3))))
 
 

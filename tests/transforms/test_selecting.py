@@ -33,12 +33,12 @@ def test_a_hole_is_passed_on():
 
 
 @pytest.mark.parametrize("idxs", [0, "label"])
-def test_a_single_index_is_refused_with_what_to_write(idxs):
+def test_a_single_index_raises_with_the_correct_form(idxs):
     with pytest.raises(TypeError, match=r"write \["):
         SelectComponent(one([1]), idxs)
 
 
-def test_a_missing_component_is_named_with_what_there_is():
+def test_a_missing_component_is_named_with_the_available_ones():
     with pytest.raises(KeyError, match=r"no component 'z'.*\['x'\]"):
         list(SelectComponent(one({"x": 1}), ["z"]))
 
@@ -48,7 +48,7 @@ def test_components_come_one_by_one():
 
 
 @pytest.mark.parametrize("dp", [{"a": 1}, 5, "text"])
-def test_what_has_no_order_of_components_is_not_flattened(dp):
+def test_dicts_and_bare_values_are_not_flattened(dp):
     with pytest.raises(TypeError, match=f"got a {type(dp).__name__}"):
         list(FlattenData(one(dp)))
 
@@ -72,7 +72,7 @@ def test_a_number_of_components_gives_a_length_and_indexes():
     assert df._df_grain == 3
 
 
-def test_neighbours_that_come_from_one_datapoint_are_made_once():
+def test_adjacent_components_of_one_datapoint_are_made_once():
     made = []
     df = FlattenData(MapData(DataFromList(range(4), shuffle=False), lambda k: made.append(k) or [k, k]), num=2)
     assert len(df[1:7]) == 6
@@ -88,8 +88,8 @@ def test_components_of_a_dropped_datapoint_are_dropped():
 
 
 @pytest.mark.parametrize("ask", [list, lambda df: df[0]])
-def test_another_number_of_components_is_refused(ask):
-    with pytest.raises(ShapeMismatch, match="has 3 components, and got one with 2"):
+def test_another_number_of_components_raises(ask):
+    with pytest.raises(ShapeMismatch, match="num=3, but a datapoint has 2 components"):
         ask(FlattenData(DataFromList([[1, 2]]), num=3))
 
 

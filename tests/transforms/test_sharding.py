@@ -54,7 +54,7 @@ def no_launcher(monkeypatch):
 
 
 @given(CHAINS, st.integers(1, 5), st.sampled_from(["drop", "keep", "repeat"]), st.integers(0, 2))
-def test_the_shards_of_a_pass_are_the_pass(ds, world_size, tail, p):
+def test_the_shards_of_a_pass_make_up_the_pass(ds, world_size, tail, p):
     n = len(ds)
     world_size = min(world_size, n)
     with seeded(4):
@@ -62,7 +62,7 @@ def test_the_shards_of_a_pass_are_the_pass(ds, world_size, tail, p):
         found = []
         for df in shards(ds, world_size, tail):
             for _ in range(p):
-                next(iter(df))  # a pass broken off
+                next(iter(df))  # an interrupted pass
             found.append([plain(dp) for dp in df])
             assert len(found[-1]) == len(df)
         together = interleaved(found)
@@ -77,7 +77,7 @@ def test_the_shards_of_a_pass_are_the_pass(ds, world_size, tail, p):
 
 
 def test_more_ranks_than_datapoints():
-    with pytest.raises(ValueError, match=r"2 datapoints .* 5 ranks, each would get none"):
+    with pytest.raises(ValueError, match=r"2 datapoints, fewer than the 5 ranks"):
         ShardData(numbers(2), 0, 5)
     assert [list(df) for df in shards(numbers(2), 5, "repeat")] == [[0], [1], [0], [1], [0]]
     assert [list(df) for df in shards(numbers(2), 3, "keep")] == [[0], [1], []]
@@ -95,7 +95,7 @@ def drawn(dp, rng):
     return [dp, int(rng.integers(10**9))]
 
 
-def test_what_is_drawn_below_is_the_same_on_every_rank_and_what_is_drawn_above_differs():
+def test_numbers_below_a_shard_are_the_same_on_every_rank_and_those_above_differ():
     with seeded(1):
         below = [list(ShardData(RandomMapData(numbers(6), drawn), rank, 2)) for rank in range(2)]
         assert interleaved(below) == list(RandomMapData(numbers(6), drawn))
@@ -106,7 +106,7 @@ def test_what_is_drawn_below_is_the_same_on_every_rank_and_what_is_drawn_above_d
 
 
 class Choosy(RNGDataFlow):
-    """A user's node that draws, and makes a flow of its own in every pass."""
+    """A user's node that draws random numbers, and makes a flow in every pass."""
 
     def __init__(self, ds):
         self.ds = ds
@@ -141,19 +141,21 @@ def test_one_rank_of_one_is_the_flow_itself():
     }.items(),
 )
 def test_without_a_seed_ranks_would_overlap(name, make, ask):
-    with pytest.raises(NotReproducible, match=rf"{name} draws other numbers on each of the 2 ranks.* dataflow.seed\(n"):
+    with pytest.raises(
+        NotReproducible, match=rf"{name} draws different numbers on each of the 2 ranks.* dataflow.seed\(n"
+    ):
         ask(ShardData(make(), 0, 2))
     with seeded(1):
         ask(ShardData(make(), 0, 2))
     ask(ShardData(make(), 0, 1))
 
 
-def test_a_seed_of_the_node_itself_is_one():
+def test_a_seed_of_the_node_itself_suffices():
     assert len(list(ShardData(ShuffleData(numbers(8), seed=3), 1, 2))) == 4
     assert list(ShardData(numbers(4), 1, 2)) == [1, 3]
 
 
-def test_it_asks_for_the_seed_inside_a_worker_too():
+def test_it_needs_the_seed_inside_a_worker_too():
     with (
         MultiThreadRunner(lambda: ShardData(ShuffleData(numbers(8)), 0, 2), 5, 1, timeout=30) as df,
         pytest.raises(NotReproducible),
@@ -166,13 +168,13 @@ def test_it_asks_for_the_seed_inside_a_worker_too():
 
 
 class Inside(DataFlow):
-    """A user's node that shards a flow of its own in each pass."""
+    """A user's node that makes and shards a flow in each pass."""
 
     def __iter__(self):
         yield from ShardData(DataFromList(range(8)), 0, 2)
 
 
-def test_a_flow_that_a_users_node_begins_has_its_seed():
+def test_a_flow_iterated_by_a_users_node_has_its_seed():
     with pytest.raises(NotReproducible):
         list(Inside())
     with seeded(3):
@@ -183,7 +185,7 @@ def test_a_flow_that_a_users_node_begins_has_its_seed():
     assert list(df) == expected
 
 
-def test_a_saved_state_brings_the_seed():
+def test_a_saved_state_contains_the_seed():
     def make(rank):
         return ResumableData(ShardData(ShuffleData(numbers(9)), rank, 2))
 
@@ -192,15 +194,15 @@ def test_a_saved_state_brings_the_seed():
         next(iter(one))
         state = one.state_dict()
         whole = list(other)
-    resumed = make(1)  # what one rank has saved is good for all
+    resumed = make(1)  # a state saved by one rank is valid for all
     resumed.load_state_dict(state)
     assert list(resumed) == whole[1:]
 
 
-# -- where it cannot be ------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_sequence_of_passes_is_refused():
+def test_an_input_without_indexes_raises():
     with pytest.raises(NotAddressable, match="ShardData reads its input by index, but DataFromGenerator is only"):
         ShardData(MapData(DataFromGenerator(lambda: iter([[1]])), list), 0, 2)
 
@@ -212,7 +214,7 @@ def test_a_dropped_datapoint_would_make_steps_unequal(tail):
         list(df)
 
 
-def test_kept_tails_promise_no_equal_steps_and_may_drop():
+def test_with_kept_tails_steps_may_differ_and_maps_may_drop():
     assert [list(df) for df in shards(MapData(numbers(6), odd_only), 3, "keep")] == [[3], [1], [5]]
 
 
@@ -220,12 +222,12 @@ def test_kept_tails_promise_no_equal_steps_and_may_drop():
     ("rank", "world_size", "message"),
     [(2, 2, "say 2 of 2"), (-1, 2, "say -1 of 2"), (0, 0, "say 0 of 0"), (0, None, "both"), (None, 2, "both")],
 )
-def test_numbers_that_do_not_fit_are_refused(rank, world_size, message):
+def test_rank_and_world_size_must_be_consistent(rank, world_size, message):
     with pytest.raises(ValueError, match=message):
         ShardData(numbers(4), rank, world_size)
 
 
-def test_what_is_no_number_is_refused():
+def test_rank_and_world_size_must_be_integers():
     with pytest.raises(TypeError, match="rank is an integer from 0, got True"):
         ShardData(numbers(4), True, 2)
     with pytest.raises(ValueError, match="tail is"):
@@ -236,7 +238,7 @@ def test_what_is_no_number_is_refused():
 
 
 @pytest.mark.parametrize("names", ENVIRONMENTS, ids=str)
-def test_the_launcher_says_which_rank_this_is(monkeypatch, names):
+def test_the_rank_is_read_from_the_launcher(monkeypatch, names):
     for name, value in zip(names, "13", strict=True):
         monkeypatch.setenv(name, value)
     df = ShardData(numbers(6))
@@ -244,7 +246,7 @@ def test_the_launcher_says_which_rank_this_is(monkeypatch, names):
     assert (df.rank, df.world_size, list(df)) == (1, 3, [1, 4])
 
 
-def test_the_first_launcher_wins_and_arguments_win_over_all(monkeypatch):
+def test_the_first_launcher_has_priority_and_arguments_override_all(monkeypatch):
     for names, values in zip(ENVIRONMENTS, ("13", "25", "04"), strict=True):
         for name, value in zip(names, values, strict=True):
             monkeypatch.setenv(name, value)
@@ -254,7 +256,7 @@ def test_the_first_launcher_wins_and_arguments_win_over_all(monkeypatch):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "there is no rank in the environment .* 0 and 1 for a single process"),
+        ({}, "no rank is set in the environment .* 0 and 1 for a single process"),
         ({"RANK": "0"}, "has RANK, but not both of RANK and WORLD_SIZE"),
         ({"SLURM_NTASKS": "2"}, "has SLURM_NTASKS, but not both"),
         ({"RANK": "a", "WORLD_SIZE": "2"}, "are integers, got"),
@@ -262,7 +264,7 @@ def test_the_first_launcher_wins_and_arguments_win_over_all(monkeypatch):
     ],
     ids=str,
 )
-def test_an_environment_that_does_not_say_is_no_single_rank(monkeypatch, environment, message):
+def test_an_incomplete_environment_raises(monkeypatch, environment, message):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):

@@ -24,14 +24,14 @@ def first(num, df):
     return list(itertools.islice(df, num))
 
 
-def test_no_datapoint_comes_out_before_it_went_in():
+def test_no_datapoint_is_yielded_before_it_was_read():
     found = first(1000, LocallyShuffleData(numbers(1000), 30))
     assert found != sorted(found)
     assert all(k < place + 30 for place, k in enumerate(found))
     assert len(set(found)) > 900
 
 
-def test_passes_follow_each_other_without_end():
+def test_passes_follow_each_other_endlessly():
     with seeded(1):
         count = Counter(first(10 * 20, LocallyShuffleData(numbers(20), 5)))
     assert set(count) == set(range(20)) and all(9 <= num <= 11 for num in count.values())
@@ -44,14 +44,14 @@ def test_datapoints_are_reused():
     assert max(count.values()) == 3
 
 
-def test_it_goes_on_where_it_stopped():
+def test_it_continues_where_it_stopped():
     with seeded(5):
         df = LocallyShuffleData(numbers(20), 5)
         parts = first(7, df) + first(7, df) + first(7, df)
         assert parts == first(21, LocallyShuffleData(numbers(20), 5))
 
 
-def test_nothing_comes_out_before_the_buffer_is_full():
+def test_nothing_is_yielded_before_the_buffer_is_full():
     taken = []
     df = LocallyShuffleData(DataFromGenerator(lambda: (taken.append(k) or k for k in range(100))), 10)
     iterator = iter(df)
@@ -96,14 +96,14 @@ def test_its_own_seed_replaces_the_root():
 # -- ShuffleData -------------------------------------------------------------------------------------------------------
 
 
-def test_every_pass_is_a_permutation_of_its_own():
+def test_every_pass_is_a_different_permutation():
     df = ShuffleData(numbers(60))
     passes = [list(df) for _ in range(3)]
     assert all(sorted(found) == list(range(60)) for found in passes)
     assert len({tuple(found) for found in passes}) == 3
 
 
-def test_it_shuffles_each_pass_of_what_is_different_in_every_pass():
+def test_it_shuffles_an_input_whose_passes_differ():
     with seeded(2):
         ds = FakeData([()], 7, dtype="int32", domain=(0, 10**9))
         df = ShuffleData(ds)
@@ -111,7 +111,7 @@ def test_it_shuffles_each_pass_of_what_is_different_in_every_pass():
             assert sorted(int(k) for (k,) in df) == sorted(int(k) for (k,) in ds[7 * p : 7 * p + 7])
 
 
-def test_each_datapoint_is_made_when_it_is_its_turn():
+def test_each_datapoint_is_made_when_it_is_needed():
     made = []
     df = ShuffleData(MapData(numbers(1000), lambda k: made.append(k) or k))
     next(iter(df))
@@ -141,14 +141,14 @@ def test_its_own_seed_gives_it_its_order():
     assert list(ShuffleData(numbers(50), seed=1)) != list(ShuffleData(numbers(50), seed=2))
 
 
-def test_what_has_no_order_to_change_is_refused():
+def test_an_input_without_indexes_or_end_raises():
     with pytest.raises(NotAddressable, match="ShuffleData reads its input by index, but DataFromGenerator is only"):
         ShuffleData(DataFromGenerator(lambda: iter([1])))
     with pytest.raises(ValueError, match="a pass of RepeatedData never ends"):
         ShuffleData(RepeatedData(numbers(3), -1))
 
 
-def test_nothing_shuffled_is_nothing():
+def test_an_empty_input_can_be_shuffled():
     df = ShuffleData(numbers(0))
     assert list(df) == [] and df[0:0] == []
     with pytest.raises(IndexError, match="ShuffleData is empty"):
