@@ -1,14 +1,17 @@
 """Argument checks for constructors, whose errors name the parameter, its value and the remedy.
 
-`owner` is the class that the user has called: an instance, or its name.
+`owner` is the class that the user has called: an instance, or its name. `hinting` wraps a constructor, so that the error
+for an unexpected keyword names the parameter that other classes, other libraries and older tensorpack versions call so.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
 from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -19,12 +22,17 @@ __all__ = [
     "count_or_fraction",
     "flag",
     "function",
+    "hinting",
     "keyword_arguments",
     "positional_arguments",
     "seconds",
     "start_method",
     "whole_number",
 ]
+
+
+# -- Checks ------------------------------------------------------------------------------------------------------------
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -189,3 +197,60 @@ def _shown(value: Any) -> str:
     except Exception:
         return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# -- Keywords with another name here -----------------------------------------------------------------------------------
+
+
+P = ParamSpec("P")
+
+_SYNONYMS: Final = (
+    (
+        "num_proc",
+        "num_thread",
+        "n_proc",
+        "nr_proc",
+        "nr_process",
+        "nr_thread",
+        "nr_worker",
+        "num_process",
+        "num_processes",
+        "num_threads",
+        "num_worker",
+        "num_workers",
+        "n_jobs",
+        "workers",
+    ),
+    ("num_prefetch", "hwm", "buffer_size", "nr_prefetch", "prefetch", "prefetch_factor", "prefetch_size"),
+    ("map_func", "func", "function", "mapper"),
+    ("num_reuse", "nr_reuse"),
+    ("num", "nr", "num_repeat", "repeat"),
+    ("context", "mp_context", "multiprocessing_context", "start_method"),
+)
+"""Groups of synonyms. If a class has several parameters of a group, the first one is suggested."""
+
+
+def hinting(init: Callable[P, None]) -> Callable[P, None]:
+    """Wrap a constructor so that its error for an unknown keyword names the corresponding parameter."""
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        if not _ALL.isdisjoint(kwargs):
+            _check(init, type(args[0]).__name__, kwargs)
+        init(*args, **kwargs)
+
+    return checked
+
+
+_ALL: Final = frozenset(name for names in _SYNONYMS for name in names)
+
+
+def _check(init: Callable[..., None], owner: str, kwargs: dict[str, Any]) -> None:
+    parameters = inspect.signature(init).parameters
+    for given in kwargs:
+        if given in parameters:
+            continue
+        for names in _SYNONYMS:
+            here = next((name for name in names if name in parameters), None)
+            if given in names and here is not None:
+                raise TypeError(f"{owner} got an unexpected keyword argument {given!r}: here it is called {here}")

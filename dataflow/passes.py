@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import count, islice
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ __all__ = [
     "known_length",
     "next_pass",
     "open_flow",
+    "passes_on",
     "picked_here",
     "picking",
     "assign_streams",
@@ -54,6 +55,7 @@ class Node(Protocol):
 
 N = TypeVar("N", bound=Node)
 
+_NOTHING: Final = object()
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
@@ -295,6 +297,18 @@ def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
             yield node
             # Read only now: the caller may have reset the node, and a reset may make inputs.
             waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
+
+
+def passes_on(ds: Node, stream: Stream, begin: int = 0) -> Iterator[Any]:
+    """Pass after pass of `ds`, from pass `begin`, until one is empty."""
+    for p in count(begin):
+        datapoints = ds._df_run_pass(p, stream)
+        first = next(datapoints, _NOTHING)
+        if first is _NOTHING:
+            return
+        yield first
+        del first  # a reference would keep it in memory during the pass
+        yield from datapoints
 
 
 def known_length(df: Any) -> int | None:

@@ -46,9 +46,8 @@ from dataflow.codec.message_layout import (
 )
 from dataflow.codec.nested_arrays import Direction, ToConsumer
 from dataflow.failures import Report
-from dataflow.memory.arena import OutputBufferCounts
+from dataflow.memory.arena import Base, OutputBufferCounts
 from dataflow.memory.blocks import LARGE_BYTES, Block, BlockWriter
-from dataflow.memory.leases import Base
 
 __all__ = ["ArrayEncoder"]
 

@@ -18,8 +18,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.descriptors import Descriptor
 from dataflow.failures import Report
-from dataflow.memory.arena import Arena, MemoryLimit
-from dataflow.memory.leases import ArenaReader
+from dataflow.memory.arena import Arena, ArenaReader, MemoryLimit
 
 __all__ = ["ArrayCodec", "Codec", "Decoder", "Encoder", "EncoderPort", "ObjectCodec", "Undecodable"]
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from dataflow.codec.decoder import ArrayDecoder
 from dataflow.codec.encoder import ArrayEncoder
 from dataflow.descriptors import Descriptor
+from dataflow.memory.arena import Base
 from dataflow.memory.blocks import LARGE_BYTES, Block
-from dataflow.memory.leases import Base
 
 __all__ = ["ObjectStoreCodec", "ObjectStoreDecoder", "ObjectStoreEncoder"]
 

@@ -20,12 +20,10 @@ from dataflow.engine.engine import NodeEngine, Plan
 from dataflow.engine.schedules import IndexRanges, Schedule
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.failures import Budget
-from dataflow.keywords import hinting
 from dataflow.parallel.maps import ParallelMap
 from dataflow.parallel.runners import Runner, window_of
-from dataflow.parallel.worker_options import ThreadLimitOption
-from dataflow.parallel.worker_setup import UNBOUNDED, WorkerSetup
-from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
+from dataflow.parallel.worker_setup import UNBOUNDED, ThreadLimitOption, WorkerSetup
+from dataflow.parameters import flag, hinting, keyword_arguments, seconds, whole_number
 from dataflow.seeding import Stream
 from dataflow.workers.native_threads import ThreadLimit, limit_of
 

@@ -26,7 +26,7 @@ from dataflow.seeding import derived, seed
 from dataflow.workers.exit_reasons import end_if_forked, exit_code
 from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads, limit_threads_again
-from dataflow.workers.payload import Payload as AnyPayload
+from dataflow.workers.process import Payload as AnyPayload
 
 __all__ = ["Prepared", "initialise", "prepared", "FlowPayload", "WorkerSpec"]
 

@@ -15,10 +15,9 @@ from dataflow.engine.jobs import Apply, ApplyAndBatch, TaskInput
 from dataflow.engine.rebatching import regrouped
 from dataflow.errors import ShapeMismatch
 from dataflow.failures import Budget, Failure
-from dataflow.keywords import hinting
 from dataflow.parallel.maps import MultiProcessMapDataZMQ
-from dataflow.parallel.worker_options import ThreadLimitOption
-from dataflow.parameters import flag, function, whole_number
+from dataflow.parallel.worker_setup import ThreadLimitOption
+from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, name_of
 from dataflow.transforms.batching import BatchData

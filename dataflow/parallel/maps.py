@@ -30,11 +30,16 @@ from dataflow.engine.schedules import MapTasks, Schedule
 from dataflow.engine.source_reader import SourceReader, as_one_pass, one_pass, passes_from
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.failures import Budget
-from dataflow.keywords import hinting
 from dataflow.parallel.passes_of_workers import WorkerPasses, is_consecutive, until_over
-from dataflow.parallel.worker_options import ThreadLimitOption, tolerance_of
-from dataflow.parallel.worker_setup import UNBOUNDED, ProcessSetup, context_of, queued_bytes
-from dataflow.parameters import flag, function, whole_number
+from dataflow.parallel.worker_setup import (
+    UNBOUNDED,
+    ProcessSetup,
+    ThreadLimitOption,
+    context_of,
+    queued_bytes,
+    tolerance_of,
+)
+from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.passes import known_length
 from dataflow.pickling import imported_main
 from dataflow.seeding import IndexRngs, Stream

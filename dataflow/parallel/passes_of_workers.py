@@ -25,12 +25,10 @@ from dataflow.base import Blocks, DataFlow
 from dataflow.engine.engine import NodeEngine, PassEngine
 from dataflow.engine.worker_main import initialise
 from dataflow.interrupts import signals_deferred
-from dataflow.parallel.worker_options import reported_steps
-from dataflow.parallel.worker_setup import WorkerSetup
-from dataflow.passes import known_length, picked_here
+from dataflow.parallel.worker_setup import WorkerSetup, reported_steps
+from dataflow.passes import known_length, passes_on, picked_here
 from dataflow.seeding import Stream
 from dataflow.state import FlowState, state_of
-from dataflow.transforms.repeating import passes_on
 from dataflow.workers.info import worker_info
 
 __all__ = ["IndexedWorkers", "WorkerPasses", "is_consecutive", "until_over"]

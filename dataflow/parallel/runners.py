@@ -32,11 +32,9 @@ from dataflow.engine.schedules import IndexRanges, OnePass, Schedule
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.errors import NotAddressable
 from dataflow.failures import Budget
-from dataflow.keywords import hinting
 from dataflow.parallel.passes_of_workers import WorkerPasses, is_consecutive, until_over
-from dataflow.parallel.worker_options import ThreadLimitOption, tolerance_of
-from dataflow.parallel.worker_setup import UNBOUNDED, ProcessSetup, queued_bytes
-from dataflow.parameters import flag, whole_number
+from dataflow.parallel.worker_setup import UNBOUNDED, ProcessSetup, ThreadLimitOption, queued_bytes, tolerance_of
+from dataflow.parameters import flag, hinting, whole_number
 from dataflow.passes import known_length, open_flow, until_closed
 from dataflow.seeding import Stream
 from dataflow.state import state_of

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from dataflow.descriptors import Descriptor, closed_on_error, shared_mapping, shared_memory_file
 from dataflow.errors import DataFlowTerminated
 from dataflow.interrupts import signals_deferred
-from dataflow.keywords import hinting
 from dataflow.parameters import (
     flag,
+    hinting,
     keyword_arguments,
     positional_arguments,
     seconds,
@@ -41,7 +41,7 @@ from dataflow.shared.arrays import SharedMem
 from dataflow.shared.command_pool import CommandPool, context_of
 from dataflow.shared.layout import Layout, as_array, components_of, store
 from dataflow.shared.timing import Profile, Statistics
-from dataflow.workers.payload import Payload
+from dataflow.workers.process import Payload
 
 __all__ = ["BackgroundProc", "checked_options", "close_dropped", "time_limit"]
 

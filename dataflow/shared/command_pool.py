@@ -40,9 +40,8 @@ from dataflow.seeding import derived, seed
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.exit_reasons import end_if_forked, exit_code, explanation
 from dataflow.workers.info import worker_info_of
-from dataflow.workers.payload import Payload
 from dataflow.workers.pool import WorkerPool, grace
-from dataflow.workers.process import ProcessWorker, end_if_main_is_imported
+from dataflow.workers.process import Payload, ProcessWorker, end_if_main_is_imported
 
 __all__ = ["MAX_COMMAND_BYTES", "CommandPool", "Skill", "context_of"]
 

@@ -28,8 +28,15 @@ from numpy.typing import NDArray
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 from dataflow.errors import DataFlowTerminated
 from dataflow.interrupts import signals_deferred
-from dataflow.keywords import hinting
-from dataflow.parameters import flag, function, keyword_arguments, positional_arguments, start_method, whole_number
+from dataflow.parameters import (
+    flag,
+    function,
+    hinting,
+    keyword_arguments,
+    positional_arguments,
+    start_method,
+    whole_number,
+)
 from dataflow.pickling import ForkedMain, dumps, imported_main, loads
 from dataflow.seeding import current_root, derived, fresh_root, root_seed, seed
 from dataflow.shared.arrays import Handle, SharedMem, refusing_handles
@@ -37,8 +44,7 @@ from dataflow.shared.background import close_dropped, time_limit
 from dataflow.shared.command_pool import MAX_COMMAND_BYTES, CommandPool, context_of
 from dataflow.shared.layout import Layout
 from dataflow.shared.timing import Profile, Statistics
-from dataflow.workers.payload import Payload
-from dataflow.workers.process import seed_globals
+from dataflow.workers.process import Payload, seed_globals
 
 __all__ = ["SharedQ"]
 

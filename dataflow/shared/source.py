@@ -7,7 +7,7 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, SupportsIndex
 
-from dataflow.keywords import hinting
+from dataflow.parameters import hinting
 from dataflow.seeding import Stream, derived, root_seed
 from dataflow.shared.background import BackgroundProc, checked_options, time_limit
 from dataflow.sources.source import Source

@@ -9,8 +9,7 @@ from typing import Any
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
 from dataflow.failures import Budget, Failure, Tolerance, failure_reporter
-from dataflow.keywords import hinting
-from dataflow.parameters import count_or_fraction, function
+from dataflow.parameters import count_or_fraction, function, hinting
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, count, islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,18 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE
 from dataflow.errors import EmptyPass, LengthUnknown, NotReentrant
-from dataflow.keywords import hinting
-from dataflow.parameters import flag, whole_number
-from dataflow.passes import known_length
+from dataflow.parameters import flag, hinting, whole_number
+from dataflow.passes import known_length, passes_on
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.transforms.arguments import endless_input
 from dataflow.transforms.indexing import Indexes, none_dropped, onwards
 
-__all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint", "passes_on"]
+__all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint"]
 
 _logger = logging.getLogger("dataflow.transforms")
 
-_NOTHING = object()
 _MANY = 1_000_000  # indexes without a datapoint after which a flow of unknown length counts as empty
-
-
-def passes_on(ds: DataFlow, stream: Stream, begin: int = 0) -> Iterator[Any]:
-    """Pass after pass of `ds`, from pass `begin`, until one is empty."""
-    for p in count(begin):
-        datapoints = ds._df_run_pass(p, stream)
-        first = next(datapoints, _NOTHING)
-        if first is _NOTHING:
-            return
-        yield first
-        del first  # a reference would keep it in memory during the pass
-        yield from datapoints
 
 
 class RepeatedData(ProxyDataFlow):

@@ -12,13 +12,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
-from dataflow.keywords import hinting
-from dataflow.parameters import whole_number
+from dataflow.parameters import hinting, whole_number
+from dataflow.passes import passes_on
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.state import state_of
 from dataflow.transforms.arguments import require_addressable, require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
-from dataflow.transforms.repeating import passes_on
 
 __all__ = ["LocallyShuffleData", "ShuffleData"]
 

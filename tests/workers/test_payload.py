@@ -8,7 +8,7 @@ import pytest
 
 from dataflow.errors import NotPicklable
 from dataflow.pickling import dumps
-from dataflow.workers.payload import Payload
+from dataflow.workers.process import Payload
 
 
 def test_what_only_lives_here_travels_by_value():
