@@ -25,6 +25,7 @@ import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from sys import _getframe
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.old_places import moved
-from dataflow.passes import innermost_pass, next_pass, open_flow, picking, root_stream
+from dataflow.passes import innermost_pass, next_pass, open_flow, picking, root_stream, running_passes
 from dataflow.seeding import IndexRngs, Rng, Stream, rng
 from dataflow.state import state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
@@ -422,9 +423,10 @@ class RNGDataFlow(DataFlow):
         own: Rng | None = self.__dict__.get("_df_rng")
         if own is not None:
             return own
-        running = innermost_pass()
-        if running is not None and running.df is self and running.rng is not None:
-            return running.rng
+        # Usually `__iter__` draws itself, called by the frame of its pass (`user node that draws` of benchmarks.nodes).
+        running = running_passes.get(id(_getframe(1).f_back)) or innermost_pass()
+        if running is not None and running.df is self and (found := running.rng) is not None:
+            return found
         state = state_of(self)
         if state.rng is None:
             stream = state.stream or Stream(state.root())

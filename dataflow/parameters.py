@@ -1,7 +1,7 @@
 """Argument checks for constructors, whose errors name the parameter, its value and the remedy.
 
-`owner` is the class that the user has called: an instance, or its name. `hinting` wraps a constructor, so that the error
-for an unexpected keyword names the parameter that other classes, other libraries and older tensorpack versions call so.
+`owner` is the class that the user has called: an instance, or its name. `hinting` wraps a constructor: its error for an
+unexpected keyword names the parameter that other classes, other libraries and older tensorpack versions call so.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ __all__ = [
     "reset_round",
     "root_stream",
     "running_pass",
+    "running_passes",
     "until_closed",
     "user_pass",
     "walk",
@@ -90,7 +91,7 @@ class RunningPass:
         return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_begun), (self._p, 0), *ranks)
 
 
-_running: Final[dict[int, RunningPass]] = {}
+running_passes: Final[dict[int, RunningPass]] = {}
 """The passes that have begun, by the id of the frame that makes their steps.
 
 CPython keeps the object of a frame as long as the frame, so no other has its id until the pass is over. Reading the
@@ -101,7 +102,7 @@ pass from the locals of the frame would cost three times as much (`user node tha
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
     frame = id(sys._getframe())
-    _running[frame] = RunningPass(df, p, stream)
+    running_passes[frame] = RunningPass(df, p, stream)
     try:
         iterator = _user_iterator(df)
         # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
@@ -109,13 +110,13 @@ def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
         yield from iterator if is_fresh else islice(iterator, None)
     finally:
-        del _running[frame]
+        del running_passes[frame]
 
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
     frame = id(sys._getframe())
-    _running[frame] = RunningPass(df, p, stream)
+    running_passes[frame] = RunningPass(df, p, stream)
     try:
         iterator = _user_iterator(df)
         try:
@@ -124,11 +125,8 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
         except StopIteration:
             return
     finally:
-        del _running[frame]
+        del running_passes[frame]
     raise terminated(type(df).__name__)
-
-
-_STEPS: Final = (user_pass.__code__, _user_pass_until_closed.__code__)
 
 
 def _user_iterator(df: Any) -> Iterator[Any]:
@@ -143,8 +141,8 @@ def innermost_pass(num_between: int = 2) -> RunningPass | None:
     """
     frame: FrameType | None = sys._getframe(num_between)
     while frame is not None:
-        running = _running.get(id(frame))
-        if running is not None and frame.f_code in _STEPS:
+        running = running_passes.get(id(frame))
+        if running is not None:
             return running
         frame = frame.f_back
     return None
