@@ -27,7 +27,7 @@ from dataflow.engine.schedules import MixedSchedule, Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec, prepared
 from dataflow.interrupts import signals_deferred
 from dataflow.parallel.worker_options import WorkerOptions
-from dataflow.parameters import seconds, start_method, whole_number
+from dataflow.parameters import chosen_start_method, seconds, start_method, whole_number
 from dataflow.seeding import Stream, current_root
 from dataflow.state import state_of
 from dataflow.workers.info import worker_info_of
@@ -97,6 +97,17 @@ class WorkerSetup(WorkerOptions, ProxyDataFlow):
             0,
             ": it is the number of workers that may die and are replaced",
         )
+
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_worker_kind(self) -> tuple[str, str]:
+        """For `repr`: what a worker is, and by which way its datapoints come."""
+        return "thread", ""
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, self._df_workers_name: self.num_workers}
 
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
@@ -222,6 +233,15 @@ class ProcessSetup(WorkerSetup):
         self.max_bytes = (
             None if max_bytes is None else whole_number(self._df_title, "max_bytes", max_bytes, _MIN_BYTES, cure)
         )
+
+    @property
+    def _df_worker_kind(self) -> tuple[str, str]:
+        start = chosen_start_method(self.context)
+        return "process", f" over {'ZeroMQ' if self._df_over_zmq else 'pipes'}{start and f' ({start})'}"
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "context": chosen_start_method(self.context) or None}
 
     def _df_memory(self) -> int:
         return max(_MIN_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes
