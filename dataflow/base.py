@@ -141,6 +141,18 @@ class NodeInfo:
         """Number of consecutive indexes that share work: blocks of a multiple of it repeat no work."""
         return 1
 
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        """For `repr`: values of constructor parameters that the node keeps under another name, or in another form."""
+        return {"seed": self._df_own_root}
+
+    @property
+    def _df_summary(self) -> str:
+        """For `repr`: what is shown beside the node, such as the number of its workers."""
+        return ""
+
     # -- saved states --------------------------------------------------------------------------------------------------
 
     @property
@@ -256,6 +268,15 @@ class DataFlow(NodeInfo):
 
     def __bool__(self) -> bool:
         return True
+
+    def __repr__(self) -> str:
+        """The chain, one node per line from the outside in; what a runner runs in its workers is indented.
+
+        A line holds the parameters that differ from their defaults. Data are not read, and nothing is started.
+        """
+        from dataflow.representation import chain_text  # imported when it is first used
+
+        return chain_text(self, DataFlow)
 
     def __getitem__(self, index: int | slice) -> Any:
         """The datapoint at `index` of the endless sequence of passes, or a list of those of a slice.

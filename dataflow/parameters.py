@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 __all__ = [
+    "chosen_start_method",
     "count_or_fraction",
     "flag",
     "function",
@@ -170,6 +171,12 @@ def start_method(owner: object, context: Any) -> BaseContext | str | None:
         f"{_name(owner)}: context is a start method ({known}), a context such as "
         f'multiprocessing.get_context("spawn"), or None for the default, got {_shown(context)}'
     )
+
+
+def chosen_start_method(context: BaseContext | str | None) -> str:
+    """The start method that the user has chosen; empty for the default, which asking for would fix."""
+    chosen = context if context is None or isinstance(context, str) else context.get_start_method(allow_none=True)
+    return chosen or ""
 
 
 _START_METHODS = {"fork", "forkserver", "spawn"}

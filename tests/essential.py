@@ -23,6 +23,7 @@ OTHER = (
     "tests/test_architecture.py",
     "tests/test_imports.py",
     "tests/test_base.py",
+    "tests/test_repr.py",
     "tests/test_state.py",
     "tests/test_seeding.py",
     "tests/test_footguns.py",

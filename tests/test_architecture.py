@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "dataflow"
 
 FLOORS = (  # from the ground up; a room imports from the floors below its own
-    {"errors", "keywords", "old_places", "parameters", "version"},
+    {"errors", "keywords", "old_places", "parameters", "representation", "version"},
     {"descriptors", "interrupts"},
     {"extras", "failures", "pickling", "temporary"},
     {"memory"},

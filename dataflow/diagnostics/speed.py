@@ -48,6 +48,10 @@ class TestDataSpeed(ProxyDataFlow):
         self.test_size = size
         self.warmup = warmup
 
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "size": self.test_size}
+
     def start(self) -> float:
         """Measure a pass of the input, with a progress bar on stderr.
 

@@ -96,6 +96,19 @@ class Actors(WorkerSetup):
         self.start_timeout = seconds(self, "start_timeout", start_timeout)
         self._df_window = Window(self.chunking.items, max_queued=self.chunking.nbytes)
 
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_worker_kind(self) -> tuple[str, str]:
+        return "Ray actor", ""
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {
+            **super()._df_parameters,
+            "actor_options": None if self.actor_options == {"num_cpus": 1} else self.actor_options,
+        }
+
     def _df_starter(self) -> Callable[[WorkerSpec], ActorWorker]:
         return partial(start_worker, type(self)._df_make_cluster(self.address), self.actor_options)
 

@@ -122,6 +122,10 @@ class LMDBDataDecoder(MapData):
     def __init__(self, lmdb_data: DataFlow, decoder: Callable[[bytes, bytes], Any]) -> None:
         super().__init__(lmdb_data, _Decoding(decoder))
 
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "decoder": getattr(self.func, "decoder", self.func)}
+
 
 class _Decoding:
     """Turn a function of key and value into one of a datapoint."""

@@ -71,6 +71,11 @@ class DiskData(Source, RNGDataFlow):
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        # The parameter has another name in each class.
+        return {**super()._df_parameters, **dict.fromkeys(("filename", "lmdb_path", "path"), self.path)}
+
     @abstractmethod
     def _df_open_reader(self) -> Reader:
         """Open the file in this process."""

@@ -146,6 +146,16 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         return self._mapped._df_reproducible
 
     @property
+    def _df_parameters(self) -> dict[str, Any]:
+        mapped, size = self._mapped, _BATCHES * self.batch_size
+        shown = {**super()._df_parameters, **vars(mapped), **mapped._df_parameters}
+        return {**shown, "buffer_size": None if mapped.buffer_size == size else mapped.buffer_size}
+
+    @property
+    def _df_summary(self) -> str:
+        return self._mapped._df_summary
+
+    @property
     def _df_stands_for(self) -> Any:
         return BatchData(self._mapped, self.batch_size, self.remainder, self.use_list)
 
@@ -239,6 +249,10 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
             ) from None
         self.index = index
         super().__init__(ds, nr_proc, _Shaped(map_func, self.output_shape, self.output_dtype), **more)
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "output_dtype": str(self.output_dtype)}
 
     def _df_node_in_worker(self, ds: DataFlow) -> DataFlow:
         return MapDataComponent(ds, self.func, self.index)

@@ -170,6 +170,10 @@ class ParallelMap(WorkerPasses, MapData):
         return self.ordered or self.num_workers == 0
 
     @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "map_func": self.func}
+
+    @property
     def _df_stands_for(self) -> Any:
         return self._df_node_in_worker(self.ds)
 

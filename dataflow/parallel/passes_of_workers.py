@@ -99,6 +99,18 @@ class WorkerPasses(IndexedWorkers):
         return self.strict
 
     @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "ordered": self.ordered or not self.strict}
+
+    @property
+    def _df_summary(self) -> str:
+        n, (noun, way) = self.num_workers, self._df_worker_kind
+        plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+        workers = f"{n} {noun if n == 1 else plural}{way}" if n else "no workers"
+        order = "strict, ordered" if self.ordered else "strict, unordered"
+        return f"{workers}, {order if self.strict else 'default mode'}"
+
+    @property
     def _df_ends_if_strict(self) -> bool:
         return not self.strict and not self.ds._df_endless
 

@@ -48,7 +48,14 @@ from dataflow.failures import (
     reporting_to,
 )
 from dataflow.interrupts import signals_deferred
-from dataflow.parameters import count_or_fraction, function, seconds, start_method, whole_number
+from dataflow.parameters import (
+    chosen_start_method,
+    count_or_fraction,
+    function,
+    seconds,
+    start_method,
+    whole_number,
+)
 from dataflow.seeding import Stream, current_root
 from dataflow.state import state_of
 from dataflow.workers.info import worker_info_of
@@ -237,6 +244,17 @@ class WorkerSetup(WorkerOptions, ProxyDataFlow):
             ": it is the number of workers that may die and are replaced",
         )
 
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_worker_kind(self) -> tuple[str, str]:
+        """For `repr`: what a worker is, and by which way its datapoints come."""
+        return "thread", ""
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, self._df_workers_name: self.num_workers}
+
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
     def _df_jobs(self, stream: Stream) -> Sequence[Any]:
@@ -361,6 +379,15 @@ class ProcessSetup(WorkerSetup):
         self.max_bytes = (
             None if max_bytes is None else whole_number(self._df_title, "max_bytes", max_bytes, _MIN_BYTES, cure)
         )
+
+    @property
+    def _df_worker_kind(self) -> tuple[str, str]:
+        start = chosen_start_method(self.context)
+        return "process", f" over {'ZeroMQ' if self._df_over_zmq else 'pipes'}{start and f' ({start})'}"
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "context": chosen_start_method(self.context) or None}
 
     def _df_memory(self) -> int:
         return max(_MIN_BYTES, default_max_bytes()) if self.max_bytes is None else self.max_bytes

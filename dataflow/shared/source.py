@@ -7,7 +7,7 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, SupportsIndex
 
-from dataflow.parameters import hinting
+from dataflow.parameters import chosen_start_method, hinting
 from dataflow.seeding import Stream, derived, root_seed
 from dataflow.shared.background import BackgroundProc, checked_options, time_limit
 from dataflow.sources.source import Source
@@ -84,6 +84,21 @@ class BackgroundData(Source):
     def _df_reproducible(self) -> bool:
         """Whether the order of datapoints is the same in every run; not if it depends on which process is first."""
         return self.ordered or self.n_proc in {0, 1}
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {
+            **super()._df_parameters,
+            "target_args": self.target_args or (),
+            "target_kwargs": self.target_kwargs or None,
+            "context": chosen_start_method(self.context) or None,
+        }
+
+    @property
+    def _df_summary(self) -> str:
+        start = chosen_start_method(self.context)
+        processes = f"{self.n_proc} process{'' if self.n_proc == 1 else 'es'}{start and f' ({start})'}"
+        return f"{processes if self.n_proc else 'no workers'}, {'ordered' if self.ordered else 'unordered'}"
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return state_of(self).continued.take(stream, partial(self._results, stream), type(self).__name__)

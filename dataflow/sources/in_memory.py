@@ -71,6 +71,12 @@ class DataFromList(Source, RNGDataFlow):
         return True
 
     @property
+    def _df_parameters(self) -> dict[str, Any]:
+        from dataflow.memory.packed_list import PackedList
+
+        return {**super()._df_parameters, "packed": type(self.lst) is PackedList}
+
+    @property
     def _df_compared(self) -> dict[str, Any]:
         return {name: value for name, value in super()._df_compared.items() if name != "lst"}  # data, packed or not
 

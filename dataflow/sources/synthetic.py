@@ -92,6 +92,16 @@ class FakeData(Source, RNGDataFlow):
     def _df_indexed(self) -> bool:
         return True
 
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        dtypes, domains = [str(dtype) for dtype in self.dtype], self.domain
+        return {
+            **super()._df_parameters,
+            "size": self._size,
+            "dtype": dtypes[0] if len(set(dtypes)) == 1 else dtypes,
+            "domain": domains[0] if len(set(domains)) == 1 else domains,
+        }
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if not self.random:
             return map(list, repeat(self._one(stream), self._size))

@@ -132,6 +132,12 @@ class RandomChooseData(SeveralInputs, RNGDataFlow):
         self._df_own_root = root_seed(self, seed)
 
     @property
+    def _df_summary(self) -> str:
+        given = [f"{probability:g}" for probability in self.probabilities[:8]]
+        more = ", …" if len(self.probabilities) > len(given) else ""
+        return "" if len(set(self.probabilities)) == 1 else f"probabilities {', '.join(given)}{more}"
+
+    @property
     def _df_endless(self) -> bool:
         chosen = zip(self._df_flows, self.probabilities, strict=True)
         return all(ds._df_endless for ds, probability in chosen if probability > 0)

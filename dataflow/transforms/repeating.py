@@ -171,6 +171,10 @@ class FixedSizeData(ProxyDataFlow):
         self._size = whole_number(self, "size", size, 1)
         self.keep_state = flag(self, "keep_state", keep_state)
 
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "size": self._size}
+
     def __len__(self) -> int:
         return self._size
 
