@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.old_places import moved
-from dataflow.passes import innermost_pass, next_pass, open_flow, picking, root_stream, running_passes
+from dataflow.passes import innermost_pass, next_pass, open_flow, pick, root_stream, running_passes
 from dataflow.seeding import IndexRngs, Rng, Stream, rng
 from dataflow.state import state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
@@ -296,15 +296,14 @@ class DataFlow(NodeInfo):
         stream = root_stream(self)
         open_flow(self, stream)
         if isinstance(index, slice):
-            with picking():
-                return list(present(self._df_at([_indexes(index)], stream)))
+            indexes = _indexes(index)
+            return pick(lambda: list(present(self._df_at([indexes], stream))))
         index = operator.index(index)
         if index < 0:
             raise IndexError(
                 f"index {index} is negative: the sequence of passes is endless, so there is no end to count from"
             )
-        with picking():
-            (dp,) = self._df_at([np.array([index], dtype=np.int64)], stream)
+        (dp,) = pick(lambda: tuple(self._df_at([np.array([index], dtype=np.int64)], stream)))
         if dp is HOLE:
             raise Dropped(f"the datapoint at index {index} of {type(self).__name__} was dropped: a map returned None")
         return dp

@@ -166,11 +166,12 @@ def failure_reporter() -> FailureReporter | None:
 @contextmanager
 def reporting_to(reporter: FailureReporter | None) -> Iterator[None]:
     """Inside the block, in this thread, `failure_reporter` returns `reporter`."""
-    token = _here.set(reporter)
+    outer = _here.get()
     try:
+        _here.set(reporter)
         yield
     finally:
-        _here.reset(token)
+        _here.set(outer)
 
 
 def forked_off(pid: int) -> DataFlowTerminated:

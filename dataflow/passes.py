@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
@@ -15,16 +14,17 @@ from dataflow.state import FlowState, Session, state_of, terminated
 
 __all__ = [
     "Node",
+    "current_round",
     "RunningPass",
     "innermost_pass",
     "known_length",
     "next_pass",
     "open_flow",
     "passes_on",
+    "pick",
     "picked_here",
-    "picking",
     "assign_streams",
-    "reset_round",
+    "reset_in_round",
     "root_stream",
     "running_pass",
     "running_passes",
@@ -55,6 +55,7 @@ class Node(Protocol):
 
 
 N = TypeVar("N", bound=Node)
+T = TypeVar("T")
 
 _NOTHING: Final = object()
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
@@ -241,9 +242,12 @@ def open_flow(df: Node, stream: Stream) -> None:
         if all(state_of(node) in ready for node in walk(df)):
             return
         assign_streams(df, stream)
-        with reset_round(ready):
-            for node in walk(df):
-                node.reset_state()
+        reset_in_round(lambda done: _reset_all(df), ready)
+
+
+def _reset_all(df: Node) -> None:
+    for node in walk(df):
+        node.reset_state()
 
 
 def picked_here() -> bool:
@@ -251,26 +255,36 @@ def picked_here() -> bool:
     return _here.picking
 
 
-@contextmanager
-def picking() -> Iterator[None]:
-    """Inside the block, in this thread, the user picks datapoints: they are made here, even if a node has workers."""
-    outer, _here.picking = _here.picking, True
+# The next two are no context managers: an interrupt as `__exit__` is entered would leave the thread in their state for
+# as long as the traceback is kept, and a notebook keeps it. CPython runs no signal handler as a `finally` is entered.
+
+
+def pick(make: Callable[[], T]) -> T:
+    """Return ``make()``, the datapoints that the user picks: they are made here, even if a node has workers."""
+    outer = _here.picking
     try:
-        yield
+        _here.picking = True
+        return make()
     finally:
         _here.picking = outer
 
 
-@contextmanager
-def reset_round(done: Iterable[FlowState] = ()) -> Iterator[set[FlowState]]:
-    """A round of resets in which no node is reset twice: a node may stand in several places, or be ready already.
+def current_round() -> set[FlowState] | None:
+    """The states of the nodes that need no reset in the round of resets of this thread; None outside of one."""
+    return _here.done
 
-    Yields the states of nodes that need no reset; the outermost call in this thread begins the round.
+
+def reset_in_round(reset: Callable[[set[FlowState]], object], ready: Iterable[FlowState] = ()) -> None:
+    """Call `reset` in a round of resets, in which no node is reset twice: a node may stand in several places.
+
+    Args:
+        reset: Gets the states of the nodes that need no reset. A call within it belongs to the same round.
+        ready: The nodes that need no reset as the round begins.
     """
     outer = _here.done
-    _here.done = set(done) if outer is None else outer
     try:
-        yield _here.done
+        _here.done = set(ready) if outer is None else outer
+        reset(_here.done)
     finally:
         _here.done = outer
 

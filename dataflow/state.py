@@ -53,7 +53,9 @@ class FlowState:
         self.passes = 0  # passes begun by the user; the number of the next one
         self.stream: Stream | None = None  # the place in the chain, as of the last reset
         self.ready = False  # reset_state has run since the last close
-        self.resetting = False  # reset_state runs: a nested call is a super() call
+        # The round of resets in which reset_state runs: a nested call in it is a super() call. An interrupt may leave a
+        # round behind that is over.
+        self.resetting: set[FlowState] | None = None
         self.session = Session()  # replaced by close()
         self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
         self.shown = 0  # PrintData: datapoints printed since the last reset

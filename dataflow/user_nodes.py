@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from dataflow.errors import LengthUnknown
-from dataflow.passes import assign_streams, next_pass, reset_round, root_stream, running_pass, user_pass
+from dataflow.passes import (
+    assign_streams,
+    current_round,
+    next_pass,
+    reset_in_round,
+    root_stream,
+    running_pass,
+    user_pass,
+)
 from dataflow.seeding import current_root
 from dataflow.state import FlowState, state_of
 
@@ -69,27 +78,27 @@ def tracked_reset(reset: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(reset)
     def reset_state(self: Any) -> None:
         state = state_of(self)
-        if state.resetting:
+        if state.resetting is not None and state.resetting is current_round():
             reset(self)  # a super() call
             return
-        with reset_round() as done:
-            if state not in done:
-                done.add(state)
-                _reset(self, state, reset)
+        reset_in_round(partial(_reset, self, state, reset))
 
     return reset_state
 
 
-def _reset(self: Any, state: FlowState, reset: Callable[[Any], None]) -> None:
+def _reset(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[FlowState]) -> None:
+    if state in done:
+        return
+    done.add(state)
     # If the user has called `seed` again, the stream of the last reset is out of date.
     if state.stream is None or current_root() not in {None, state.stream.root}:
         assign_streams(self, root_stream(self))
-    state.resetting, state.rng, state.tolerance = True, None, None
     try:
+        state.resetting, state.rng, state.tolerance = done, None, None
         reset(self)
         state.ready = True
     finally:
-        state.resetting = False
+        state.resetting = None
 
 
 def super_pass(df: Any) -> Iterator[Any]:
