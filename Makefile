@@ -69,7 +69,7 @@ clean: ## remove environments, caches and whatever was built
 	rm -rf .venv .venv-* benchmarks/.envs benchmarks/results .mypy_cache .pytest_cache .ruff_cache .hypothesis site build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# An environment that was broken off half-way has no stamp, and is made anew.
+# An environment whose installation was interrupted has no stamp, so it is made again.
 $(VENV)/.made:
 	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
