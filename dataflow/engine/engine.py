@@ -216,6 +216,9 @@ class Engine:
         self.lock = threading.RLock()
         self.closing = False  # close() was called; set before the lock is taken, so that a waiting consumer yields
         self._failure: BaseException | None = None  # the error raised to the consumer; the engine is closed then
+        # Whether there was one. No property: it is read as a generator is dropped, where an interrupt of a call is
+        # lost.
+        self.failed = False
         self.generation: object = None  # identifies the iteration that may step
         self.current_chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
         # Pairs (worker, number of datapoints): received, and possibly still being handed out.
@@ -243,11 +246,6 @@ class Engine:
             close_at_exit(self)
             _engines.add(self)
             undo.pop_all()
-
-    @property
-    def failed(self) -> bool:
-        """Whether a failure was raised; everything is closed then."""
-        return self._failure is not None
 
     def take_over(self) -> object:
         """Take over, and return the generation for `chunk`. The previous iteration raises at its next step."""
@@ -509,7 +507,7 @@ class Engine:
         return plan.died(plan.owner, worker, len(plan.specs), pid, exitcode, received)
 
     def _fail(self, error: BaseException) -> NoReturn:
-        self._failure = error
+        self._failure, self.failed = error, True
         self.close()
         raise error
 

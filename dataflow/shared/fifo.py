@@ -429,25 +429,30 @@ class _JobScheduler:
         for worker in list(self._idle):
             worker.pool.receive_all()
             if worker.pool.failures:  # killed while it was idle: no job is lost
-                self._idle.remove(worker)
-                worker.pool.close()
+                with signals_deferred():  # a worker that is in no list would not be closed
+                    self._idle.remove(worker)
+                    worker.pool.close()
         while len(self._idle) > max(1, self._num_expected):
-            self._idle.pop(0).pool.close()
+            with signals_deferred():
+                self._idle.pop(0).pool.close()
 
     def _update_job(self, job: _Job) -> None:
         pool = job.worker.pool
         try:
             pool.receive_all()
-            if pool.acknowledged[0]:
-                self._idle.append(job.worker)
-                job.made = pool.acknowledged[0].popleft()
-            elif pool.failures:
-                pool.close()
-                job.error = pool.failures[0]
         except BaseException:  # an interrupt: the acknowledgement may be lost
-            job.error = DataFlowTerminated("the wait for this job was interrupted, and its result is lost")
-            pool.close()
+            with signals_deferred():
+                job.error = DataFlowTerminated("the wait for this job was interrupted, and its result is lost")
+                pool.close()
             raise
+        if pool.acknowledged[0]:
+            with signals_deferred():
+                job.made = pool.acknowledged[0].popleft()
+                self._idle.append(job.worker)
+        elif pool.failures:
+            with signals_deferred():
+                job.error = pool.failures[0]
+                pool.close()
 
     def _result_of(self, job: _Job, waited: float) -> list[NDArray[Any]]:
         if job.error is not None:
