@@ -19,9 +19,9 @@ from dataflow.formats.loading import PathLike
 from dataflow.formats.records import RecordEncoder, is_record
 from dataflow.formats.saving import alone, write_all
 from dataflow.formats.tfrecord import HEADER, Compute, RecordReader, writing
-from dataflow.passes import known_length, open_flow, walk
+from dataflow.passes import known_length, open_flow, until_closed, walk
 from dataflow.seeding import Stream
-from dataflow.state import Session, state_of, terminated
+from dataflow.state import state_of
 from dataflow.transforms.arguments import require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions
 
@@ -132,16 +132,11 @@ class DiskCacheData(ProxyDataFlow):
         state_of(self).own(self, None)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return self._until_closed(p, stream, state_of(self).session)
+        return until_closed(self._pass_of_file(p, stream), self)
 
-    def _until_closed(self, p: int, stream: Stream, session: Session) -> Iterator[Any]:
+    def _pass_of_file(self, p: int, stream: Stream) -> Iterator[Any]:
         self._filled(stream)
-        for dp in pass_by_index(self, p, stream):
-            if session.closed:
-                raise terminated(type(self).__name__)
-            yield dp
-        if session.closed:
-            raise terminated(type(self).__name__)
+        yield from pass_by_index(self, p, stream)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
