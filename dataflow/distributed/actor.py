@@ -34,6 +34,7 @@ from dataflow.workers.process import keep_freed_memory, seed_globals
 
 __all__ = ["Chunking", "ActorTaskReader", "ReplyBuffer", "WorkerActor"]
 
+_MAY_WAIT: Final = RESULT_KINDS | {Kind.REPORT}  # messages that may wait for others in the same reply
 _MAX_WAIT: Final = 10.0  # seconds after which an empty reply is sent
 
 
@@ -77,7 +78,7 @@ class ReplyBuffer:
             self._messages.append(message)
             self._items += message.count if message.kind in DATA_KINDS else 0
             self._bytes += message.queued
-            self._is_complete = self._is_complete or message.kind not in RESULT_KINDS | {Kind.REPORT}
+            self._is_complete = self._is_complete or message.kind not in _MAY_WAIT
             self._changed.notify()
 
     def make_complete(self) -> None:

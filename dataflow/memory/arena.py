@@ -55,7 +55,6 @@ __all__ = [
     "Lease",
     "MemoryLimit",
     "OutputBufferCounts",
-    "is_base",
 ]
 
 
@@ -74,11 +73,6 @@ class Base(np.ndarray[Any, Any]):
 
     block: Block | None = None  # set for an output buffer; None where the consumer reads
     last: _OrphanedBlockLease | None = None  # set once the worker has ended; the views may outlive the reader
-
-
-def is_base(array: object) -> bool:
-    """Return True if `array` is the base of an array in a block."""
-    return type(array) is Base
 
 
 class Lease(weakref.ref[Base]):
