@@ -1,4 +1,4 @@
-"""The node protocol: base classes `DataFlow`, `ProxyDataFlow` and `RNGDataFlow`, and the traits of a node (`NodeInfo`).
+"""The node protocol: base classes `DataFlow`, `ProxyDataFlow` and `RNGDataFlow`.
 
 A node has two methods that yield its datapoints. Both receive the pass and the place in the chain (`stream`) from the
 node above, and store neither:
@@ -11,9 +11,9 @@ A pass, ``df[i]`` and all that parallel code needs of a flow follow from these t
 iterates counts passes, in its `FlowState`. A node written by a user, with nothing but ``__iter__``, is wrapped
 (`user_nodes`).
 
-`NodeInfo` declares the traits of a node: where its random numbers come from, and what a pass of it is. Features that
-promise identical datapoints (shards, saved states, strict runners) read these traits; a
-node that differs from the default overrides them.
+`DataFlow` declares the traits of a node: where its random numbers come from, and what a pass of it is. Features that
+promise identical datapoints (shards, saved states, strict runners) read these traits; a node that differs from the
+default overrides them.
 
 Names: the protocol between nodes has the prefix ``_df_`` and is declared here, so that any other name is free for the
 attributes and methods of users' own nodes. No other underscored name is used across modules.
@@ -40,14 +40,57 @@ from dataflow.seeding import IndexRngs, Rng, Stream, rng
 from dataflow.state import state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
 
-__all__ = ["Blocks", "DataFlow", "NodeInfo", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
+__all__ = ["Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
 
 
-# -- traits of a node --------------------------------------------------------------------------------------------------
+# -- base classes ------------------------------------------------------------------------------------------------------
 
 
-class NodeInfo:
-    """The traits of a node, with their defaults."""
+T = TypeVar("T")
+
+Blocks = Iterable[NDArray[np.int64]]
+"""Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded."""
+
+_RESET = 1  # purpose word of the generator for reset_state, outside of passes
+
+
+class _Computed(Generic[T]):
+    """A computed attribute that a user's node may replace by assignment, which a `property` would refuse."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, node: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, node: object, owner: type) -> T: ...
+    def __get__(self, node: object | None, owner: type) -> Self | T:
+        return self if node is None else self._compute(node)
+
+
+class DataFlow:
+    """An endless sequence of passes over datapoints.
+
+    Iterate it with a plain loop: each ``for dp in df`` is one pass. A subclass defines ``__iter__``, and ``__len__`` if
+    it knows how many datapoints a pass has. `reset_state` is for setup that must happen in the iterating process; the
+    first `iter` calls it unless it was called before.
+
+    Example:
+        >>> class Squares(DataFlow):
+        ...     def __iter__(self):
+        ...         for k in range(4):
+        ...             yield [k * k]
+        ...     def __len__(self):
+        ...         return 4
+        >>> list(Squares())
+        [[0], [1], [4], [9]]
+    """
+
+    _df_user_written: ClassVar[bool] = False
+    """Whether ``__iter__`` was written by a user."""
+
+    # -- traits of a node, which subclasses override -------------------------------------------------------------------
 
     _df_draws: bool = False
     """Whether this node draws random numbers."""
@@ -63,11 +106,6 @@ class NodeInfo:
 
     _df_remote_inputs: ClassVar[bool] = False
     """Whether the inputs are reset and iterated by workers, outside this process or thread."""
-
-    @property
-    def _df_inputs(self) -> Sequence[Any]:
-        """The inputs of this node."""
-        return ()
 
     @property
     def _df_indexed(self) -> bool:
@@ -144,6 +182,11 @@ class NodeInfo:
     # -- text ----------------------------------------------------------------------------------------------------------
 
     @property
+    def _df_title(self) -> str:
+        """The user's name for this node, in messages."""
+        return type(self).__name__
+
+    @property
     def _df_parameters(self) -> dict[str, Any]:
         """For `repr`: values of constructor parameters that the node keeps under another name, or in another form."""
         return {"seed": self._df_own_root}
@@ -169,57 +212,9 @@ class NodeInfo:
         """The parameters that a saved state compares in addition to types and lengths: the public attributes."""
         settings = self._df_run_settings
         found = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in settings}
-        return {name: value for name, value in found.items() if name not in vars(NodeInfo)} | {
-            "seed": self._df_own_root
-        }
+        return {**found, "seed": self._df_own_root}
 
-
-# -- base classes ------------------------------------------------------------------------------------------------------
-
-
-T = TypeVar("T")
-
-Blocks = Iterable[NDArray[np.int64]]
-"""Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded."""
-
-_RESET = 1  # purpose word of the generator for reset_state, outside of passes
-
-
-class _Computed(Generic[T]):
-    """A computed attribute that a user's node may replace by assignment, which a `property` would refuse."""
-
-    def __init__(self, compute: Callable[[Any], T]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    @overload
-    def __get__(self, node: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, node: object, owner: type) -> T: ...
-    def __get__(self, node: object | None, owner: type) -> Self | T:
-        return self if node is None else self._compute(node)
-
-
-class DataFlow(NodeInfo):
-    """An endless sequence of passes over datapoints.
-
-    Iterate it with a plain loop: each ``for dp in df`` is one pass. A subclass defines ``__iter__``, and ``__len__`` if
-    it knows how many datapoints a pass has. `reset_state` is for setup that must happen in the iterating process; the
-    first `iter` calls it unless it was called before.
-
-    Example:
-        >>> class Squares(DataFlow):
-        ...     def __iter__(self):
-        ...         for k in range(4):
-        ...             yield [k * k]
-        ...     def __len__(self):
-        ...         return 4
-        >>> list(Squares())
-        [[0], [1], [4], [9]]
-    """
-
-    _df_user_written: ClassVar[bool] = False
-    """Whether ``__iter__`` was written by a user."""
+    # -- construction --------------------------------------------------------------------------------------------------
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = super().__new__(cls)

@@ -10,7 +10,8 @@ from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
 from dataflow.seeding import Rng, Stream, Turns, current_root, rng
-from dataflow.state import FlowState, Session, state_of, terminated
+from dataflow.session import Session, terminated
+from dataflow.state import FlowState, state_of
 
 __all__ = [
     "Node",

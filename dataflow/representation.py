@@ -204,7 +204,7 @@ def _holds_flows(value: Any, kind: type) -> bool:
 def _runs_in_workers(df: Any) -> bool:
     """Whether the inputs run in workers."""
     try:
-        return bool(df._df_remote_inputs and _attributes(df).get("num_workers") != 0)
+        return bool(df._df_remote_inputs and df.num_workers)
     except Exception:
         return False
 

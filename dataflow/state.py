@@ -13,15 +13,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from dataflow.errors import DataFlowTerminated, NotReentrant
+from dataflow.errors import NotReentrant
 from dataflow.failures import Tolerance
 from dataflow.interrupts import signals_deferred
 from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
+from dataflow.session import Session, terminated
 
 if TYPE_CHECKING:
     from dataflow.workers.cleanup import Closeable
 
-__all__ = ["Continued", "FlowState", "Session", "state_of", "terminated"]
+__all__ = ["Continued", "Drops", "FlowState", "state_of"]
 
 _KEY: Final = "_df_state"
 
@@ -32,13 +33,10 @@ _from_parent: list[FlowState] = []
 N = TypeVar("N")
 
 
-class Session:
-    """The time until a flow is closed. Its live iterators hold it, and look at every step whether it has ended."""
+class Drops:
+    """Whether a map has dropped a datapoint here, or below: then a node that counts cannot be addressed."""
 
-    __slots__ = ("closed",)  # a slot is read faster than an attribute
-
-    def __init__(self) -> None:
-        self.closed = False
+    has_dropped = False
 
 
 class FlowState:
@@ -63,7 +61,7 @@ class FlowState:
         self.worker_thread: object = None  # in a worker: the thread that iterates the flow in this process
         self.warned = False  # a warning that is given once was given
         self.bookmark: Any = None  # ResumableData: the position of the iteration begun last
-        self.has_dropped = False  # a map dropped a datapoint here, or below: a node that counts cannot be addressed
+        self.drops = Drops()
         self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated
         self.continued = Continued()  # iterators that outlive a pass
         self.resource: Closeable | None = None  # what close() must close: a runner's engine
@@ -129,11 +127,6 @@ def state_of(df: Any) -> FlowState:
         return fresh
     state: FlowState = df.__dict__.setdefault(_KEY, fresh)
     return state
-
-
-def terminated(name: str) -> DataFlowTerminated:
-    """The error of an iterator whose flow was closed."""
-    return DataFlowTerminated(f"{name} was closed while it was being iterated; iterate it again to restart it")
 
 
 class _Held:

@@ -12,7 +12,7 @@ from tests.__main__ import run_parts
 ROOT = Path(__file__).parents[1]
 TOO_SLOW = ["-m", "not slow and not ray and not full"]
 ONE = (
-    "tests/engine/test_worker_states.py",
+    "tests/engine/test_liveness.py",
     "tests/parallel/test_runners.py",
     "tests/parallel/test_strict.py",
     "tests/parallel/test_maps.py",

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "representation", "version"},
-    {"descriptors", "interrupts"},
+    {"descriptors", "interrupts", "session"},
     {"extras", "failures", "pickling", "temporary"},
     {"memory"},
     {"codec"},
@@ -429,7 +429,7 @@ PLANTED = [
     (no_cast_to_a_class_of_ours, "errors.py", "import typing\ndef f(x):\n    return typing.cast(list[A], x)"),
     (no_import_cycle, "seeding.py", "def late():\n    from dataflow import datapoint"),
     (no_import_cycle, "seeding.py", "if TYPE_CHECKING:\n    from dataflow.datapoint import get"),
-    (no_import_cycle, "engine/worker_states.py", "from . import engine"),
+    (no_import_cycle, "engine/liveness.py", "from . import engine"),
     (no_private_name_is_inherited, "aliases.py", "class C(A):\n    def f(self):\n        return self._x"),
     (no_private_name_is_inherited, "aliases.py", "class C(base.A):\n    def f(self):\n        self._x = 1"),
     (no_private_name_is_inherited, "aliases.py", "class C(A[int]):\n    def f(self):\n        super()._x()"),
@@ -459,7 +459,7 @@ SOUND = {
     "        self._z = self._df_level\n        return self._z, self.g()",
     "sources/in_memory.py": "from dataflow.memory import packed_list\nfrom . import synthetic",
     "codec/protocols.py": "import os\nfrom dataflow.memory import arena\nos._exit(1)",
-    "engine/engine.py": "from ..workers.pool import WorkerPool\nfrom .worker_states import WorkerStates",
+    "engine/engine.py": "from ..workers.pool import WorkerPool\nfrom .liveness import WorkerStates",
 }
 
 

@@ -33,6 +33,8 @@ __all__ = ["PipeChannel", "ThreadChannel"]
 class ThreadChannel:
     """One queue for all threads, which passes messages unchanged; port, sender and receiver in one."""
 
+    may_arrive_late = False
+
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
         self._arrived = threading.Event()
@@ -155,6 +157,8 @@ class _PipeSender:
 
 
 class _PipeReceiver:
+    may_arrive_late = False  # what a process has written is in the pipe
+
     def __init__(self, token: bytes, ends: list[Descriptor]) -> None:
         self._token = token
         self._ends = ends

@@ -45,6 +45,9 @@ class Port(Protocol):
 class Receiver(Protocol):
     """The consumer's end. One thread at a time."""
 
+    may_arrive_late: bool
+    """Whether a message can arrive after the end of its worker was seen; otherwise all are there to be received."""
+
     def receive_nowait(self) -> Message | None:
         """Return the next message that has arrived, or None. An interrupt in this method may lose a message."""
 

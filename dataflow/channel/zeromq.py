@@ -121,6 +121,8 @@ class _SocketSender:
 
 
 class _SocketReceiver:
+    may_arrive_late = True  # ZeroMQ moves messages in threads of its own
+
     def __init__(self, address: str, directory: PrivateDirectory, token: bytes, num_workers: int) -> None:
         self._directories = [directory]
         self._token = token

@@ -30,8 +30,9 @@ from dataflow.parameters import whole_number
 from dataflow.passes import open_flow, root_stream
 from dataflow.pickling import dumps, loads
 from dataflow.seeding import Stream
+from dataflow.session import terminated
 from dataflow.sources.source import Source
-from dataflow.state import state_of, terminated
+from dataflow.state import state_of
 from dataflow.transforms.indexing import consecutive
 from dataflow.workers.process import seed_globals
 

@@ -43,6 +43,8 @@ class PullChannel:
         start_timeout: Seconds that an actor may take to start.
     """
 
+    may_arrive_late = True
+
     def __init__(
         self,
         owner: str,

@@ -25,7 +25,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,9 @@ class Schedule(Protocol):
             error: The exception after them: the one that has ended the task, or that of a datapoint that could not be
                 decoded.
         """
+
+    def discard(self) -> None:
+        """Discard outstanding work: it belongs to an abandoned pass."""
 
     def ready(self) -> list[Any] | BaseException | None:
         """Return the next datapoints, or an exception to raise; None if neither is there yet.
@@ -103,6 +106,9 @@ class MixedSchedule:
             self._ready.append(datapoints)
         if error is not None:
             self._ready.append(error)
+
+    def discard(self) -> None:
+        """No-op: passes continue one another."""
 
     def ready(self) -> list[Any] | BaseException | None:
         return self._ready.popleft() if self._ready else None
@@ -192,6 +198,9 @@ class TaskSchedule:
         self._due = self._next
         self.under_way = self._being_handed_out = 0
         self.index = index
+
+    def discard(self) -> None:
+        self.begin()
 
     def issue(self, encoded: Sequence[Any], count: int) -> bool:
         """Put a task of `count` datapoints into the task queue. Return False if there is no room at present."""
@@ -327,6 +336,7 @@ class TaskSchedule:
 # -- Schedules of a strict runner --------------------------------------------------------------------------------------
 
 
+_MAX_PER_TASK: Final = 4096  # indexes, by default
 _MIN_AHEAD: Final = 50  # default number of datapoints ahead, per worker
 _TASKS_AHEAD: Final = 3  # or this many tasks, if that is more
 
@@ -340,24 +350,37 @@ class IndexRanges(TaskSchedule):
         ahead: How many datapoints may be under way for each worker; None for as many as keep it busy.
         grain: The number of indexes in a task should be a multiple of this.
         ordered: Whether datapoints are handed out in the order of their indexes.
+        bytes_per_worker: How many bytes may be under way for each worker, at least one datapoint; None for any number.
     """
 
-    max_per_task: ClassVar[int] = 4096
-
     def __init__(
-        self, task_queue: TaskQueue, num_workers: int, ahead: int | None, *, grain: int, ordered: bool
+        self,
+        task_queue: TaskQueue,
+        num_workers: int,
+        ahead: int | None,
+        *,
+        grain: int,
+        ordered: bool,
+        bytes_per_worker: int | None = None,
     ) -> None:
-        max_per_task = self.max_per_task if ahead is None else max(1, ahead // 2)
+        max_per_task = _MAX_PER_TASK if ahead is None else max(1, ahead // 2)
         super().__init__(task_queue, num_workers, max_per_task, ordered=ordered)
+        self._bytes_per_worker = bytes_per_worker
         self._num_workers = num_workers
         self._ahead = ahead
         self._grain = grain
         self._stop = 0  # the index after the last of the pass
         self._picked: NDArray[np.int64] | None = None  # the indexes themselves, if they are not consecutive
 
-    def begin_pass(self, first: int, count: int | None, picked: NDArray[np.int64] | None = None) -> None:
-        """Begin a pass: `count` indexes from `first`, or endlessly many; positions in `picked`, if given."""
+    def begin_pass(
+        self, first: int, count: int | None, picked: NDArray[np.int64] | None = None, *, holes: bool = False
+    ) -> None:
+        """Begin a pass: `count` indexes from `first`, or endlessly many; positions in `picked`, if given.
+
+        With `holes`, `HOLE` is handed out for datapoints that were dropped.
+        """
         self.begin(first)
+        self.keeps_holes = holes
         self._picked = picked
         self._stop = sys.maxsize if count is None else first + count
 
@@ -383,8 +406,17 @@ class IndexRanges(TaskSchedule):
             self.under_way += count
 
     def ahead(self) -> int:
-        """How many datapoints may be under way for each worker."""
-        return self._ahead or max(_MIN_AHEAD, _TASKS_AHEAD * self.per_task)
+        """How many datapoints may be under way for each worker.
+
+        A worker cannot be paused in the middle of a range: that could be the one for which all others wait. So with a
+        limit in bytes, only as much is issued as may be under way if datapoints are as large as the most recent ones.
+        """
+        ahead = self._ahead or max(_MIN_AHEAD, _TASKS_AHEAD * self.per_task)
+        if self._bytes_per_worker is None:
+            return ahead
+        if not self.bytes_each:
+            return 1  # no datapoint has come whose size is known
+        return max(1, min(ahead, int(self._bytes_per_worker / self.bytes_each)))
 
     def _up_to_grain(self, count: int) -> int:
         """Round `count` up so that the next range begins at a multiple of the grain."""
@@ -496,9 +528,10 @@ class MapTasks(TaskSchedule):
         self._unencoded, self._collected, self._ended = _NOTHING, [], False
         super().begin(index)
 
-    def begin_pass(self, index: int) -> None:
-        """Begin a pass whose first datapoint has this index."""
+    def begin_pass(self, index: int, *, holes: bool = False) -> None:
+        """Begin a pass whose first datapoint has this index; `holes` as for `IndexRanges`."""
         self.begin(index)
+        self.keeps_holes = holes
 
     def resume(self) -> None:
         """Begin a pass that continues with the work under way."""

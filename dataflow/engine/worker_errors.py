@@ -1,14 +1,13 @@
-"""Error messages about workers that died, failed, are late or are closed: what happened, why, and what to do."""
+"""Error messages about workers that died, failed or are late: what happened, why, and what to do."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 
-from dataflow.errors import DataFlowTerminated, NotReentrant, TimeoutError, WorkerDied
+from dataflow.errors import TimeoutError, WorkerDied
 from dataflow.workers.exit_reasons import explanation
 
-__all__ = ["died", "failed_before", "forked", "late", "superseded", "unreadable"]
+__all__ = ["died", "late", "unreadable"]
 
 
 def died(
@@ -48,26 +47,4 @@ def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutErr
     return TimeoutError(
         f"no datapoint from {owner} for {timeout:g} seconds ({workers}). The flow stays usable: iterate it again, "
         "raise timeout=, or look at a worker with py-spy dump --pid PID"
-    )
-
-
-def failed_before(owner: str, failure: BaseException) -> DataFlowTerminated:
-    """Make the error for using a flow that has already failed with `failure`."""
-    before = traceback.format_exception_only(failure)[0].strip()
-    return DataFlowTerminated(f"{owner} has failed before, with {before}. Call reset_state() to restart it")
-
-
-def forked(owner: str, pid: int) -> DataFlowTerminated:
-    """Make the error for a forked process that continues an iteration of its parent `pid`."""
-    return DataFlowTerminated(
-        f"this iteration of {owner} belongs to process {pid}, of which this process was forked; iterate the flow "
-        "again, which starts workers of its own"
-    )
-
-
-def superseded(owner: str) -> NotReentrant:
-    """Make the error for the earlier of two concurrent iterations."""
-    return NotReentrant(
-        f"a later iteration of {owner} took over; it can serve one at a time, because it has one pool of workers. Make "
-        "one node for each loop"
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from multiprocessing.context import BaseContext
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Iterator
+from typing import Any, SupportsIndex, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,12 +13,13 @@ from dataflow.datapoint import empty
 from dataflow.engine.jobs import Apply, ApplyAndBatch, TaskInput
 from dataflow.engine.rebatching import regrouped
 from dataflow.errors import ShapeMismatch
-from dataflow.failures import Budget, Failure
-from dataflow.parallel.maps import MultiProcessMapDataZMQ
-from dataflow.parallel.worker_setup import ThreadLimitOption
+from dataflow.failures import Failure
+from dataflow.parallel.backends import ProcessBackend
+from dataflow.parallel.maps import ParallelMap
+from dataflow.parallel.options import ProcessKeywords, WorkerOptions, takes
 from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.seeding import Stream
-from dataflow.transforms.applying import Applied, AppliedToComponent, Place, name_of
+from dataflow.transforms.applying import name_of
 from dataflow.transforms.batching import BatchData
 from dataflow.transforms.mapping import MapDataComponent
 
@@ -32,15 +32,20 @@ __all__ = [
 _BATCHES: int = 10  # batches that the buffer holds by default
 
 
-class _MapInBatches(MultiProcessMapDataZMQ):
+class _MapInBatches(ParallelMap):
     """A process map whose task size is the batch size, so that most results are already complete batches."""
 
-    @property
-    def _df_title(self) -> str:
-        return "MultiProcessMapAndBatchDataZMQ"  # the class that the user has instantiated
-
-    def __init__(self, *args: Any, batch_size: int, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(
+        self,
+        ds: DataFlow,
+        map_func: Callable[..., Any],
+        options: WorkerOptions,
+        buffer_size: int,
+        batch_size: int,
+        *,
+        with_rng: bool,
+    ) -> None:
+        super().__init__(ds, map_func, options, ProcessBackend(), buffer_size, with_rng=with_rng)
         self._batch_size = batch_size
 
     def _df_per_task(self) -> int | None:
@@ -64,23 +69,15 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
 
     Args:
         ds: The input. It is reset and read in this process.
-        num_proc: ProcessSetup. 0 calls the function in the consumer, for a debugger.
+        num_proc: Processes. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it.
         batch_size: Datapoints per batch, at least 1.
         buffer_size: Datapoints, not batches, that may be read and not yet handed out, at least `batch_size`; None means
             ten batches.
         remainder: With `strict`, give out the last batch of a pass even if it is shorter.
         use_list: Do not stack: every component of a batch is a Python list.
-        strict: Whether a pass is exactly one of `MapData`, batched.
-        ordered: With `strict`, whether the order is kept, too.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, as for `MultiProcessMapDataZMQ`.
-        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
-        max_restarts: How many workers may fail and be replaced, as for `MultiProcessMapDataZMQ`.
-        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
-        max_bytes: Bytes of all datapoints under way, as for `MultiProcessMapDataZMQ`.
-        max_failures: How many datapoints may fail, as for `MultiProcessMapDataZMQ`.
-        worker_init: Called without arguments once in each worker.
-        thread_limit: Threads of native libraries in each worker, as for `MultiProcessRunnerZMQ`.
+        options: Those of `MultiProcessMapDataZMQ`: see `WorkerOptions`.
 
     Example:
         >>> df = DataFromList([[k] for k in range(5)], shuffle=False)
@@ -93,26 +90,19 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
     """
 
     @hinting
+    @takes(ProcessKeywords)
     def __init__(
         self,
         ds: DataFlow,
         num_proc: SupportsIndex,
-        map_func: Callable[[Any], Any],
+        map_func: Callable[..., Any],
         batch_size: int,
         buffer_size: SupportsIndex | None = None,
         *,
         remainder: bool = False,
         use_list: bool = False,
-        strict: bool = False,
-        ordered: bool = True,
         with_rng: bool = False,
-        timeout: float | None = None,
-        max_restarts: SupportsIndex = 0,
-        context: BaseContext | str | None = None,
-        max_bytes: SupportsIndex | None = None,
-        max_failures: Budget | None = None,
-        worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadLimitOption = "share",
+        **options: Unpack[ProcessKeywords],
     ) -> None:
         use_list = flag(self, "use_list", use_list)
         batch_size = whole_number(self, "batch_size", batch_size, 1)
@@ -120,24 +110,10 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         size = _BATCHES * batch_size
         if buffer_size is not None:
             size = whole_number(self, "buffer_size", buffer_size, batch_size, cure)
-        mapped = _MapInBatches(
-            ds,
-            num_proc,
-            map_func,
-            # Lists are made here: they contain no arrays for which building them in a worker would pay.
-            batch_size=1 if use_list else batch_size,
-            buffer_size=size,
-            strict=strict,
-            ordered=ordered,
-            with_rng=with_rng,
-            timeout=timeout,
-            max_restarts=max_restarts,
-            context=context,
-            max_bytes=max_bytes,
-            max_failures=max_failures,
-            worker_init=worker_init,
-            thread_limit=thread_limit,
-        )
+        # Lists are made here: they contain no arrays for which building them in a worker would pay.
+        per_task = 1 if use_list else batch_size
+        checked = WorkerOptions.of(self, num_proc, options)
+        mapped = _MapInBatches(ds, map_func, checked, size, per_task, with_rng=with_rng)
         super().__init__(mapped, batch_size, remainder, use_list)
         self._mapped = mapped
 
@@ -195,7 +171,7 @@ class _Shaped:
         return out
 
 
-class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
+class MultiProcessMapDataComponentSharedArray(ParallelMap):
     """Apply a function to one component of every datapoint, in processes; what it returns has one shape and dtype.
 
     Arrays go through shared memory in all parallel maps. This one also checks their shape, converts them, and writes
@@ -203,12 +179,13 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
 
     Args:
         ds: The input. It is reset and read in this process.
-        nr_proc: ProcessSetup. 0 calls the function in the consumer.
+        nr_proc: Processes. 0 calls the function in the consumer.
         map_func: Takes the component and returns an array of `output_shape`, or None to drop the datapoint.
         output_shape: Shape of the returned array.
         output_dtype: Its dtype; arrays of another dtype are converted, as by assignment.
         index: Position of the component, or its key in a dict.
-        more: Keyword arguments of `MultiProcessMapDataZMQ`: `strict`, `buffer_size`, `timeout` and so on.
+        buffer_size: As for `MultiProcessMapDataZMQ`.
+        options: Those of `MultiProcessMapDataZMQ`: see `WorkerOptions`.
 
     Raises:
         ShapeMismatch: The function returned another shape; the message names it.
@@ -223,9 +200,8 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
         tensorpack.dataflow, whose class of this name paired arrays with the labels of others.
     """
 
-    _df_workers_name = "nr_proc"
-
     @hinting
+    @takes(ProcessKeywords)
     def __init__(
         self,
         ds: DataFlow,
@@ -234,10 +210,13 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
         output_shape: int | tuple[int, ...],
         output_dtype: DTypeLike,
         index: Any = 0,
-        **more: Any,
+        *,
+        buffer_size: int = 200,
+        with_rng: bool = False,
+        **options: Unpack[ProcessKeywords],
     ) -> None:
         function(self, "map_func", map_func, "is called with the component")
-        if more.get("with_rng"):
+        if flag(self, "with_rng", with_rng):
             raise TypeError(f"{type(self).__name__}: with_rng= is for whole datapoints; use MultiProcessMapData")
         try:
             self.output_shape = tuple(np.empty(output_shape, np.bool_).shape)
@@ -248,7 +227,9 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
                 f"such as (32, 32) and 'float32', got {output_shape!r:.100} and {output_dtype!r:.100}: {error}"
             ) from None
         self.index = index
-        super().__init__(ds, nr_proc, _Shaped(map_func, self.output_shape, self.output_dtype), **more)
+        checked = WorkerOptions.of(self, nr_proc, options, "nr_proc")
+        shaped = _Shaped(map_func, self.output_shape, self.output_dtype)
+        super().__init__(ds, shaped, checked, ProcessBackend(), buffer_size)
 
     @property
     def _df_parameters(self) -> dict[str, Any]:
@@ -256,6 +237,3 @@ class MultiProcessMapDataComponentSharedArray(MultiProcessMapDataZMQ):
 
     def _df_node_in_worker(self, ds: DataFlow) -> DataFlow:
         return MapDataComponent(ds, self.func, self.index)
-
-    def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
-        return AppliedToComponent(type(self).__name__, self.func, place, self._df_tolerance(), scope, index=self.index)

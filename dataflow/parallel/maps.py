@@ -1,7 +1,7 @@
 """Parallel maps: nodes that apply a function to every datapoint in a pool of worker threads or processes.
 
 The consumer reads the single source; idle workers take its datapoints as tasks and apply the function. `ParallelMap`
-holds what all maps share. Each public class adds a choice of worker and channel; its docstring defines what a pass is.
+holds what all maps share. A public class is its parameters, a backend, and a docstring that defines what a pass is.
 """
 
 from __future__ import annotations
@@ -9,46 +9,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from multiprocessing.context import BaseContext
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final, SupportsIndex, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, require_flow
-from dataflow.channel.flow_control import Credit
-from dataflow.channel.local import ThreadChannel
-from dataflow.channel.protocols import Channel
-from dataflow.channel.shared_task_queue import SharedTaskQueue
-from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
-from dataflow.codec.nested_arrays import ToWorkers
-from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
-from dataflow.engine.engine import NodeEngine, Plan
+from dataflow.base import Blocks, DataFlow
+from dataflow.channel.flow_control import Window
+from dataflow.engine.engine import Engine
+from dataflow.engine.feeding import Feeder
 from dataflow.engine.jobs import Apply, TaskInput
-from dataflow.engine.map_engine import MapEngine
-from dataflow.engine.schedules import MapTasks, Schedule
+from dataflow.engine.schedules import MapTasks
 from dataflow.engine.source_reader import SourceReader, as_one_pass, one_pass, passes_from
-from dataflow.engine.worker_main import WorkerSpec
-from dataflow.failures import Budget
-from dataflow.parallel.passes_of_workers import WorkerPasses, is_consecutive, until_over
-from dataflow.parallel.worker_setup import (
-    UNBOUNDED,
-    ProcessSetup,
-    ThreadLimitOption,
-    context_of,
-    queued_bytes,
-    tolerance_of,
-)
+from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
+from dataflow.parallel.options import ProcessKeywords, WorkerKeywords, WorkerOptions, takes
+from dataflow.parallel.runners import UNBOUNDED
+from dataflow.parallel.worker_node import WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.passes import known_length
-from dataflow.pickling import imported_main
 from dataflow.seeding import IndexRngs, Stream
 from dataflow.state import state_of
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.mapping import MapData
-from dataflow.workers.pool import Worker
-from dataflow.workers.thread import ThreadWorker
 
 __all__ = ["MultiProcessMapData", "MultiProcessMapDataZMQ", "MultiThreadMapData", "ParallelMap"]
 
@@ -74,40 +57,58 @@ class _Drawn(RandomMapData):
         return self._rngs
 
 
-class ParallelMap(WorkerPasses, MapData):
-    """Base class of the parallel maps. Without workers it is a `MapData`."""
+class ParallelMap(WorkerNode):
+    """Base class of the parallel maps. Without workers it does what `MapData` does.
+
+    Args:
+        ds: The input.
+        func: The function.
+        options: The user's options.
+        backend: What a worker is, and how its datapoints come.
+        buffer_size: Datapoints that may be read and not yet handed out.
+        with_rng: Whether the function is called with a generator, too.
+    """
+
+    _df_shares_items = True
 
     def __init__(
         self,
         ds: DataFlow,
-        num_workers: SupportsIndex | None,
-        map_func: Callable[[Any], Any] | None,
+        func: Callable[..., Any] | None,
+        options: WorkerOptions,
+        backend: Backend,
         buffer_size: SupportsIndex,
-        strict: bool,
-        ordered: bool,
+        *,
         with_rng: bool = False,
     ) -> None:
-        name = self._df_title
-        require_flow(ds, name)
-        self.num_workers = self._df_checked_workers(num_workers)
-        use = f"is called with a datapoint, as in {name}(ds, 4, lambda dp: dp)"
-        super().__init__(ds, function(name, "map_func", map_func, use))
-        self.buffer_size = whole_number(
-            self._df_title, "buffer_size", buffer_size, 1, ": it is the number of datapoints that may be under way"
-        )
-        self.strict = flag(self._df_title, "strict", strict)
-        self.ordered = flag(self._df_title, "ordered", ordered) and self.strict
-        self.with_rng = self._df_draws = flag(self._df_title, "with_rng", with_rng)
+        name = options.owner
+        super().__init__(ds, options, backend)
+        self.func = function(name, "map_func", func, f"is called with a datapoint, as in {name}(ds, 4, lambda dp: dp)")
+        under_way = ": it is the number of datapoints that may be under way"
+        self.buffer_size = whole_number(name, "buffer_size", buffer_size, 1, under_way)
+        self.with_rng = self._df_draws = flag(name, "with_rng", with_rng)
 
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
-
-    @property
-    def _df_shares_items(self) -> bool:
-        return True
 
     def _df_node_in_worker(self, ds: DataFlow) -> DataFlow:
         """The node that applies the same function to `ds` without workers."""
         return RandomMapData(ds, self.func) if self.with_rng else MapData(ds, self.func)
+
+    def _df_per_task(self) -> int | None:
+        """Datapoints per task; None chooses a number that keeps the overhead small."""
+        return None
+
+    def _df_job(self, node: DataFlow, stream: Stream, note: str, task_input: TaskInput) -> Apply:
+        """The job that a worker runs."""
+        return Apply(node, stream, note, task_input)
+
+    # -- starting workers ----------------------------------------------------------------------------------------------
+
+    def _df_tasks(self) -> Tasks:
+        return Tasks.DATAPOINTS
+
+    def _df_window(self) -> Window:
+        return UNBOUNDED
 
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
         jobs = []
@@ -125,27 +126,16 @@ class ParallelMap(WorkerPasses, MapData):
         """Distance between the indexes of the same position in two consecutive passes."""
         return known_length(self.ds) or _LONGEST_PASS
 
-    def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
-        assert task_queue is not None, "a map has a task queue"
+    def _df_schedule(self, links: Links) -> MapTasks:
+        assert links.task_queue is not None, "a map has a task queue"
         return MapTasks(
-            task_queue,
+            links.task_queue,
             self.num_workers,
             self.buffer_size,
             ordered=self.ordered,
             continues=not self.strict,
             per_task=self._df_per_task(),
         )
-
-    def _df_per_task(self) -> int | None:
-        """Datapoints per task; None chooses a number that keeps the overhead small."""
-        return None
-
-    def _df_job(self, node: DataFlow, stream: Stream, note: str, task_input: TaskInput) -> Apply:
-        """The job that a worker runs."""
-        return Apply(node, stream, note, task_input)
-
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
-        return MapEngine(plan, stream)
 
     # -- node protocol -------------------------------------------------------------------------------------------------
 
@@ -158,7 +148,7 @@ class ParallelMap(WorkerPasses, MapData):
             "%s with strict=False (the default): its passes never end, as in tensorpack, since those of its input "
             "follow one another. Pass strict=True for passes that end and have exactly the datapoints of MapData; or "
             "leave the loop with break, or cut it with FixedSizeData",
-            self._df_title,
+            self.options.owner,
         )
 
     @property
@@ -177,61 +167,56 @@ class ParallelMap(WorkerPasses, MapData):
     def _df_stands_for(self) -> Any:
         return self._df_node_in_worker(self.ds)
 
-    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return (
-            self._df_at_in_workers(blocks, stream)
-            if self.num_workers and self.strict
-            else self._df_at_in_consumer(blocks, stream)
-        )
+    def _map_here(self) -> DataFlow:
+        """The same map, in the calling process: what it drops counts as dropped by this node."""
+        node = self._df_node_in_worker(self.ds)
+        state_of(node).drops = state_of(self).drops
+        return node
 
     def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return (
-            self._df_node_in_worker(self.ds)._df_at(blocks, stream)
-            if self.with_rng
-            else MapData._df_at(self, blocks, stream)
-        )
+        return self._df_reported_here(partial(self._map_here()._df_at, blocks, stream))()
 
-    def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
+    def _df_steps_of_block(
+        self, engine: Engine[MapTasks], block: NDArray[np.int64], stream: Stream
+    ) -> Iterator[Any] | None:
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: reported failures and random numbers depend on the index
-        generation = engine.begin_pass(int(block[0]), holes=True)
-        steps = engine.steps(generation, SourceReader(as_one_pass(self.ds._df_at([block], stream))), self.timeout)
-        return until_over(steps, engine, generation, state_of(self), self)
+        generation = engine.begin_pass(partial(engine.schedule.begin_pass, int(block[0]), holes=True))
+        feeder = Feeder(engine, generation, SourceReader(as_one_pass(self.ds._df_at([block], stream))))
+        return until_over(feeder.chunks(self.options.timeout), engine, generation, state_of(self), self)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
-            if not self.with_rng:
-                return MapData._df_run_pass(self, p, stream)
-            return self._df_reported_here(partial(self._df_node_in_worker(self.ds)._df_run_pass, p, stream))()
-        engine: MapEngine = self._df_engine_at(stream)
+            return self._df_reported_here(partial(self._map_here()._df_run_pass, p, stream))()
+        engine: Engine[MapTasks] = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         first = p * self._stride
-        generation = engine.begin_pass(first)
+        generation = engine.begin_pass(partial(engine.schedule.begin_pass, first))
         if not self.with_rng or not self.ds._df_addressable:
             source = SourceReader(one_pass(self.ds, p, stream))
         else:
             # A datapoint dropped below keeps its position, so the random numbers of later ones do not change.
             blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
             source = SourceReader(as_one_pass(self.ds._df_at(blocks, stream)))
-        steps = engine.steps(generation, source, self.timeout)
-        held = None if self.ds._df_endless else self
-        return until_over(steps, engine, generation, state_of(self), held)
+        chunks = Feeder(engine, generation, source).chunks(self.options.timeout)
+        return until_over(chunks, engine, generation, state_of(self), None if self.ds._df_endless else self)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             return self._df_passes_here(self._df_node_in_worker(self.ds), stream)
         source = self._df_continued_by(lambda p: SourceReader(passes_from(self.ds, p, stream)), stream)
-        engine: MapEngine = self._df_engine_at(stream)
+        engine: Engine[MapTasks] = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
-        return self._datapoints(engine, engine.resume(), source)
+        generation = engine.take_over(engine.schedule.resume)
+        return self._datapoints(engine, Feeder(engine, generation, source))
 
-    def _datapoints(self, engine: MapEngine, generation: object, source: Iterator[SourceReader]) -> Iterator[Any]:
+    def _datapoints(self, engine: Engine[MapTasks], feeder: Feeder) -> Iterator[Any]:
         """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
         try:
-            for chunk in engine.steps(generation, source, self.timeout):
+            for chunk in feeder.chunks(self.options.timeout):
                 yield from chunk
         finally:
-            if engine.failed:
+            if engine.session.failed:
                 state_of(self).settle()
         _LOG.warning("%s has ended: a pass of its input was empty", type(self).__name__)
 
@@ -261,15 +246,10 @@ class MultiThreadMapData(ParallelMap):
         map_func: Takes a datapoint and returns one; returns None to drop it.
         buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
             that wait for a slower one before them.
-        strict: Whether a pass is exactly one of `MapData`.
-        ordered: With `strict`, whether the order is kept, too.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
             give it: with `strict`, the random numbers do not depend on which worker does the work.
-        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the threads are alive.
-        max_restarts: How many threads may call `sys.exit` and be replaced. Their work is done again.
-        max_failures: How many datapoints may fail: a number in each pass, or a fraction of all seen as soon as these
-            are 100. All workers count together. Skipped datapoints are logged here, and listed by `failures`.
-        worker_init: Called without arguments once in each thread, before the first datapoint.
+        options: `strict`, `ordered`, `timeout`, `max_restarts` (of threads that call `sys.exit`; their work is done
+            again), `max_failures` (of all threads together) and `worker_init`: see `WorkerOptions`.
 
     Raises:
         TypeError: `num_thread` or `map_func` is missing or has the wrong type.
@@ -286,40 +266,23 @@ class MultiThreadMapData(ParallelMap):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
-    _df_workers_name = "num_thread"
-
     @hinting
+    @takes(WorkerKeywords)
     def __init__(
         self,
         ds: DataFlow,
         num_thread: SupportsIndex | None = None,
-        map_func: Callable[[Any], Any] | None = None,
+        map_func: Callable[..., Any] | None = None,
         *,
         buffer_size: int = 200,
-        strict: bool = False,
-        ordered: bool = True,
         with_rng: bool = False,
-        timeout: float | None = None,
-        max_restarts: SupportsIndex = 0,
-        max_failures: Budget | None = None,
-        worker_init: Callable[[], object] | None = None,
+        **options: Unpack[WorkerKeywords],
     ) -> None:
-        super().__init__(ds, num_thread, map_func, buffer_size, strict, ordered, with_rng)
-        self._df_set_workers(self.num_workers, UNBOUNDED, timeout)
-        self._df_set_restarts(max_restarts)
-        self._df_set_options(max_failures, worker_init)
-
-    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
-        return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
-
-    def _df_make_task_queue(self) -> TaskQueue:
-        return ThreadTaskQueue()
-
-    def _df_starter(self) -> Callable[[WorkerSpec], Worker]:
-        return _start_thread
+        checked = WorkerOptions.of(self, num_thread, options, "num_thread")
+        super().__init__(ds, map_func, checked, ThreadBackend(), buffer_size, with_rng=with_rng)
 
 
-class MultiProcessMapDataZMQ(ProcessSetup, ParallelMap):
+class MultiProcessMapDataZMQ(ParallelMap):
     """Apply a function to every datapoint, in `num_proc` processes, which send their results over ZeroMQ.
 
     The consumer reads `ds` itself, and idle processes take the next datapoints from a shared task queue. So this node
@@ -330,25 +293,15 @@ class MultiProcessMapDataZMQ(ProcessSetup, ParallelMap):
 
     Args:
         ds: The input. It is reset and read in this process.
-        num_proc: ProcessSetup. 0 calls the function in the consumer, for a debugger.
+        num_proc: Processes. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
         buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
             that wait for a slower one before them.
-        strict: Whether a pass is exactly one of `MapData`.
-        ordered: With `strict`, whether the order is kept, too.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
             give it: with `strict`, the random numbers do not depend on which worker does the work.
-        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
-        max_restarts: How many workers, in total, may fail (be killed, crash, exit) and be replaced. The tasks that a
-            failed worker had taken are done again: with `strict`, the output is that of an undisturbed run. The next
-            failure raises `WorkerDied`.
-        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
-        max_bytes: Bytes of all datapoints under way, as for `MultiProcessRunnerZMQ`: a quarter for the input of the
-            workers, the rest for their results.
-        max_failures: How many datapoints may fail: a number in each pass, or a fraction of all seen as soon as these
-            are 100. All workers count together. Skipped datapoints are logged here, and listed by `failures`.
-        worker_init: Called without arguments once in each worker, before the first datapoint.
-        thread_limit: Threads of native libraries in each worker, as for `MultiProcessRunnerZMQ`.
+        options: `strict`, `ordered`, `timeout`, `max_restarts` (the tasks that a failed worker had taken are done
+            again: with `strict`, the output is that of an undisturbed run), `max_failures` (of all workers together),
+            `worker_init`, `context`, `max_bytes` and `thread_limit`: see `WorkerOptions`.
 
     Raises:
         WorkerDied: A worker was killed, crashed or exited; the message says which, how, and what to do.
@@ -369,47 +322,19 @@ class MultiProcessMapDataZMQ(ProcessSetup, ParallelMap):
     """
 
     @hinting
+    @takes(ProcessKeywords)
     def __init__(
         self,
         ds: DataFlow,
         num_proc: SupportsIndex | None = None,
-        map_func: Callable[[Any], Any] | None = None,
+        map_func: Callable[..., Any] | None = None,
         *,
         buffer_size: int = 200,
-        strict: bool = False,
-        ordered: bool = True,
         with_rng: bool = False,
-        timeout: float | None = None,
-        max_restarts: SupportsIndex = 0,
-        context: BaseContext | str | None = None,
-        max_bytes: SupportsIndex | None = None,
-        max_failures: Budget | None = None,
-        worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadLimitOption = "share",
+        **options: Unpack[ProcessKeywords],
     ) -> None:
-        super().__init__(ds, num_proc, map_func, buffer_size, strict, ordered, with_rng)
-        self._df_set_workers(self.num_workers, UNBOUNDED, timeout)
-        self._df_set_restarts(max_restarts)
-        self._df_set_process_options(context, max_bytes)
-        self._df_set_options(max_failures, worker_init, thread_limit)
-
-    def _df_make_codec(self) -> ArrayCodec:
-        memory = self._df_memory()
-        return ArrayCodec(self.num_workers, memory - queued_bytes(memory) - _given_bytes(memory))
-
-    def _df_make_task_queue(self) -> TaskQueue:
-        forked = context_of(self.context).get_start_method() == "fork"
-        direction = ToWorkers(forked=forked, main=None if forked else imported_main())
-        return SharedTaskQueue(_given_bytes(self._df_memory()), direction=direction)
+        checked = WorkerOptions.of(self, num_proc, options)
+        super().__init__(ds, map_func, checked, ProcessBackend(), buffer_size, with_rng=with_rng)
 
 
 MultiProcessMapData = MultiProcessMapDataZMQ
-
-
-def _given_bytes(max_bytes: int) -> int:
-    """The part of `max_bytes` that is for the workers' input."""
-    return max_bytes // 4
-
-
-def _start_thread(spec: WorkerSpec) -> Worker:
-    return ThreadWorker(spec.info, spec)

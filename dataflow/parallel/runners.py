@@ -1,7 +1,7 @@
 """Runners: nodes that run a whole flow in each of N workers and yield the datapoints that they make.
 
-`Runner` holds what all runners share. Each public class adds a choice of worker and channel; its docstring defines what
-a pass is.
+`Runner` holds what all runners share. A public class is its parameters, a backend, and a docstring that defines what a
+pass is.
 """
 
 from __future__ import annotations
@@ -13,122 +13,120 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from multiprocessing.context import BaseContext
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final, SupportsIndex, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, require_flow
-from dataflow.channel.flow_control import Credit, Window
-from dataflow.channel.local import ThreadChannel
-from dataflow.channel.protocols import Channel
-from dataflow.channel.shared_task_queue import SharedTaskQueue
-from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
-from dataflow.codec.protocols import Codec, ObjectCodec
-from dataflow.engine.engine import Engine, NodeEngine, PassEngine, Plan
+from dataflow.channel.flow_control import Window
+from dataflow.engine.engine import Engine
 from dataflow.engine.jobs import Address, Produce, WholePasses
-from dataflow.engine.schedules import IndexRanges, OnePass, Schedule
-from dataflow.engine.worker_main import WorkerSpec
+from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Schedule
 from dataflow.errors import NotAddressable
-from dataflow.failures import Budget
-from dataflow.parallel.passes_of_workers import WorkerPasses, is_consecutive, until_over
-from dataflow.parallel.worker_setup import UNBOUNDED, ProcessSetup, ThreadLimitOption, queued_bytes, tolerance_of
-from dataflow.parameters import flag, hinting, whole_number
+from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
+from dataflow.parallel.options import ProcessKeywords, WorkerKeywords, WorkerOptions, takes
+from dataflow.parallel.worker_node import WorkerNode, is_consecutive, tolerance_of, until_over
+from dataflow.parameters import hinting, whole_number
 from dataflow.passes import known_length, open_flow, until_closed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
-from dataflow.workers.pool import Worker
-from dataflow.workers.thread import ThreadWorker
 
-__all__ = [
-    "MultiProcessRunner",
-    "MultiProcessRunnerZMQ",
-    "MultiThreadRunner",
-    "ProcessRunner",
-    "Runner",
-    "queued_bytes",
-    "window_of",
-]
+__all__ = ["UNBOUNDED", "MultiProcessRunner", "MultiProcessRunnerZMQ", "MultiThreadRunner", "Runner", "window_of"]
 
 
-# -- Base classes of the runners ---------------------------------------------------------------------------------------
+# -- Base class of the runners -----------------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT_COUNT: Final = 50
 _DEFAULT_BYTES: Final = 256 << 10
-_QUEUE_BYTES: Final = 1 << 20
 _STEP_SECONDS: Final = 0.2
 _LONGEST_STEP: Final = 128
 
+UNBOUNDED: Final = Window(sys.maxsize // 4)
+"""The window of a worker that makes only what it is asked for."""
 
-class Runner(WorkerPasses):
-    """Base class of the runners: N workers, each of which repeats its whole flow endlessly."""
+
+class Runner(WorkerNode):
+    """Base class of the runners: N workers, each of which runs a whole flow.
+
+    Args:
+        flows: The flow of each worker; the first is the input that other nodes see.
+        options: The user's options.
+        backend: What a worker is, and how its datapoints come.
+        window: How far a worker may run ahead.
+        max_ahead: With `strict`, how many datapoints of each worker may be under way; None for as many as keep it busy.
+
+    Raises:
+        NotAddressable: Several workers would have to share each pass, but a flow cannot be addressed.
+    """
 
     _df_remote_inputs = True
 
-    def __init__(self, ds: DataFlow, num_workers: SupportsIndex, window: Window, timeout: float | None) -> None:
-        super().__init__(ds)
-        self._df_set_workers(num_workers, window, timeout)
-
-    def _df_set_strict(self, strict: bool, ordered: bool) -> None:
-        """Check and keep the user's options; must be called last.
-
-        Raises:
-            NotAddressable: Several workers would have to share each pass, but a flow cannot be addressed.
-        """
-        self.strict, self.ordered = flag(self, "strict", strict), flag(self, "ordered", ordered) and bool(strict)
-        broken = next((node for ds in self._df_flows() if (node := ds._df_unaddressable()) is not None), None)
-        if strict and self.num_workers > 1 and broken is not None:
+    def __init__(
+        self,
+        flows: Sequence[DataFlow],
+        options: WorkerOptions,
+        backend: Backend,
+        window: Window,
+        max_ahead: int | None = None,
+    ) -> None:
+        super().__init__(flows[0], options, backend)
+        self._df_shares_items = options.strict
+        self._flows = flows
+        self._window = window
+        self._max_ahead = max_ahead
+        broken = next((node for ds in flows if (node := ds._df_unaddressable()) is not None), None)
+        if options.strict and options.num_workers > 1 and broken is not None:
             raise NotAddressable(
-                f"{type(self).__name__} with strict=True and {self.num_workers} workers shares each pass by index, and "
+                f"{options.owner} with strict=True and {options.num_workers} workers shares each pass by index, and "
                 f"{type(broken).__name__} cannot be addressed. Use one worker, or leave this flow in one process and "
-                f"move the work after it into workers: MultiProcessMapData(ds, {self.num_workers}, func, strict=True)"
+                f"move the work after it into workers: MultiProcessMapData(ds, {options.num_workers}, func, "
+                "strict=True)"
             )
-
-    @property
-    def _df_shares_items(self) -> bool:
-        return self.strict
 
     @property
     def _df_by_index(self) -> bool:
         """Whether the workers are asked for indexes."""
-        return self.strict and all(ds._df_addressable for ds in self._df_flows())
-
-    def _df_flows(self) -> Sequence[DataFlow]:
-        """The flow of each worker."""
-        return [self.ds] * self.num_workers
+        return self.strict and all(ds._df_addressable for ds in self._flows)
 
     def _df_jobs(self, stream: Stream) -> Sequence[Any]:
+        flows = enumerate(self._flows_of_workers())
         if self.strict:
             kind = Address if self._df_by_index else WholePasses
-            return [kind(ds, stream, self._df_note(k)) for k, ds in enumerate(self._df_flows())]
+            return [kind(ds, stream, self._df_note(k)) for k, ds in flows]
         begun = state_of(self).begun
-        return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in enumerate(self._df_flows())]
+        return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in flows]
 
-    def _df_make_strict_task_queue(self) -> TaskQueue:
-        """The task queue that carries index ranges to the workers."""
-        return ThreadTaskQueue()
+    def _flows_of_workers(self) -> Sequence[DataFlow]:
+        return self._flows if len(self._flows) > 1 else [self.ds] * self.num_workers
 
-    def _df_make_task_queue(self) -> TaskQueue | None:
-        return self._df_make_strict_task_queue() if self.strict else None
+    def _df_tasks(self) -> Tasks:
+        return Tasks.INDEXES if self.strict else Tasks.NONE
 
-    def _df_make_schedule(self, task_queue: TaskQueue | None) -> Schedule:
-        if task_queue is None:
-            return super()._df_make_schedule(task_queue)
+    def _df_window(self) -> Window:
+        return UNBOUNDED if self._df_by_index else self._window
+
+    def _df_schedule(self, links: Links) -> Schedule:
+        if links.task_queue is None:
+            return MixedSchedule()
         if not self._df_by_index:
-            return OnePass(task_queue)
-        ahead = None if self._df_window.nbytes else self._df_window.count
-        return IndexRanges(task_queue, self.num_workers, ahead, grain=self.ds._df_grain, ordered=self.ordered)
-
-    def _df_make_engine(self, plan: Plan, stream: Stream) -> NodeEngine:
-        return PassEngine(plan, stream) if self.strict else super()._df_make_engine(plan, stream)
-
-    def _df_window_of_worker(self) -> Window:
-        return UNBOUNDED if self._df_by_index else self._df_window
+            return OnePass(links.task_queue)
+        return IndexRanges(
+            links.task_queue,
+            self.num_workers,
+            self._max_ahead,
+            grain=self.ds._df_grain,
+            ordered=self.ordered,
+            bytes_per_worker=links.bytes_ahead,
+        )
 
     # -- node protocol -------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_inputs(self) -> Sequence[DataFlow]:
+        return super()._df_inputs if len(self._flows) == 1 else self._flows
 
     @property
     def _df_endless(self) -> bool:
@@ -161,23 +159,18 @@ class Runner(WorkerPasses):
     def _df_reproducible(self) -> bool:
         return self.ordered if self.strict and self.num_workers > 1 else super()._df_reproducible
 
-    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        if not self.strict:
-            return DataFlow._df_at(self, blocks, stream)
-        return self._df_at_in_workers(blocks, stream) if self.num_workers else self._df_at_in_consumer(blocks, stream)
-
     def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         open_flow(self.ds, stream)
         return self.ds._df_at(blocks, stream)
 
-    def _df_steps_of_block(self, engine: Any, block: NDArray[np.int64], stream: Stream) -> Iterator[Any]:
+    def _df_steps_of_block(self, engine: Engine[Any], block: NDArray[np.int64], stream: Stream) -> Iterator[Any]:
         picked = None if is_consecutive(block) else block
         first = int(block[0]) if picked is None else 0
-        generation = engine.begin_pass(first, len(block), picked, holes=True)
-        return self._pass_of(engine, generation, self)
+        begin = partial(engine.schedule.begin_pass, first, len(block), picked, holes=True)
+        return self._pass_of(engine, engine.begin_pass(begin), self)
 
-    def _pass_of(self, engine: PassEngine, generation: object, held: object) -> Iterator[Any]:
-        chunks = iter(partial(engine.chunk, generation, self.timeout), None)
+    def _pass_of(self, engine: Engine[Any], generation: object, held: object) -> Iterator[Any]:
+        chunks = iter(partial(engine.chunk, generation, self.options.timeout), None)
         return until_over(chunks, engine, generation, state_of(self), held)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
@@ -191,24 +184,26 @@ class Runner(WorkerPasses):
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             return until_closed(self._df_reported_here(partial(self.ds._df_run_pass, p, stream))(), self)
-        engine: PassEngine = self._df_engine_at(stream)
+        engine = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
+        begin = engine.schedule.begin_pass
         if not self._df_by_index:
-            generation = engine.begin_pass(p)
+            generation = engine.begin_pass(partial(begin, p))
         elif self.ds._df_endless:
-            generation = engine.begin_pass(0, None)
+            generation = engine.begin_pass(partial(begin, 0, None))
         else:
             length = len(self.ds)
-            generation = engine.begin_pass(p * length, length)
+            generation = engine.begin_pass(partial(begin, p * length, length))
         return self._pass_of(engine, generation, None if self.ds._df_endless else self)
 
-    def _datapoints(self, engine: Engine, generation: object, length: int | None) -> Iterator[Any]:
+    def _datapoints(self, engine: Engine[Any], generation: object, length: int | None) -> Iterator[Any]:
         """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
         left = sys.maxsize if length is None else length
         step = 1  # datapoints between two checks of the engine, which looks at the workers: about `_STEP_SECONDS`
+        timeout = self.options.timeout
         try:
             while left:
-                chunk = engine.chunk(generation, self.timeout)
+                chunk = engine.chunk(generation, timeout)
                 if chunk is None:
                     _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                     return
@@ -223,27 +218,8 @@ class Runner(WorkerPasses):
                     step = min(2 * step, _LONGEST_STEP)
             engine.end_pass(generation)
         finally:
-            if engine.failed:
+            if engine.session.failed:
                 state_of(self).settle()
-
-
-class ProcessRunner(ProcessSetup, Runner):
-    """Base class of the runners whose workers are processes."""
-
-    def __init__(
-        self,
-        ds: DataFlow,
-        num_proc: SupportsIndex,
-        window: Window,
-        timeout: float | None,
-        context: BaseContext | str | None,
-        max_bytes: SupportsIndex | None,
-    ) -> None:
-        super().__init__(ds, num_proc, window, timeout)
-        self._df_set_process_options(context, max_bytes)
-
-    def _df_make_strict_task_queue(self) -> TaskQueue:
-        return SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)
 
 
 def _first_of(datapoints: Iterator[Any], num: int | None) -> Iterator[Any]:
@@ -270,7 +246,7 @@ def _and_a_third(amount: int) -> int:
 # -- Public classes ----------------------------------------------------------------------------------------------------
 
 
-class MultiProcessRunnerZMQ(ProcessRunner):
+class MultiProcessRunnerZMQ(Runner):
     """Run a flow in `num_proc` processes, which send their datapoints over ZeroMQ.
 
     Every worker repeats the whole of `ds`, endlessly and independently, each with random numbers of its own; the
@@ -287,29 +263,11 @@ class MultiProcessRunnerZMQ(ProcessRunner):
 
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process.
-        num_proc: ProcessSetup. 0 runs the flow in the consumer, for a debugger.
+        num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
         hwm: How far each worker runs ahead: at most ``2 * hwm + 2`` of its datapoints are made and not yet handed out.
             None means 50, or as many as make up 256 KiB if that is more.
-        strict: Whether a pass is exactly one of `ds`.
-        ordered: With `strict`, whether the order is kept, too.
-        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
-        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``. Lambdas and
-            closures may be sent under each.
-        max_bytes: Bytes of all datapoints under way, in shared memory and in messages, at least 1 MiB; None means a
-            quarter of the memory of the machine or container, at most 1 GiB, and inside a worker that worker's share.
-        max_restarts: How many workers, in total, may fail (be killed, crash, exit) and be replaced. Datapoints that a
-            failed worker had sent are handed out; its successor begins with the first of its passes, so with one worker
-            datapoints are repeated. With `strict`, the datapoints that it had been asked for are made again, so that
-            nothing is lost or doubled. The next failure raises `WorkerDied`.
-        max_failures: How many datapoints the maps below may skip because their function raised, apart from maps with a
-            `max_failures` of their own: a number for each pass of a worker (with `strict`, for each pass), or a
-            fraction of all datapoints seen by all workers together, judged once there are 100. Skipped datapoints are
-            logged here, and listed by `failures`.
-        worker_init: Called without arguments once in each worker, before the flow is reset there.
-        thread_limit: Threads that BLAS, OpenMP and OpenCV may use in each worker: a number; "share" for an equal part
-            of the cores, or fewer where fewer were set before; None to leave them alone. Libraries that are loaded
-            before the limit is set need the package `threadpoolctl` (the extra `threads`). OpenCV that was imported
-            before a fork uses one thread.
+        options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init`, `context`, `max_bytes`
+            and `thread_limit`: see `WorkerOptions`.
 
     Raises:
         WorkerDied: A worker was killed, crashed or exited; the message says which, how, and what to do.
@@ -337,29 +295,19 @@ class MultiProcessRunnerZMQ(ProcessRunner):
     """
 
     @hinting
+    @takes(ProcessKeywords)
     def __init__(
         self,
         ds: DataFlow,
         num_proc: SupportsIndex = 1,
         hwm: int | None = None,
-        *,
-        strict: bool = False,
-        ordered: bool = True,
-        timeout: float | None = None,
-        context: BaseContext | str | None = None,
-        max_bytes: SupportsIndex | None = None,
-        max_restarts: SupportsIndex = 0,
-        max_failures: Budget | None = None,
-        worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadLimitOption = "share",
+        **options: Unpack[ProcessKeywords],
     ) -> None:
-        super().__init__(ds, num_proc, window_of(hwm, self, "hwm"), timeout, context, max_bytes)
-        self._df_set_strict(strict, ordered)
-        self._df_set_restarts(max_restarts)
-        self._df_set_options(max_failures, worker_init, thread_limit)
+        window = window_of(hwm, self, "hwm")
+        super().__init__([ds], WorkerOptions.of(self, num_proc, options), ProcessBackend(), window, _ahead(window))
 
 
-class MultiProcessRunner(ProcessRunner):
+class MultiProcessRunner(Runner):
     """Run a flow in `num_proc` processes, each of which has a pipe to the consumer.
 
     It behaves like `MultiProcessRunnerZMQ`, raises the same errors, and needs no socket.
@@ -368,16 +316,8 @@ class MultiProcessRunner(ProcessRunner):
         ds: The flow. It is reset once inside every worker, and not in this process.
         num_prefetch: Datapoints that each worker may have sent and the consumer has not yet handed out; at most
             ``2 * num_prefetch + 2`` are computed ahead for each worker.
-        num_proc: ProcessSetup. 0 runs the flow in the consumer, for a debugger.
-        strict: Whether a pass is exactly one of `ds`, as for `MultiProcessRunnerZMQ`.
-        ordered: With `strict`, whether the order is kept, too.
-        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
-        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``.
-        max_bytes: Bytes of all datapoints under way, as for `MultiProcessRunnerZMQ`.
-        max_restarts: How many workers may fail and be replaced, as for `MultiProcessRunnerZMQ`.
-        max_failures: How many datapoints may be skipped, as for `MultiProcessRunnerZMQ`.
-        worker_init: Called without arguments once in each worker, before the flow is reset there.
-        thread_limit: Threads of native libraries in each worker, as for `MultiProcessRunnerZMQ`.
+        num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
+        options: Those of `MultiProcessRunnerZMQ`: see `WorkerOptions`.
 
     Example:
         >>> df = DataFromList([[k] for k in range(4)], shuffle=False)
@@ -386,29 +326,14 @@ class MultiProcessRunner(ProcessRunner):
         [[0], [1], [2], [3]]
     """
 
-    _df_over_zmq = False
-
     @hinting
+    @takes(ProcessKeywords)
     def __init__(
-        self,
-        ds: DataFlow,
-        num_prefetch: int,
-        num_proc: SupportsIndex,
-        *,
-        strict: bool = False,
-        ordered: bool = True,
-        timeout: float | None = None,
-        context: BaseContext | str | None = None,
-        max_bytes: SupportsIndex | None = None,
-        max_restarts: SupportsIndex = 0,
-        max_failures: Budget | None = None,
-        worker_init: Callable[[], object] | None = None,
-        thread_limit: ThreadLimitOption = "share",
+        self, ds: DataFlow, num_prefetch: int, num_proc: SupportsIndex, **options: Unpack[ProcessKeywords]
     ) -> None:
-        super().__init__(ds, num_proc, window_of(num_prefetch, self, "num_prefetch"), timeout, context, max_bytes)
-        self._df_set_strict(strict, ordered)
-        self._df_set_restarts(max_restarts)
-        self._df_set_options(max_failures, worker_init, thread_limit)
+        window = window_of(num_prefetch, self, "num_prefetch")
+        backend = ProcessBackend(over_zmq=False)
+        super().__init__([ds], WorkerOptions.of(self, num_proc, options), backend, window, _ahead(window))
 
 
 class MultiThreadRunner(Runner):
@@ -417,6 +342,8 @@ class MultiThreadRunner(Runner):
     Every thread repeats its own flow endlessly; the consumer receives the mixture. A pass has the length of one flow.
     Datapoints are passed on without copying or pickling, so a flow must not change a datapoint that it has yielded.
 
+    With ``strict=True`` a pass is exactly one of these flows, which `get_df` makes equal.
+
     A thread cannot be killed. One that does not return when the runner is closed is left behind and named in the log.
 
     Args:
@@ -424,12 +351,8 @@ class MultiThreadRunner(Runner):
         num_prefetch: Datapoints that each thread may have made and the consumer has not yet handed out; at most
             ``2 * num_prefetch + 2`` are computed ahead for each thread.
         num_thread: Threads. 0 runs one flow in the consumer.
-        strict: Whether a pass is exactly one of these flows, as for `MultiProcessRunnerZMQ`: `get_df` makes equal ones.
-        ordered: With `strict`, whether the order is kept, too.
-        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the threads are alive.
-        max_restarts: How many threads may call `sys.exit` and be replaced, as for `MultiProcessRunnerZMQ`.
-        max_failures: How many datapoints may be skipped, as for `MultiProcessRunnerZMQ`.
-        worker_init: Called without arguments once in each thread, before its flow is reset there.
+        options: `strict`, `ordered`, `timeout`, `max_restarts` (of threads that call `sys.exit`), `max_failures` and
+            `worker_init`: see `WorkerOptions`.
 
     Raises:
         TypeError: `get_df` is a flow instead of a function that makes one.
@@ -441,51 +364,28 @@ class MultiThreadRunner(Runner):
         [[1], [2]]
     """
 
-    _df_workers_name = "num_thread"
-
     @hinting
+    @takes(WorkerKeywords)
     def __init__(
         self,
         get_df: Callable[[], DataFlow],
         num_prefetch: int,
         num_thread: SupportsIndex,
-        *,
-        strict: bool = False,
-        ordered: bool = True,
-        timeout: float | None = None,
-        max_restarts: SupportsIndex = 0,
-        max_failures: Budget | None = None,
-        worker_init: Callable[[], object] | None = None,
+        **options: Unpack[WorkerKeywords],
     ) -> None:
         if isinstance(get_df, DataFlow) or not callable(get_df):
             raise TypeError(
                 f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: "
                 "pass a function, for example lambda: MapData(...)"
             )
-        num_thread = self._df_checked_workers(num_thread)
-        made = [require_flow(get_df(), "get_df", "what it returns") for _ in range(max(1, num_thread))]
-        if len({id(ds) for ds in made}) < len(made):
+        checked = WorkerOptions.of(self, num_thread, options, "num_thread")
+        flows = [require_flow(get_df(), "get_df", "what it returns") for _ in range(max(1, checked.num_workers))]
+        if len({id(ds) for ds in flows}) < len(flows):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
         count = window_of(num_prefetch, self, "num_prefetch").count  # objects have no size in bytes
-        super().__init__(made[0], num_thread, Window(count), timeout)
-        self.dataflows = made
-        self._df_set_strict(strict, ordered)
-        self._df_set_restarts(max_restarts)
-        self._df_set_options(max_failures, worker_init)
-
-    @property
-    def _df_inputs(self) -> Sequence[DataFlow]:
-        return self.dataflows
-
-    def _df_flows(self) -> Sequence[DataFlow]:
-        return self.dataflows
-
-    def _df_make_channel(self) -> tuple[Channel, Codec, Credit]:
-        return ThreadChannel(), ObjectCodec(), Credit(self.num_workers, shared=False)
-
-    def _df_starter(self) -> Callable[[WorkerSpec], Worker]:
-        return _start_thread
+        super().__init__(flows, checked, ThreadBackend(), Window(count), count)
 
 
-def _start_thread(spec: WorkerSpec) -> Worker:
-    return ThreadWorker(spec.info, spec)
+def _ahead(window: Window) -> int | None:
+    """How many datapoints of each worker of a strict runner may be under way; None unless the user has said it."""
+    return None if window.nbytes else window.count

@@ -27,8 +27,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from dataflow.base import DataFlow
-from dataflow.engine.worker_errors import failed_before
-from dataflow.errors import DataFlowTerminated, SenderLost, TimeoutError
+from dataflow.errors import SenderLost, TimeoutError
 from dataflow.interrupts import signals_deferred
 from dataflow.parameters import flag, whole_number
 from dataflow.remote.frames import FrameReader, Unreadable
@@ -38,8 +37,9 @@ from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
 from dataflow.remote.router import Router
 from dataflow.remote.sender_registry import Entry, SenderRegistry
 from dataflow.seeding import Stream
+from dataflow.session import Session
 from dataflow.sources.source import Source
-from dataflow.state import state_of, terminated
+from dataflow.state import state_of
 from dataflow.workers.cleanup import close_at_exit
 
 __all__ = ["ReceivingSocket", "RemoteDataZMQ"]
@@ -238,7 +238,7 @@ class ReceivingSocket:
         heartbeat: float,
         keys: Keys | None,
     ) -> None:
-        self._pid = os.getpid()
+        self._session = Session(owner, fork_cure="iterate the flow again")
         self._owner = owner
         self._given = addresses  # by the user
         self._limits = limits
@@ -248,8 +248,6 @@ class ReceivingSocket:
         self.registry = SenderRegistry(num_senders)
         self._reader = FrameReader()
         self._datapoints: Iterator[Any] = iter(())  # of the last message
-        self._closing = False
-        self._failure: BaseException | None = None  # what was raised in the consumer; everything is closed then
         self._lost: SenderLost | None = None  # to be raised when the datapoints of the last message were returned
         self._has_refused = False  # a message was refused, and that was logged
         self._awaits_first = True  # no sender has sent a HELLO, and that was not logged yet
@@ -277,13 +275,13 @@ class ReceivingSocket:
     @property
     def usable(self) -> bool:
         """Whether it is open and has not failed."""
-        return not self._closing and self._failure is None
+        return not self._session.closed and not self._session.failed
 
     def begin_pass(self) -> None:
         """Begin a pass, or continue where the consumer left it."""
-        self._check_process()
+        self._session.check_process()
         with self._lock:
-            self._check()
+            self._session.check()
             for entry in self.registry.begin_pass():
                 self._welcome(entry.peer, entry.sender)
 
@@ -294,9 +292,9 @@ class ReceivingSocket:
             SenderLost: A sender is lost, has failed, or some of its datapoints are missing.
             DataFlowTerminated: The flow was closed, or has failed before.
         """
-        self._check_process()
+        self._session.check_process()
         with self._lock:
-            self._check()
+            self._session.check()
             if operator.length_hint(self._datapoints):
                 return self._datapoints
             if self._lost is not None:
@@ -313,8 +311,8 @@ class ReceivingSocket:
 
     def close(self) -> None:
         """Send BYE to all senders, and close the socket. Idempotent; no-op in a forked child."""
-        if os.getpid() == self._pid:
-            self._closing = True
+        if self._session.is_own:
+            self._session.closed = True
             with signals_deferred(), self._lock:
                 self._close("it was closed", ORDERLY)
 
@@ -322,21 +320,7 @@ class ReceivingSocket:
         """In a child forked from this process: drop the received datapoints, which belong to the parent."""
         list(self._datapoints)
 
-    def _check_process(self) -> None:
-        """Check the process before acquiring the lock, which a thread of the parent may have held at the fork."""
-        if os.getpid() != self._pid:
-            raise DataFlowTerminated(
-                f"this iteration of {self._owner} belongs to process {self._pid}, of which this process was forked; "
-                "iterate the flow again"
-            )
-
     # -- under the lock ------------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise failed_before(self._owner, self._failure) from self._failure
-        if self._closing:
-            raise terminated(self._owner)
 
     def _step(self) -> bool:
         """Handle one message, if one has come, and look for lost senders; return whether there was a message."""
@@ -456,8 +440,8 @@ class ReceivingSocket:
         )
 
     def _fail(self, error: BaseException) -> NoReturn:
-        if self._failure is None:
-            self._failure = error
+        if not self._session.failed:
+            self._session.fail(error)
             self._close(f"it has failed with {type(error).__name__}: {error}")
         raise error
 

@@ -9,10 +9,8 @@ Guarantees:
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.descriptors import Descriptor, closed_on_error, shared_mapping, shared_memory_file
-from dataflow.errors import DataFlowTerminated
 from dataflow.interrupts import signals_deferred
 from dataflow.parameters import (
     flag,
@@ -37,8 +34,9 @@ from dataflow.parameters import (
     whole_number,
 )
 from dataflow.seeding import current_root, fresh_root, root_seed
+from dataflow.session import Session
 from dataflow.shared.arrays import SharedMem
-from dataflow.shared.command_pool import CommandPool, context_of
+from dataflow.shared.command_pool import CommandPool
 from dataflow.shared.layout import Layout, as_array, components_of, store
 from dataflow.shared.timing import Profile, Statistics
 from dataflow.workers.process import Payload
@@ -167,11 +165,11 @@ class BackgroundProc(SharedMem):
             return self._in_place()
         result_slots = self._result_slots
         if result_slots is None:
-            raise DataFlowTerminated(f"{self.owner} was shut down. Call {self.restart} to restart it")
+            raise self._new_session().was_closed()
         try:
             return result_slots.receive(limit)
         except BaseException:
-            if result_slots.failure is not None and self._finaliser is not None:
+            if result_slots.session.failed and self._finaliser is not None:
                 # The failure holds the frames it passed through, this object among them; the result slots are closed.
                 self._finaliser.detach()
             raise
@@ -214,18 +212,27 @@ class BackgroundProc(SharedMem):
             with signals_deferred():
                 self._result_slots = _ResultSlots(
                     self._profile,
-                    context_of(self.owner, self._context),
+                    self._context,
                     self._call,
                     self._layout,
                     self.n_proc,
                     (self._root if root is None else root, self._sets),
+                    self._new_session(),
                     reseed=root is not None,
                     ordered=self._ordered,
                     copy=self._copy,
-                    restart=self.restart,
                 )
                 self._finaliser = weakref.finalize(self, close_dropped, self._result_slots)
         self._is_shut_down = False
+
+    def _new_session(self) -> Session:
+        return Session(
+            self.owner,
+            begun="this",
+            restart=f"Call {self.restart} to restart it",
+            fork_cure=f"{self.restart} starts workers of its own",
+            closed_text=f"was shut down. Call {self.restart} to restart it",
+        )
 
     def _in_place(self) -> tuple[NDArray[Any], ...]:
         result = tuple(np.empty(shape, dtype) for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
@@ -301,39 +308,36 @@ class _ResultSlots:
 
     Args:
         profile: Sums up the times; knows the owner's name.
-        context: How processes are started.
+        context: How processes are started, as for `CommandPool`.
         call: What the workers call.
         layout: Dtypes and shapes of every result.
         num_workers: Number of workers, all with the same work.
         words: Seed of this set of workers.
+        session: Of the owner, until it is restarted.
         reseed: Whether flows that are made in a worker are seeded too.
         ordered: Return the results of the workers in turn; False returns the first that is ready.
         copy: Return copies; False returns views, which are valid until the next result is requested.
-        restart: The call that restarts the owner, for messages.
     """
 
     def __init__(
         self,
         profile: Profile,
-        context: BaseContext,
+        context: BaseContext | str | None,
         call: Callable[[], Any],
         layout: Layout,
         num_workers: int,
         words: tuple[int, ...],
+        session: Session,
         *,
         reseed: bool,
         ordered: bool,
         copy: bool,
-        restart: str,
     ) -> None:
-        self._pid = os.getpid()
+        self.session = session
         self._profile = profile
         self._ordered = ordered
         self._copy = copy
-        self._restart = restart
         self._lock = threading.RLock()
-        self._closing = False  # set before the lock is acquired, so that a waiting thread releases it
-        self.failure: BaseException | None = None  # what was raised in the consumer; everything is closed then
         self._turn = 0  # worker of the next result
         self._viewed: tuple[int, int] | None = None  # worker and slot of the views that the consumer holds
         self._under_way: list[deque[int]] = [deque() for _ in range(num_workers)]  # slots that each fills, in order
@@ -362,15 +366,11 @@ class _ResultSlots:
             DataFlowTerminated: The owner was shut down, or has failed before.
             Exception: The target's own exception.
         """
-        if os.getpid() != self._pid:  # checked before the lock, which a thread of the parent may have held at the fork
-            raise DataFlowTerminated(
-                f"this {self._profile.owner} belongs to process {self._pid}, of which this process was forked; "
-                f"{self._restart} starts workers of its own"
-            )
+        self.session.check_process()
         began = time.monotonic()
         while True:
             with self._lock:
-                self._check()
+                self.session.check()
                 try:
                     if self._viewed is not None:
                         viewed, self._viewed = self._viewed, None
@@ -380,7 +380,7 @@ class _ResultSlots:
                     if worker is not None:
                         return self._result_of(worker, time.monotonic() - began)
                 except BaseException as error:  # Ctrl-C included: a slot may be left without an owner
-                    self.failure = error
+                    self.session.fail(error)
                     self.close()
                     raise
                 waited = time.monotonic() - began
@@ -390,22 +390,12 @@ class _ResultSlots:
 
     def close(self) -> None:
         """Stop the workers. Idempotent; no-op in a forked child."""
-        if os.getpid() == self._pid:
-            self._closing = True
+        if self.session.is_own:
+            self.session.closed = True
             with signals_deferred(), self._lock:
                 self._pool.close()
 
     # -- under the lock ------------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        owner = self._profile.owner
-        if self.failure is not None:
-            before = traceback.format_exception_only(self.failure)[0].strip()
-            raise DataFlowTerminated(
-                f"{owner} has failed before, with {before}. Call {self._restart} to restart it"
-            ) from self.failure
-        if self._closing:
-            raise DataFlowTerminated(f"{owner} was shut down. Call {self._restart} to restart it")
 
     def _fill(self, worker: int, slot: int) -> None:
         self._under_way[worker].append(slot)

@@ -1,21 +1,16 @@
 """Pool of worker processes that run commands: started together, monitored, and stopped.
 
-Guarantees:
+Guarantees, in addition to those of the supervisor:
 
 - A worker that waits for a command uses no CPU, and stops waiting when the consumer closes its end or dies.
 - A command is received whole or not at all; it is acknowledged once everything that it requires is written.
-- Every wait has a limit, and notices the end of a worker at once, through a descriptor.
-- Drain before you judge: results that a worker acknowledged before it died or failed count.
 - Only the process that started a pool uses or stops it.
-- After `close` no process and no descriptor of the pool is left. A signal that arrives within start or close is
-  raised when that is complete, or undone.
 
 One thread at a time, except for `close` of a pool that is no longer in use.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import struct
@@ -34,37 +29,26 @@ from dataflow.channel.messages import Kind, Message
 from dataflow.channel.protocols import ConsumerGone, Port, Sender
 from dataflow.codec.exceptions import pack_failure, unpack_failure
 from dataflow.descriptors import Descriptor, closed_on_error, counted
+from dataflow.engine.supervisor import Supervisor
 from dataflow.errors import TimeoutError, WorkerDied
 from dataflow.interrupts import signals_deferred
 from dataflow.seeding import derived, seed
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.exit_reasons import end_if_forked, exit_code, explanation
 from dataflow.workers.info import worker_info_of
-from dataflow.workers.pool import WorkerPool, grace
-from dataflow.workers.process import Payload, ProcessWorker, end_if_main_is_imported
+from dataflow.workers.pool import grace
+from dataflow.workers.process import Payload, ProcessWorker, context_of, end_if_main_is_imported
 
-__all__ = ["MAX_COMMAND_BYTES", "CommandPool", "Skill", "context_of"]
+__all__ = ["MAX_COMMAND_BYTES", "CommandPool", "Skill"]
 
 MAX_COMMAND_BYTES: Final = 64 << 10
 """Maximum size of one command: the socket buffer takes that many bytes from a sender, so sending never blocks."""
 
 _PREFIX: Final = struct.Struct("<I")  # length of a command
 _SECONDS: Final = struct.Struct("<d")  # the body of an acknowledgement: how long the command took
-_SETTLE: Final = 0.5  # seconds within which an exit code is known
 _DESCRIPTORS: Final = 8  # descriptors that this process needs for a pool
 _PER_WORKER: Final = 8  # and for each of its workers, while they start
 _GRACE: Final = 0.25  # fraction of the usual grace period: results still in progress are not needed
-
-
-def context_of(owner: str, context: BaseContext | str | None) -> BaseContext:
-    """Return the multiprocessing context that a user means.
-
-    Raises:
-        NotImplementedError: This system has no such processes.
-    """
-    if sys.platform == "win32":
-        raise NotImplementedError(f"{owner} needs the pipes and signals of POSIX. Use WSL, or threads")
-    return context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
 
 
 class Skill(Protocol):
@@ -83,7 +67,7 @@ class CommandPool:
 
     Args:
         owner: Name of the class that users see, for messages.
-        context: How processes are started.
+        context: How processes are started: a multiprocessing context, a start method, or None for the default.
         skills: What each worker can do.
         words: Seed of the pool; every worker gets one of its own.
         reseed: Whether flows that are made in a worker are seeded too, because the user has fixed a root.
@@ -91,19 +75,28 @@ class CommandPool:
     Attributes:
         acknowledged: For each worker: the seconds that each command took, of those not yet removed by the consumer.
         failures: Errors of the workers that have failed or died.
+
+    Raises:
+        NotImplementedError: This system has no such processes.
     """
 
     def __init__(
-        self, owner: str, context: BaseContext, skills: Sequence[Skill], words: tuple[int, ...], *, reseed: bool
+        self,
+        owner: str,
+        context: BaseContext | str | None,
+        skills: Sequence[Skill],
+        words: tuple[int, ...],
+        *,
+        reseed: bool,
     ) -> None:
+        if sys.platform == "win32":
+            raise NotImplementedError(f"{owner} needs the pipes and signals of POSIX. Use WSL, or threads")
         end_if_main_is_imported()
-        n = len(skills)
+        n, context = len(skills), context_of(context)
         self.acknowledged: list[deque[float]] = [deque() for _ in range(n)]
         self.failures: dict[int, BaseException] = {}
         self._owner = owner
         self._pid = os.getpid()
-        self._connected: set[int] = set()  # workers that have sent at least one message
-        self._num_done = [0] * n  # number of acknowledgements from each
         with signals_deferred(), closed_on_error(), counted(owner, _DESCRIPTORS + _PER_WORKER * n):
             channel = PipeChannel(n)
             self._sockets = [_CommandSocket() for _ in skills]
@@ -116,12 +109,11 @@ class CommandPool:
                 factories.append(
                     partial(ProcessWorker, context, info, own, loop, loop.descriptors(), loop.close_in_parent)
                 )
-            self._pool = WorkerPool(factories)
+            self._supervisor = Supervisor(owner, channel, factories, request_stop=self._close_sockets, died=_died)
             try:
-                self._receiver = channel.open_receiver()
                 close_at_exit(self)
             except BaseException:
-                self._pool.stop(0)
+                self._supervisor.stop(0)
                 raise
 
     def send(self, worker: int, data: bytes, memory: Descriptor | None = None) -> None:
@@ -130,25 +122,21 @@ class CommandPool:
 
     def wait(self, timeout: float) -> None:
         """Wait for a message or the end of a worker, `timeout` seconds at most. An interrupt in here is harmless."""
-        self._receiver.wait(timeout, self._pool.sentinels(but=self.failures))
+        self._supervisor.wait(timeout)
 
     def receive_all(self) -> None:
         """Read all messages into `acknowledged` and `failures`. An interrupt in here requires `close`."""
-        ended = [k for k in self._pool.ended() if k not in self.failures]
-        # A worker that has ended has written all it will ever write: now it is read to the end.
-        while (message := self._receiver.receive_nowait()) is not None or self._receiver.wait(0):
-            if message is not None:
-                self._handle(message)
-        for k in ended:
-            if k not in self.failures:
-                worker = self._pool.workers[k]
-                if worker.exitcode() is None:  # the fork server has collected it, and is about to report that
-                    worker.join(_SETTLE)
-                self.failures[k] = self._died(k, worker.exitcode())
+        supervisor, now = self._supervisor, time.monotonic()
+        self._handle_all(now)
+        for death in supervisor.check(now):
+            self.failures[death.worker] = death.error
+        if self._handle_all(now):  # the check found messages of a worker that has ended
+            for death in supervisor.check(now):
+                self.failures[death.worker] = death.error
 
     def late(self, timeout: float) -> TimeoutError:
         """Return the error for `timeout` seconds without a result."""
-        states = "; ".join(f"worker {k}: {worker.state()}" for k, worker in enumerate(self._pool.workers))
+        states = "; ".join(f"worker {k}: {state}" for k, state in enumerate(self._supervisor.descriptions()))
         return TimeoutError(
             f"no result from {self._owner} for {timeout:g} seconds ({states}). It stays usable: call get again, with a "
             "longer timeout, or look at a worker with py-spy dump --pid PID"
@@ -156,41 +144,43 @@ class CommandPool:
 
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; no-op in a forked child."""
-        if os.getpid() != self._pid:
-            return
-        with signals_deferred(), ExitStack() as last:  # every step, whatever one of them raises
-            last.callback(self._pool.stop, _GRACE * grace())
-            last.callback(self._receiver.close)
+        if os.getpid() == self._pid:
+            self._supervisor.stop(_GRACE * grace())
+
+    def _close_sockets(self) -> None:
+        with ExitStack() as last:  # all, whatever one of them raises
             for commands in self._sockets:
                 last.callback(commands.close)
 
-    def _handle(self, message: Message) -> None:
-        worker = message.worker
-        self._connected.add(worker)
-        if message.kind is Kind.DATA:
-            self._num_done[worker] += 1
-            self.acknowledged[worker].append(_SECONDS.unpack(message.body[0])[0])
-        elif message.kind is Kind.ERROR:
-            self.failures[worker] = unpack_failure(message.body[0])
-        elif message.kind is Kind.LEFT:
-            self.failures[worker] = self._died(worker, message.count)
-            self.failures[worker].__cause__ = unpack_failure(message.body[0])  # its traceback shows where
+    def _handle_all(self, now: float) -> bool:
+        """Handle all messages that have come; return whether there were any."""
+        found = False
+        while (message := self._supervisor.receive_nowait(now)) is not None:
+            found, worker = True, message.worker
+            if message.kind is Kind.DATA:
+                self.acknowledged[worker].append(_SECONDS.unpack(message.body[0])[0])
+            elif message.kind is Kind.ERROR:
+                self.failures[worker] = unpack_failure(message.body[0])
+            elif message.kind is Kind.LEFT:
+                self.failures[worker] = self._supervisor.left(message).error
+                self.failures[worker].__cause__ = unpack_failure(message.body[0])  # its traceback shows where
+        return found
 
-    def _died(self, worker: int, exitcode: int | None) -> WorkerDied:
-        n, pid = len(self._sockets), self._pool.workers[worker].pid
-        connected = worker in self._connected
-        happened, cure = explanation(
-            exitcode, has_connected=connected, work="the target", inline="n_proc=0", less="n_proc"
-        )
-        num_done = self._num_done[worker]
-        when = f"after {num_done} results" if num_done else "before its first result"
-        return WorkerDied(
-            f"worker {worker} of {n} of {self._owner} (pid {pid}) {happened} {when}; {cure}",
-            worker=worker,
-            num_workers=n,
-            pid=pid,
-            exitcode=exitcode,
-        )
+
+def _died(
+    owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
+) -> WorkerDied:
+    """Make the error for a worker that ended without an exception; the arguments are those of `worker_errors.died`."""
+    connected = received is not None
+    happened, cure = explanation(exitcode, has_connected=connected, work="the target", inline="n_proc=0", less="n_proc")
+    when = f"after {received} results" if received else "before its first result"
+    return WorkerDied(
+        f"worker {worker} of {num_workers} of {owner} (pid {pid}) {happened} {when}; {cure}",
+        worker=worker,
+        num_workers=num_workers,
+        pid=pid,
+        exitcode=exitcode,
+    )
 
 
 class _CommandSocket:

@@ -39,12 +39,13 @@ from dataflow.parameters import (
 )
 from dataflow.pickling import ForkedMain, dumps, imported_main, loads
 from dataflow.seeding import current_root, derived, fresh_root, root_seed, seed
+from dataflow.session import Session
 from dataflow.shared.arrays import Handle, SharedMem, refusing_handles
 from dataflow.shared.background import close_dropped, time_limit
-from dataflow.shared.command_pool import MAX_COMMAND_BYTES, CommandPool, context_of
+from dataflow.shared.command_pool import MAX_COMMAND_BYTES, CommandPool
 from dataflow.shared.layout import Layout
 from dataflow.shared.timing import Profile, Statistics
-from dataflow.workers.process import Payload, seed_globals
+from dataflow.workers.process import Payload, context_of, seed_globals
 
 __all__ = ["SharedQ"]
 
@@ -157,7 +158,7 @@ class SharedQ(SharedMem):
         self._num_jobs += 1
         self._scheduler.start(
             task,
-            context_of(type(self).__name__, self._context),
+            context_of(self._context),
             (self._root if root is None else root, self._num_jobs),
             reseed=root is not None,
         )
@@ -314,12 +315,13 @@ class _JobScheduler:
     """
 
     def __init__(self, profile: Profile, num_expected: int, reuse: bool) -> None:
-        self._pid = os.getpid()
+        self._session = Session(
+            profile.owner, begun="this", fork_cure="make one here", closed_text="was shut down, and its jobs with it"
+        )
         self._profile = profile
         self._num_expected = num_expected
         self._reuse = reuse
         self._lock = threading.RLock()
-        self._closing = False  # set before the lock is acquired, so that a waiting thread releases it
         self._jobs: deque[_Job] = deque()
         self._idle: list[_Worker] = []  # workers without a job, longest idle first
         # Memory of jobs, done or not, as long as any array on it exists: each costs a descriptor.
@@ -337,9 +339,9 @@ class _JobScheduler:
             words: Seed of the job.
             reseed: Whether flows that are made in it are seeded too.
         """
-        self._check_process()
+        self._session.check_process()
         with signals_deferred(), self._lock:
-            self._check()
+            self._session.check()
             self._update()
             file = shared_memory_file("dataflow-job", task.layout.nbytes)
             try:
@@ -366,7 +368,7 @@ class _JobScheduler:
 
     def receive(self, timeout: float | None) -> list[NDArray[Any]]:
         """Wait for the arrays of the oldest job; see `SharedQ.get`."""
-        self._check_process()
+        self._session.check_process()
         missing = self._num_expected - len(self._jobs) + 1
         if self._jobs and missing > 0:
             _LOG.warning(
@@ -379,7 +381,7 @@ class _JobScheduler:
         began = time.monotonic()
         while True:
             with self._lock:
-                self._check()
+                self._session.check()
                 if not self._jobs:
                     raise IndexError(f"{self._profile.owner} is empty: call startproc before get")
                 self._update()
@@ -393,9 +395,9 @@ class _JobScheduler:
 
     def close(self) -> None:
         """Stop all workers and drop all jobs. Idempotent; no-op in a forked child."""
-        if os.getpid() != self._pid:
+        if not self._session.is_own:
             return
-        self._closing = True
+        self._session.closed = True
         with signals_deferred(), self._lock:
             workers = [*self._idle, *(job.worker for job in self._jobs if not job.is_over)]
             self._idle.clear()
@@ -407,19 +409,7 @@ class _JobScheduler:
                 for worker in workers:  # the user interrupts: closing their lifelines ends them
                     worker.pool.close()
 
-    def _check_process(self) -> None:
-        """Check the process before acquiring the lock, which a thread of the parent may have held at the fork."""
-        if os.getpid() != self._pid:
-            raise DataFlowTerminated(
-                f"this {self._profile.owner} belongs to process {self._pid}, of which this process was forked; make "
-                "one here"
-            )
-
     # -- under the lock ------------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self._closing:
-            raise DataFlowTerminated(f"{self._profile.owner} was shut down, and its jobs with it")
 
     def _update(self) -> None:
         """Find the jobs that are over; their workers are idle, or have ended."""

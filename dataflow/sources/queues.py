@@ -10,8 +10,9 @@ from typing import Any, Final, final
 from dataflow.errors import TimeoutError
 from dataflow.parameters import seconds
 from dataflow.seeding import Stream
+from dataflow.session import Session, terminated
 from dataflow.sources.source import Source
-from dataflow.state import Session, state_of, terminated
+from dataflow.state import state_of
 
 __all__ = ["DataFromQueue"]
 

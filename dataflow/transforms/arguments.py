@@ -70,7 +70,7 @@ def endless_input(ds: DataFlow) -> tuple[DataFlow, str]:
     """The lowest node that makes passes of the endless flow `ds` endless; and the user's name for it."""
     while (below := next((flow for flow in ds._df_inputs if flow._df_endless), None)) is not None:
         ds = below
-    return ds, getattr(ds, "_df_title", type(ds).__name__)
+    return ds, ds._df_title
 
 
 def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:

@@ -78,7 +78,7 @@ class MapData(ProxyDataFlow):
         return applied.over(self.ds._df_at(requested.recorded(applied), stream))
 
     def _df_note_drop(self) -> None:
-        state_of(self).has_dropped = True
+        state_of(self).drops.has_dropped = True
 
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
         """The function, for one pass or for one sequence of indexes."""

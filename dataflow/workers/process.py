@@ -50,7 +50,15 @@ from dataflow.temporary import adopt_prefix, new_prefix, remove_leftovers, sweep
 from dataflow.workers.exit_reasons import NO_GUARD
 from dataflow.workers.info import WorkerInfo, entering
 
-__all__ = ["Payload", "ProcessWorker", "end_if_main_is_imported", "hold_on", "keep_freed_memory", "seed_globals"]
+__all__ = [
+    "Payload",
+    "ProcessWorker",
+    "context_of",
+    "end_if_main_is_imported",
+    "hold_on",
+    "keep_freed_memory",
+    "seed_globals",
+]
 
 
 # -- Payload -----------------------------------------------------------------------------------------------------------
@@ -292,6 +300,11 @@ class ProcessWorker:
             self._process.close()
         if exitcode:
             remove_leftovers(self._prefix)
+
+
+def context_of(context: BaseContext | str | None) -> BaseContext:
+    """The multiprocessing context that the user's argument stands for."""
+    return context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
 
 
 def end_if_main_is_imported() -> None:

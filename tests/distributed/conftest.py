@@ -18,7 +18,7 @@ from collections import defaultdict
 import pytest
 
 import dataflow
-from dataflow.distributed.runners import Actors
+from dataflow.distributed.backend import RayBackend
 from tests.distributed.fake_cluster import FakeCluster
 from tests.support import leaks
 from tests.support.waits import LIMIT, wait_until
@@ -40,7 +40,7 @@ ENVIRONMENT = {
 def fake(monkeypatch):
     """A cluster in this process; actors get the fates that a test adds to `fake.fates`."""
     cluster = FakeCluster()
-    monkeypatch.setattr(Actors, "_df_make_cluster", lambda address: cluster)
+    monkeypatch.setattr(RayBackend, "make_cluster", lambda address: cluster)
     yield cluster
     cluster.actors.clear()  # pytest keeps the cluster, and they what they were sent
     dataflow.seed(None)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -197,7 +198,7 @@ def test_timeout_bounds_the_wait_for_a_datapoint(fake):
         with pytest.raises(dataflow.TimeoutError, match=r"no datapoint from RayRunner for 0\.1 seconds \(worker 0: an"):
             next(iter(df))
         gate.set()
-        df.timeout = LIMIT
+        df.options = replace(df.options, timeout=LIMIT)
         assert next(iter(df)) == [0]
 
 

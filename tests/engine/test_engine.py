@@ -9,9 +9,15 @@ from dataflow.channel.flow_control import Credit, Window
 from dataflow.channel.messages import Kind, Message
 from dataflow.codec.protocols import ObjectCodec
 from dataflow.engine.engine import Engine, Plan
+from dataflow.engine.schedules import MixedSchedule
 from dataflow.errors import DataFlowTerminated, NotReentrant, TimeoutError, WorkerDied
+from dataflow.seeding import Stream
 from tests.support.fakes import FakeChannel, FakeReceiver, FakeWorker
 from tests.support.waits import LIMIT, wait_until
+
+
+def plan_of(channel, credit, num, start):
+    return Plan("Runner", Stream(0), channel, ObjectCodec(), credit, range(num), start, MixedSchedule())
 
 
 class Stage:
@@ -23,8 +29,7 @@ class Stage:
         self.credit = Credit(num, shared=False)
         self.workers = [FakeWorker(k, num) for k in range(num)]
         start = iter(self.workers)
-        plan = Plan("Runner", self.channel, ObjectCodec(), self.credit, range(num), lambda spec: next(start))
-        self.engine = Engine(plan)
+        self.engine = Engine(plan_of(self.channel, self.credit, num, lambda spec: next(start)))
 
     def __enter__(self):
         return self
@@ -235,7 +240,8 @@ def test_it_watches_whoever_owes_something():
 
         stage.receiver.during = wait
         assert [stage.take(generation), stage.take(generation)] == [[1], [2]]
-        assert list(dict.fromkeys(watched)) == [(100, 101, 102), (101, 102), (102,)]
+        # Without descriptors it only looks whether there are messages.
+        assert list(dict.fromkeys(filter(None, watched))) == [(100, 101, 102), (101, 102), (102,)]
 
 
 def test_late_is_told_with_the_state_of_every_worker_and_nothing_is_closed():
@@ -340,7 +346,7 @@ def test_if_the_consumers_end_cannot_be_opened_the_workers_are_ended():
     channel, credit = FakeChannel(OSError("no descriptors left")), Credit(2, shared=True)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match=r"no descriptors"):
-        Engine(Plan("Runner", channel, ObjectCodec(), credit, range(2), lambda spec: next(start)))
+        Engine(plan_of(channel, credit, 2, lambda spec: next(start)))
     assert [worker.story[-2:] for worker in workers] == [["kill", "release"]] * 2
     assert channel.closed and len(os.listdir("/proc/self/fd")) < before
 
@@ -354,7 +360,7 @@ def test_if_a_worker_cannot_be_started_the_others_are_ended():
         return first
 
     with pytest.raises(BlockingIOError):
-        Engine(Plan("Runner", channel, ObjectCodec(), Credit(2, shared=False), range(2), start))
+        Engine(plan_of(channel, Credit(2, shared=False), 2, start))
     assert first.story[-2:] == ["kill", "release"] and channel.closed
 
 

@@ -16,7 +16,7 @@ from dataflow.codec.protocols import ArrayCodec
 from dataflow.engine.memory_limit import default_max_bytes, memory_share
 from dataflow.memory.arena import ArenaWriter
 from dataflow.memory.blocks import LARGE_BYTES
-from dataflow.parallel.runners import queued_bytes
+from dataflow.parallel.backends import queued_bytes
 from tests.support.fakes import PROCESS_KINDS, FakeSender
 from tests.support.faults import workers_of
 from tests.support.waits import LIMIT, wait_until
@@ -124,9 +124,10 @@ def test_too_little_is_refused_and_a_number_is_wanted(make):
 
 def test_messages_and_arrays_are_bounded_together():
     df = limited("zmq", Share(), 4, max_bytes=80 * MIB)
-    codec = df._df_make_codec()
-    assert codec.memory_limit.limit + queued_bytes(80 * MIB) == 80 * MIB
-    codec.close()
+    links = df._df_links()
+    assert links.codec.memory_limit.limit + queued_bytes(80 * MIB) == 80 * MIB
+    for end in (links.channel, links.codec, links.credit):
+        end.close()
 
 
 # -- runners under a limit ---------------------------------------------------------------------------------------------
@@ -135,11 +136,11 @@ def test_messages_and_arrays_are_bounded_together():
 class Watched:
     """A runner that lets the test see what its workers hold."""
 
-    def _df_make_codec(self):
-        codec = super()._df_make_codec()
-        self.memory_limit = codec.memory_limit
-        self.arenas = [codec.port(k).arena for k in range(self.num_workers)]
-        return codec
+    def _df_links(self):
+        links = super()._df_links()
+        self.memory_limit = links.codec.memory_limit
+        self.arenas = [links.codec.port(k).arena for k in range(self.num_workers)]
+        return links
 
     def held(self):
         return self.held_and_touched()[0]

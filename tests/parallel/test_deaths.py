@@ -755,7 +755,9 @@ def test_an_interrupt_while_the_consumer_waits_costs_nothing(make, interrupt_nex
         for k in range(6):
             os.write(ask, b".")
             assert next(iter(runner)) == [k]  # and nothing more comes
-            interrupt_next(state_of(runner).resource._receiver, "wait", lambda timeout, watched: (LIMIT, watched))
+            interrupt_next(
+                state_of(runner).resource._supervisor._receiver, "wait", lambda timeout, watched: (LIMIT, watched)
+            )
             with pytest.raises(Interrupted):
                 next(iter(runner))
         os.write(ask, b"." * 100)  # it need not be killed

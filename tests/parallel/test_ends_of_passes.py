@@ -68,7 +68,7 @@ class Generated(DataFlow):
 
 def workers_of(df):
     df = df.ds if isinstance(df, MultiProcessMapAndBatchData) else df
-    return state_of(df).resource._pool.workers
+    return state_of(df).resource.workers
 
 
 def has_ended(worker):

@@ -63,12 +63,12 @@ class Rows(DataFlow):
 class Watched(MultiProcessRunnerZMQ):
     """A runner that reports what its arenas hold, as the system counts it."""
 
-    def _df_make_codec(self):
-        codec = super()._df_make_codec()
-        self.limit = codec.memory_limit.limit
+    def _df_links(self):
+        links = super()._df_links()
+        self.limit = links.codec.memory_limit.limit
         self.status_bytes = divided(self.limit)[0][0].start
-        self.files = [codec.port(k).arena.descriptors()[0].fd for k in range(self.num_workers)]
-        return codec
+        self.files = [links.codec.port(k).arena.descriptors()[0].fd for k in range(self.num_workers)]
+        return links
 
     def held(self):
         return sum(max(0, os.fstat(fd).st_blocks * 512 - self.status_bytes) for fd in self.files)

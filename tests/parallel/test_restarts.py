@@ -203,9 +203,7 @@ def dataflow_batches(ds):
 
 
 def with_restarts(kind, num, more):
-    df = runner(kind, Forever, num)
-    df._df_set_restarts(more)
-    return df
+    return runner(kind, Forever, num, max_restarts=more)
 
 
 @pytest.mark.parametrize("kind", ["process", "zmq"])

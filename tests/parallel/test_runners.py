@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -675,13 +676,13 @@ def test_a_late_datapoint_is_an_error_that_names_the_workers_and_the_flow_stays_
     release = event_for(case)
     with runner(case, lambda: StallsOnce(release)) as df:
         assert list(islice(df, 3)) == [[0], [1], [2]]
-        df.timeout = 0.2  # from here on nothing comes
+        df.options = replace(df.options, timeout=0.2)  # from here on nothing comes
         iterator = iter(df)
         with pytest.raises(dataflow.TimeoutError, match=r"for 0.2 seconds .*worker 0: .*(pid \d+, |thread )") as caught:
             next(iterator)
         assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, TimeoutError)
         release.set()
-        df.timeout = LIMIT
+        df.options = replace(df.options, timeout=LIMIT)
         assert list(islice(df, 3)) == [[3], [4], [5]]
 
 

@@ -163,6 +163,8 @@ def receive(receiver: Receiver, timeout: float, watched: Sequence[int] = ()) -> 
 class FakeReceiver:
     """Gives the messages in `inbox`; `during` is called at every `wait`, when nothing is left to be taken."""
 
+    may_arrive_late = True
+
     def __init__(self, messages: Sequence[Message] = ()) -> None:
         self.inbox = deque(messages)
         self.during: Callable[[], None] = lambda: None

@@ -289,7 +289,7 @@ class Faulty(DataFlow):
 
 def workers_of(df: DataFlow) -> list[Any]:
     """The workers of a runner or map that has been started."""
-    return list(state_of(df).resource._pool.workers)
+    return list(state_of(df).resource.workers)
 
 
 def processes_of(df: DataFlow) -> list[psutil.Process]:

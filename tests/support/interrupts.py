@@ -38,7 +38,7 @@ SOON = 30.0  # seconds: two are promised, on a machine that has nothing else to 
 IN_FINALISERS = (
     "interrupts.py",
     "parallel/maps.py",
-    "parallel/passes_of_workers.py",
+    "parallel/worker_node.py",
     "parallel/runners.py",
     "passes.py",
     "state.py",

@@ -1,4 +1,4 @@
-"""Map engine: reads the source for a while, hands out the results that have come, and repeats.
+"""Feeding: reads the source of a map for a while, hands out the results that have come, and repeats.
 
 Guarantees:
 
@@ -11,85 +11,82 @@ Guarantees:
 
 from __future__ import annotations
 
-import operator
-import os
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 from dataflow.codec.message_layout import NO_ROOM
-from dataflow.engine.engine import PassEngine
+from dataflow.engine.engine import Engine
+from dataflow.engine.schedules import MapTasks
 from dataflow.engine.source_reader import SourceReader
 
-__all__ = ["MapEngine"]
+__all__ = ["Feeder"]
 
 _BURST: Final = 2e-3
 _SHORT: Final = 2e-4  # seconds; while a few datapoints are read faster, more may be read at a time
 _MAX_AT_ONCE: Final = 256
 
 
-class MapEngine(PassEngine):
-    """An engine whose workers process what the consumer reads."""
+class Feeder:
+    """One pass of a map: what is read becomes tasks of the engine's workers.
 
-    _num_at_once = 1  # maximum number of datapoints read between two checks of results and time
+    Args:
+        engine: The engine of the map.
+        generation: Of this iteration.
+        source: Iterator over `SourceReader` objects, stepped once before each read.
+    """
 
-    def resume(self) -> object:
-        """Take over, and continue with the work under way. Return the generation of this iteration."""
-        generation = self.take_over()
-        with self.lock:
-            self.check(generation)
-            self.schedule.resume()
-        return generation
+    def __init__(self, engine: Engine[MapTasks], generation: object, source: Iterator[SourceReader]) -> None:
+        self._engine = engine
+        self._generation = generation
+        self._source = source
+        self._num_at_once = 1  # maximum number of datapoints read between two checks of results and time
 
-    def steps(
-        self, generation: object, source: Iterator[SourceReader], timeout: float | None
-    ) -> Iterator[Iterator[Any]]:
+    def chunks(self, timeout: float | None) -> Iterator[Iterator[Any]]:
         """Yield chunks of results until the source has ended and all are handed out.
 
-        Args:
-            generation: Of this iteration.
-            source: Iterator over `SourceReader` objects, stepped once before each read.
-            timeout: As for `chunk`.
+        `timeout` is as for `Engine.chunk`.
         """
+        session = self._engine.session
         failure: Exception | None = None
         reading = True
         while True:
             more = False
             if reading:
-                self.check_process()
+                session.check_process()
                 try:
-                    reading, more = self._read(generation, source)
+                    reading, more = self._read()
                 except Exception as error:
-                    if os.getpid() != self.pid:  # in a child that the source has forked
+                    if not session.is_own:  # in a child that the source has forked
                         raise
-                    self._end_source(generation)  # raises instead if the iteration was superseded or the flow is closed
+                    self._end_source()  # raises instead if the iteration was superseded or the flow is closed
                     failure, reading = error, False
-            chunk = self.chunk(generation, timeout, wait=not more)
+            chunk = self._engine.chunk(self._generation, timeout, wait=not more)
             if chunk is None:
                 break
             yield chunk
         if failure is not None:
             raise failure
 
-    def _read(self, generation: object, source: Iterator[SourceReader]) -> tuple[bool, bool]:
+    def _read(self) -> tuple[bool, bool]:
         """Read for a while. Return whether the source continues, and whether more could be read at once."""
-        schedule, lock, check = self.schedule, self.lock, self.check
+        engine, source = self._engine, self._source
+        schedule, lock, session = engine.schedule, engine.lock, engine.session
         with lock:
-            check(generation)
-            if not operator.length_hint(self.current_chunk):
-                self.finish_chunk()
+            session.check(self._generation)
+            engine.release_chunk()
         now = time.perf_counter()
         until = now + _BURST
         while True:
             with lock:
-                check(generation)
+                session.check(self._generation)
                 if not schedule.has_room():
                     schedule.pause()
                     return True, False
                 encode_plain, max_count = schedule.plain_encoder(), min(self._num_at_once, schedule.room_in_task())
             reading = next(source, None)
             if reading is None:
-                self._end_source(generation)
+                self._end_source()
                 return False, False
             plain: list[Any] = []
             other: Any = NO_ROOM
@@ -100,15 +97,14 @@ class MapEngine(PassEngine):
                 next(source, None)  # release what the source keeps for the next loop
                 raise
             finally:
-                if os.getpid() == self.pid:  # not in a child that the source has forked
+                if session.is_own:  # not in a child that the source has forked
                     with lock:
-                        # If passes continue one another, the datapoints belong to the iteration that took over.
-                        check(self.generation if schedule.continues else generation)
+                        self._check_reader()
                         schedule.add_encoded(plain)
                         if other is not NO_ROOM:
                             schedule.add(other)
                             del other
-            self.check_process()
+            session.check_process()
             now = time.perf_counter()
             took = now - began
             if took > _SHORT:
@@ -117,12 +113,19 @@ class MapEngine(PassEngine):
                 self._num_at_once = min(2 * max_count, _MAX_AT_ONCE)
             if now > until:
                 with lock:
-                    check(self.generation if schedule.continues else generation)
+                    self._check_reader()
                     schedule.pause()
                 return True, True
 
-    def _end_source(self, generation: object) -> None:
-        with self.lock:
-            self.check(generation)
-            self.schedule.send()
-            self.schedule.end()
+    def _check_reader(self) -> None:
+        """Check the session, with what was just read in hand.
+
+        If passes continue one another, it belongs to the iteration that took over in the meantime.
+        """
+        self._engine.session.check(None if self._engine.schedule.continues else self._generation)
+
+    def _end_source(self) -> None:
+        with self._engine.lock:
+            self._engine.session.check(self._generation)
+            self._engine.schedule.send()
+            self._engine.schedule.end()

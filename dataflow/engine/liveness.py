@@ -1,0 +1,159 @@
+"""Liveness: the state of every worker, and whether it has died. Pure: no process, socket or clock.
+
+A worker ends with a last message: it has nothing more to send, its code raised an exception, or it called
+``sys.exit``. One that ends without a last message has died. That message may still be under way when the end is seen,
+so a worker is judged only when nothing has come from it for a while, and nothing of it is unread:
+
+    STARTED ──first message──► CONNECTED ──last message──► ENDED, FAILED or LEFT
+       │                           │
+       └────── its end is seen ────┴──► (settling) ──silence──► DEAD
+                                            │
+                                            └──last message──► ENDED, FAILED or LEFT
+
+A worker that was replaced is STARTED again.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+from dataflow.channel.messages import RESULT_KINDS, Kind
+
+__all__ = ["Verdict", "WorkerState", "WorkerStates", "judge"]
+
+
+class WorkerState(enum.Enum):
+    """The state of one worker."""
+
+    STARTED = "has not connected yet"
+    CONNECTED = "works"
+    ENDED = "has nothing more to send"  # a pass of its flow was empty
+    FAILED = "raised an exception"
+    LEFT = "called sys.exit"
+    DEAD = "has died"  # without a last message
+
+
+class Verdict(enum.Enum):
+    """What is known of a worker."""
+
+    ALIVE = "it runs, or its end is known"
+    SETTLING = "it has ended, and a message of it may be under way"
+    DIED = "it has ended without a last message"
+
+
+_AFTER: Final = {
+    Kind.HELLO: WorkerState.CONNECTED,
+    **dict.fromkeys(RESULT_KINDS, WorkerState.CONNECTED),
+    Kind.REPORT: WorkerState.CONNECTED,
+    Kind.ENDED: WorkerState.ENDED,
+    Kind.ERROR: WorkerState.FAILED,
+    Kind.LEFT: WorkerState.LEFT,
+}
+_LAST_MESSAGES: Final = (WorkerState.ENDED, WorkerState.FAILED, WorkerState.LEFT)
+_FINAL: Final = (*_LAST_MESSAGES, WorkerState.DEAD)
+
+_SETTLE_SECONDS: Final = 0.1  # without a message, until all messages of a killed worker have arrived
+_SETTLE_SECONDS_EXITED: Final = 0.5  # of a worker that exited: nearly all of these have sent a last message
+
+
+def judge(
+    state: WorkerState,
+    *,
+    has_ended: bool,
+    exitcode: int | None,
+    quiet_seconds: float,
+    may_arrive_late: bool,
+    has_unread: bool,
+) -> Verdict:
+    """Decide whether a worker has died.
+
+    Args:
+        state: Its state, as far as its messages tell.
+        has_ended: Whether its process or thread has ended.
+        exitcode: Its exit code, negative for a signal; None if unknown.
+        quiet_seconds: Seconds since its end was first seen, or since its last message after that.
+        may_arrive_late: Whether messages can arrive after the end of their worker was seen, as those of a socket can.
+        has_unread: Whether a message of it was received and not processed, or is still being handed out.
+    """
+    if not has_ended or state in _FINAL:
+        return Verdict.ALIVE
+    was_killed = exitcode is not None and exitcode < 0
+    if may_arrive_late and quiet_seconds < (_SETTLE_SECONDS if was_killed else _SETTLE_SECONDS_EXITED):
+        return Verdict.SETTLING
+    return Verdict.SETTLING if has_unread else Verdict.DIED
+
+
+@dataclass
+class WorkerStates:
+    """The worker states of one run.
+
+    Attributes:
+        num_workers: How many workers were started.
+        states: The state of each.
+        received: Datapoints received from each.
+        quiet_since: By worker whose end was seen before its last message: since when nothing has come from it.
+    """
+
+    num_workers: int
+    states: list[WorkerState] = field(init=False)
+    received: list[int] = field(init=False)
+    quiet_since: dict[int, float] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.states = [WorkerState.STARTED] * self.num_workers
+        self.received = [0] * self.num_workers
+
+    def record_message(self, worker: int, kind: Kind, count: int = 0, now: float = 0.0) -> None:
+        """Record a message of `worker` that arrived at the time `now`."""
+        assert self.states[worker] not in _LAST_MESSAGES, "a worker sends nothing after its last message"
+        if worker in self.quiet_since:
+            self.quiet_since[worker] = now
+        if kind in RESULT_KINDS:
+            self.received[worker] += count
+        if self.states[worker] is not WorkerState.DEAD:
+            self.states[worker] = _AFTER[kind]
+
+    def quiet_seconds(self, worker: int, now: float) -> float:
+        """Seconds since the end of `worker` was first seen, which may be now, or since its last message after that."""
+        return now - self.quiet_since.setdefault(worker, now)
+
+    def record_death(self, worker: int) -> None:
+        """Record that `worker` has died, after all its messages were received."""
+        self.states[worker] = WorkerState.DEAD
+
+    def record_replacement(self, worker: int) -> None:
+        """Record that `worker` was replaced."""
+        self.states[worker] = WorkerState.STARTED
+        self.received[worker] = 0
+        self.quiet_since.pop(worker, None)
+
+    def connected(self, worker: int) -> bool:
+        """Whether a message of `worker` was received."""
+        return self.states[worker] is not WorkerState.STARTED
+
+    @property
+    def all_connected(self) -> bool:
+        """Whether a message of every worker was received."""
+        return WorkerState.STARTED not in self.states
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all workers have ended normally: no more datapoints will come."""
+        return self.states.count(WorkerState.ENDED) == self.num_workers
+
+    def awaits_last_message(self, worker: int) -> bool:
+        """Whether the last message of `worker` is still outstanding; if it ends now, it has died."""
+        return self.states[worker] not in _FINAL
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether the end of a worker was seen, and it has neither sent a last message nor been judged."""
+        return any(map(self.awaits_last_message, self.quiet_since))
+
+    @property
+    def unwatched(self) -> set[int]:
+        """The workers whose end was seen, or announced by a last message."""
+        over = {worker for worker in range(self.num_workers) if not self.awaits_last_message(worker)}
+        return over | self.quiet_since.keys()

@@ -1,0 +1,220 @@
+"""Backends: what a worker is, and how its datapoints come. Threads and processes are here, Ray actors in `distributed`.
+
+A backend makes the parts between the consumer and its workers, and creates the workers. It does not know nodes. To add
+one, implement `Backend` and derive a runner and a map that pass it to their base class.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import Any, Final, Protocol
+
+from dataflow.channel.flow_control import Credit
+from dataflow.channel.local import PipeChannel, ThreadChannel
+from dataflow.channel.protocols import Channel
+from dataflow.channel.shared_task_queue import SharedTaskQueue
+from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
+from dataflow.codec.nested_arrays import ToWorkers
+from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
+from dataflow.engine.memory_limit import default_max_bytes
+from dataflow.engine.supervisor import DiedError
+from dataflow.engine.worker_errors import died
+from dataflow.engine.worker_main import WorkerSpec
+from dataflow.parallel.options import MIN_BYTES, WorkerOptions
+from dataflow.parameters import chosen_start_method
+from dataflow.pickling import imported_main
+from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
+from dataflow.workers.pool import Worker
+from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported
+from dataflow.workers.thread import ThreadWorker
+
+__all__ = ["Backend", "Links", "ProcessBackend", "Tasks", "ThreadBackend", "queued_bytes"]
+
+
+class Tasks(enum.Enum):
+    """What the consumer sends to its workers."""
+
+    NONE = "nothing"
+    INDEXES = "ranges of indexes, or numbers of passes"
+    DATAPOINTS = "datapoints"
+
+
+@dataclass
+class Links:
+    """What lies between the consumer and its workers, made and not yet opened.
+
+    Attributes:
+        channel: How messages come from the workers.
+        codec: How datapoints become the bodies of messages.
+        credit: How far each worker may run ahead.
+        task_queue: How tasks go to the workers; None if they need none.
+        bytes_ahead: Bytes that a strict runner may ask for ahead of the consumer, for each worker; None for no limit.
+        died: Makes the error for a worker that has died.
+    """
+
+    channel: Channel
+    codec: Codec
+    credit: Credit
+    task_queue: TaskQueue | None
+    bytes_ahead: int | None = None
+    died: DiedError = died
+
+
+class Backend(Protocol):
+    """What a worker is, and how its datapoints come."""
+
+    own_process: bool
+    """Whether each worker has its own global state."""
+
+    def describe(self, options: WorkerOptions) -> tuple[str, str]:
+        """For `repr`: what a worker is, and by which way its datapoints come."""
+
+    def parameters(self, options: WorkerOptions) -> dict[str, Any]:
+        """For `repr`: the parameters of the constructor that are its own, and those that it knows in another form."""
+
+    def memory(self, options: WorkerOptions) -> int | None:
+        """Bytes that may be under way for all workers; None if nothing is copied."""
+
+    def links(self, options: WorkerOptions, tasks: Tasks) -> Links:
+        """Make what lies between the consumer and its workers."""
+
+    def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
+        """Return the function that creates a worker. Called first: it raises if there can be no such workers."""
+
+    def num_descriptors(self, options: WorkerOptions) -> int:
+        """How many file descriptors the workers need in this process while they start, at least 1."""
+
+    def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
+        """The limit of native threads in each worker; None to leave them alone."""
+
+
+# -- Threads -----------------------------------------------------------------------------------------------------------
+
+
+class ThreadBackend:
+    """Workers are threads, which pass on the datapoints themselves."""
+
+    own_process = False
+
+    def describe(self, options: WorkerOptions) -> tuple[str, str]:
+        return "thread", ""
+
+    def parameters(self, options: WorkerOptions) -> dict[str, Any]:
+        return {}
+
+    def memory(self, options: WorkerOptions) -> None:
+        return None
+
+    def links(self, options: WorkerOptions, tasks: Tasks) -> Links:
+        queue = None if tasks is Tasks.NONE else ThreadTaskQueue()
+        return Links(ThreadChannel(), ObjectCodec(), Credit(options.num_workers, shared=False), queue)
+
+    def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
+        return _thread
+
+    def num_descriptors(self, options: WorkerOptions) -> int:
+        return 1
+
+    def thread_limit(self, options: WorkerOptions) -> None:
+        return None
+
+
+def _thread(spec: WorkerSpec) -> Worker:
+    return ThreadWorker(spec.info, spec)
+
+
+# -- Processes ---------------------------------------------------------------------------------------------------------
+
+
+_DESCRIPTORS: Final = 24  # for the pool itself: a ZeroMQ context, a task queue, a directory
+_PER_WORKER: Final = 10  # for each worker
+_QUEUE_BYTES: Final = 1 << 20  # of index ranges
+
+
+@dataclass(frozen=True)
+class ProcessBackend:
+    """Workers are processes of this machine: arrays in shared memory, everything else in messages.
+
+    Args:
+        over_zmq: Whether messages go over ZeroMQ; otherwise over a pipe from each worker.
+    """
+
+    over_zmq: bool = True
+    own_process = True
+
+    def describe(self, options: WorkerOptions) -> tuple[str, str]:
+        start = chosen_start_method(options.context)
+        return "process", f" over {'ZeroMQ' if self.over_zmq else 'pipes'}{start and f' ({start})'}"
+
+    def parameters(self, options: WorkerOptions) -> dict[str, Any]:
+        return {"context": chosen_start_method(options.context) or None}
+
+    def memory(self, options: WorkerOptions) -> int:
+        return max(MIN_BYTES, default_max_bytes()) if options.max_bytes is None else options.max_bytes
+
+    def links(self, options: WorkerOptions, tasks: Tasks) -> Links:
+        memory, n = self.memory(options), options.num_workers
+        given = memory // 4 if tasks is Tasks.DATAPOINTS else 0  # for the input of the workers
+        # Messages and arrays together stay within the limit.
+        channel = self._channel(n)
+        codec = ArrayCodec(n, memory - queued_bytes(memory) - given)
+        credit = Credit(n, shared=True)
+        queue = None
+        if tasks is Tasks.INDEXES:
+            queue = SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)
+        elif tasks is Tasks.DATAPOINTS:
+            forked = context_of(options.context).get_start_method() == "fork"
+            direction = ToWorkers(forked=forked, main=None if forked else imported_main())
+            queue = SharedTaskQueue(given, direction=direction)
+        return Links(channel, codec, credit, queue)
+
+    def _channel(self, num_workers: int) -> Channel:
+        if not self.over_zmq:
+            return PipeChannel(num_workers)
+        from dataflow.channel.zeromq import SocketChannel  # imports ZeroMQ, which no other channel needs
+
+        return SocketChannel(num_workers)
+
+    def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
+        if sys.platform == "win32":
+            raise NotImplementedError(
+                f"{options.owner} needs the pipes and signals of POSIX. On Windows use MultiThreadRunner or "
+                "MultiThreadMapData, or WSL"
+            )
+        end_if_main_is_imported()
+        return partial(_process, context_of(options.context))
+
+    def num_descriptors(self, options: WorkerOptions) -> int:
+        return _DESCRIPTORS + _PER_WORKER * options.num_workers
+
+    def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
+        if options.thread_limit is None:
+            return None
+        if options.thread_limit == "share":
+            return limit_of(share_of_cores(options.num_workers), exact=False)
+        return limit_of(options.thread_limit, exact=True)
+
+
+def queued_bytes(max_bytes: int) -> int:
+    """The part of `max_bytes` that is for messages; the rest is for arrays in shared memory."""
+    return max_bytes // 8
+
+
+def _process(context: BaseContext, spec: WorkerSpec) -> Worker:
+    descriptors = (
+        *spec.port.descriptors(),
+        *spec.encoder.descriptors(),
+        *spec.credit.descriptors(),
+        *(() if spec.task_queue is None else spec.task_queue.descriptors()),
+    )
+    return ProcessWorker(context, spec.info, spec.seed, spec, descriptors, partial(_close_in_parent, spec))
+
+
+def _close_in_parent(spec: WorkerSpec) -> None:
+    spec.payload.close_in_parent()
+    spec.port.close_in_parent()

@@ -1,0 +1,167 @@
+"""Worker options: what a user may say about the workers of a runner or map."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from multiprocessing.context import BaseContext
+from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDict
+
+from dataflow.failures import Budget
+from dataflow.parameters import count_or_fraction, flag, function, seconds, start_method, whole_number
+
+__all__ = ["MIN_BYTES", "ProcessKeywords", "ThreadLimitOption", "WorkerKeywords", "WorkerOptions", "takes"]
+
+ThreadLimitOption = SupportsIndex | Literal["share"] | None
+"""`thread_limit`: threads of each native library, "share" for a worker's share of the cores, None to leave them."""
+
+MIN_BYTES: Final = 1 << 20
+"""The smallest `max_bytes`."""
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The keyword arguments of all runners and maps; `WorkerOptions` describes them."""
+
+    strict: bool
+    ordered: bool
+    timeout: float | None
+    max_restarts: SupportsIndex
+    max_failures: Budget | None
+    worker_init: Callable[[], object] | None
+
+
+class ProcessKeywords(WorkerKeywords, total=False):
+    """The keyword arguments of those whose workers are processes."""
+
+    context: BaseContext | str | None
+    max_bytes: SupportsIndex | None
+    thread_limit: ThreadLimitOption
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """The keyword arguments of runners and parallel maps. Those of threads have no use for the last three.
+
+    Args:
+        owner: The class that the user has called, for messages.
+        workers_name: Its parameter for the number of workers.
+        num_workers: Number of workers. 0 does their work in the consumer, for a debugger.
+        strict: Whether a pass is exactly one of the flow without workers.
+        ordered: With `strict`, whether the order is kept, too.
+        timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
+        max_restarts: How many workers, in total, may fail (be killed, crash, exit) and be replaced. What a failed
+            worker had sent is handed out. With `strict`, and in maps, what it had been asked for is made again, so that
+            nothing is lost or doubled. A default runner's new worker begins with the first of its passes. The next
+            failure raises `WorkerDied`.
+        max_failures: How many datapoints may be skipped because the function of a map raised, apart from maps with a
+            `max_failures` of their own: a number for each pass (in a default runner, for each pass of a worker), or a
+            fraction of all datapoints seen by all workers together, judged once there are 100. Skipped datapoints are
+            logged in the consumer, and listed by `failures`.
+        worker_init: Called without arguments once in each worker, before the flow is reset there.
+        context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``. Lambdas and
+            closures may be sent under each.
+        max_bytes: Bytes of all datapoints under way, in shared memory and in messages, at least 1 MiB; None means a
+            quarter of the memory of the machine or container, at most 1 GiB, and inside a worker that worker's share.
+            A map uses a quarter for the input of the workers, and the rest for their results.
+        thread_limit: Threads that BLAS, OpenMP and OpenCV may use in each worker: a number; "share" for an equal part
+            of the cores, or fewer where fewer were set before; None to leave them alone. Libraries that are loaded
+            before the limit is set need the package `threadpoolctl` (the extra `threads`). OpenCV that was imported
+            before a fork uses one thread.
+
+    Raises:
+        TypeError: An option has the wrong type.
+        ValueError: A number is out of range, or there is no such start method.
+
+    Example:
+        >>> WorkerOptions(owner="MultiProcessRunner", num_workers=2.0, strict=True).num_workers
+        2
+        >>> WorkerOptions(owner="MultiProcessRunner", num_workers=2, context="spwan")
+        Traceback (most recent call last):
+        ValueError: MultiProcessRunner: context='spwan', but there is no such start method; choose from ...
+    """
+
+    owner: str
+    workers_name: str = "num_proc"
+    num_workers: int
+    strict: bool = False
+    ordered: bool = True
+    timeout: float | None = None
+    max_restarts: int = 0
+    max_failures: Budget | None = None
+    worker_init: Callable[[], object] | None = None
+    context: BaseContext | str | None = None
+    max_bytes: int | None = None
+    thread_limit: int | Literal["share"] | None = "share"
+
+    @classmethod
+    def of(cls, node: object, num_workers: Any, given: Any, workers_name: str = "num_proc") -> Self:
+        """The options of `node`, from the keyword arguments `given`."""
+        return cls(owner=type(node).__name__, workers_name=workers_name, num_workers=num_workers, **given)
+
+    def __post_init__(self) -> None:
+        owner = self.owner
+        workers = f". Give the number of workers, for example {self.workers_name}=4"
+        in_consumer = " (run in the consumer)"
+        restarts = ": it is the number of workers that may die and are replaced"
+        num_bytes = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
+        threads = ', "share", or None for no limit'
+        strict = flag(owner, "strict", self.strict)
+        checked = {
+            "num_workers": whole_number(
+                owner, self.workers_name, self.num_workers, 0, workers, alternatives=in_consumer
+            ),
+            "strict": strict,
+            "ordered": flag(owner, "ordered", self.ordered) and strict,
+            "max_restarts": whole_number(owner, "max_restarts", self.max_restarts, 0, restarts),
+            "max_failures": count_or_fraction(owner, "max_failures", self.max_failures),
+            "context": start_method(owner, self.context),
+        }
+        if self.timeout is not None:
+            no_limit = "; None waits as long as the workers are alive"
+            checked["timeout"] = seconds(owner, "timeout", self.timeout, cure=no_limit)
+        if self.worker_init is not None:
+            function(owner, "worker_init", self.worker_init, "is called without arguments in each worker")
+        if self.max_bytes is not None:
+            checked["max_bytes"] = whole_number(owner, "max_bytes", self.max_bytes, MIN_BYTES, num_bytes)
+        if self.thread_limit is not None and not (isinstance(self.thread_limit, str) and self.thread_limit == "share"):
+            checked["thread_limit"] = whole_number(owner, "thread_limit", self.thread_limit, 1, alternatives=threads)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+P = ParamSpec("P")
+
+
+def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Give a constructor with ``**options`` the signature that lists them, and refuse all others.
+
+    Args:
+        keywords: The `TypedDict` of its options.
+        defaults: Those of options that are not in `WorkerOptions`.
+    """
+    known = {field.name: field.default for field in fields(WorkerOptions) if field.default is not MISSING} | defaults
+
+    def decorated(init: Callable[P, None]) -> Callable[P, None]:
+        own = [parameter for parameter in inspect.signature(init).parameters.values() if parameter.kind is not _REST]
+        listed = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known[name], annotation=annotation)
+            for name, annotation in keywords.__annotations__.items()
+        ]
+        names = {parameter.name for parameter in (*own, *listed)}
+
+        @functools.wraps(init)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+            if not names.issuperset(kwargs):
+                unknown = next(name for name in kwargs if name not in names)
+                raise TypeError(f"{type(args[0]).__name__}.__init__() got an unexpected keyword argument {unknown!r}")
+            init(*args, **kwargs)
+
+        vars(checked)["__signature__"] = inspect.Signature([*own, *listed], return_annotation=None)
+        return checked
+
+    return decorated
+
+
+_REST: Final = inspect.Parameter.VAR_KEYWORD

@@ -1,0 +1,397 @@
+"""Worker node: what all runners and parallel maps share: their options, the start of their workers, and their passes.
+
+A node with workers is options (`WorkerOptions`), a backend (`Backend`), and what its class adds: the job of each worker
+and the schedule. The engine starts with the first pass, at one place in the chain of nodes.
+
+Iteration: a loop over a strict runner or map gets a pass of its own; otherwise it continues with the mixture that the
+workers make. Index access: a node above asks a strict runner or map for indexes, and its workers make them, one block
+at a time.
+
+Guarantees of index access:
+
+- The datapoints are those that the flow itself has at these indexes, whichever process makes them.
+- Running iterations are not disturbed: while an iteration is under way, or at another place in the chain, the
+  datapoints are made in the calling process. So are those that the user picks (``df[index]``), and single ones.
+- A block is requested when all datapoints of the one before it were given out; so workers may idle between two blocks.
+
+Failures of single items: in the worker, `MapData` and its subclasses report them, in `_df_run_pass` and in `_df_at`:
+they call `failures.failure_reporter()`, yield `HOLE` for an item that failed, and report it under the index that they
+were asked for, which must be its position in the pass. A job calls `limit_threads_again()` after it has opened its
+flow. Wherever it steps a flow, it lets `Stopped` and `ConsumerGone` pass: a report may raise them in the middle of a
+step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.channel.flow_control import Window
+from dataflow.descriptors import closed_on_error, counted
+from dataflow.engine.engine import Engine, Plan
+from dataflow.engine.schedules import Schedule
+from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, prepared
+from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
+from dataflow.interrupts import signals_deferred
+from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
+from dataflow.parallel.options import WorkerOptions
+from dataflow.passes import known_length, passes_on, picked_here
+from dataflow.seeding import Stream, current_root
+from dataflow.state import FlowState, state_of
+from dataflow.workers.info import worker_info, worker_info_of
+from dataflow.workers.pool import Worker
+
+__all__ = ["WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
+
+
+T = TypeVar("T")
+
+_OPTIONS: Final = frozenset(field.name for field in fields(WorkerOptions))
+
+
+class WorkerNode(ProxyDataFlow):
+    """Base class of runners and parallel maps.
+
+    Args:
+        ds: The input.
+        options: The user's options.
+        backend: What a worker is, and how its datapoints come.
+
+    Attributes:
+        options: The user's options.
+    """
+
+    _df_run_settings = _OPTIONS | {"buffer_size", "options"}
+    _df_shares_items: bool = False
+    """Whether any worker may do any item: then a failed item counts once, whichever worker does it."""
+
+    def __init__(self, ds: DataFlow, options: WorkerOptions, backend: Backend) -> None:
+        super().__init__(ds)
+        self.options = options
+        self._df_backend = backend
+
+    # -- hooks for subclasses ------------------------------------------------------------------------------------------
+
+    def _df_tasks(self) -> Tasks:
+        """What the consumer sends to the workers."""
+        raise NotImplementedError
+
+    def _df_window(self) -> Window:
+        """How far a worker may run ahead."""
+        raise NotImplementedError
+
+    def _df_jobs(self, stream: Stream) -> Sequence[Any]:
+        """The job of each worker."""
+        raise NotImplementedError
+
+    def _df_schedule(self, links: Links) -> Schedule:
+        """The schedule: issued tasks, and results that wait to be handed out."""
+        raise NotImplementedError
+
+    def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        """Exactly the datapoints of pass `p`."""
+        raise NotImplementedError
+
+    def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
+        """The next datapoints of the mixture: as many as a pass has for a runner, endlessly many for a map."""
+        raise NotImplementedError
+
+    def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        """The datapoints at these indexes, made in the calling process."""
+        raise NotImplementedError
+
+    def _df_steps_of_block(self, engine: Engine[Any], block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
+        """Ask the workers for a block: its datapoints, with holes. None if they cannot be asked."""
+        raise NotImplementedError
+
+    def _df_warn_of_default(self) -> None:
+        """Log once what a pass without `strict` is, where that may be surprising."""
+        raise NotImplementedError
+
+    # -- public attributes ---------------------------------------------------------------------------------------------
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers."""
+        return self.options.num_workers
+
+    @property
+    def strict(self) -> bool:
+        """Whether a pass is exactly one of the flow without workers."""
+        return self.options.strict
+
+    @property
+    def ordered(self) -> bool:
+        """Whether datapoints come in the order of the pass."""
+        return self.options.ordered
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The last 1,000 items that were skipped in all workers since they were started."""
+        tolerance = state_of(self).tolerance
+        return [] if tolerance is None else tolerance.failures
+
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_title(self) -> str:
+        return self.options.owner
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        options = self.options
+        given = {name: getattr(options, name) for name in _OPTIONS}
+        return {
+            **super()._df_parameters,
+            **given,
+            options.workers_name: options.num_workers,
+            "ordered": options.ordered or not options.strict,
+            **self._df_backend.parameters(options),
+        }
+
+    @property
+    def _df_summary(self) -> str:
+        n, (noun, way) = self.num_workers, self._df_backend.describe(self.options)
+        plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+        workers = f"{n} {noun if n == 1 else plural}{way}" if n else "no workers"
+        order = "strict, ordered" if self.ordered else "strict, unordered"
+        return f"{workers}, {order if self.strict else 'default mode'}"
+
+    # -- starting workers ----------------------------------------------------------------------------------------------
+
+    def _df_engine_at(self, stream: Stream) -> Engine[Any]:
+        """The engine for this place in the chain, started if necessary."""
+        state = state_of(self)
+        with state.lock:  # of two threads that begin, one starts the workers
+            engine = state.resource
+            if isinstance(engine, Engine) and engine.stream == stream:
+                return engine
+            # Another seed or another place in the chain: other random numbers, so other workers.
+            return self._df_start(stream)
+
+    def _df_start(self, stream: Stream) -> Engine[Any]:
+        """Stop the workers, if there are any, and start new ones. A failed or interrupted start leaves nothing behind.
+
+        Raises:
+            OSError: There are too few descriptors, processes or threads, or there is too little memory.
+        """
+        state, options, backend = state_of(self), self.options, self._df_backend
+        with signals_deferred(), closed_on_error():
+            state.own(self, None)
+            # It must not hold the node, which could then never be collected.
+            start = backend.starter(options)  # may raise, so before there is anything to close
+            with counted(options.owner, backend.num_descriptors(options)):
+                engine = Engine(self._df_plan(stream, start, self._df_links()))
+            state.own(self, engine)
+            return engine
+
+    def _df_links(self) -> Links:
+        """What lies between the consumer and its workers."""
+        return self._df_backend.links(self.options, self._df_tasks())
+
+    def _df_plan(self, stream: Stream, start: Callable[[WorkerSpec], Worker], links: Links) -> Plan[Any]:
+        options, backend = self.options, self._df_backend
+        n, memory, window = options.num_workers, backend.memory(options), self._df_window()
+        infos = [worker_info_of(k, n) for k in range(n)]
+        tolerance = self._df_begin_failures()
+        specs = [
+            WorkerSpec(
+                worker=k,
+                payload=FlowPayload(prepared(job, options.worker_init)),
+                port=links.channel.port(k),
+                encoder=links.codec.port(k),
+                credit=links.credit.port(k),
+                window=window if memory is None else replace(window, max_queued=queued_bytes(memory) // n),
+                info=infos[k],
+                seed=(stream.root, *(word for pair in infos[k].path for word in pair), *self._df_shard_ranks),
+                reseed=backend.own_process and current_root() is not None,
+                memory=None if memory is None else memory // n,
+                note=self._df_note(k),
+                task_queue=None if links.task_queue is None else links.task_queue.port(k),
+                budget=tolerance.inherited,
+                threads=backend.thread_limit(options),
+            )
+            for k, job in enumerate(self._df_jobs(stream))
+        ]
+        return Plan(
+            options.owner,
+            stream,
+            links.channel,
+            links.codec,
+            links.credit,
+            specs,
+            start,
+            self._df_schedule(links),
+            options.max_restarts,
+            tolerance,
+            links.died,
+        )
+
+    def _df_begin_failures(self) -> Tolerance:
+        """Make the `Tolerance` that counts the failures of the workers about to be started."""
+        options = self.options
+        tolerance = Tolerance(options.owner, options.max_failures, failure_reporter(), shared=self._df_shares_items)
+        state_of(self).tolerance = tolerance
+        return tolerance
+
+    def _df_note(self, worker: int) -> str:
+        """The note that is added to an exception of a worker."""
+        return f"raised in worker {worker} of {self.num_workers} of {self.options.owner}"
+
+    def reset_state(self) -> None:
+        """Stop the workers, if there are any, and start new ones. Their flows are reset inside each worker."""
+        if self.num_workers:
+            stream = state_of(self).stream
+            assert stream is not None, "reset_state was wrapped: it finds its place"
+            self._df_start(stream)  # before an input that is read here has threads, or files that a child would inherit
+        else:
+            self._df_begin_failures()
+            if self.options.worker_init is not None:
+                initialise(self.options.worker_init)
+        if not self.num_workers or not self._df_remote_inputs:
+            super().reset_state()
+
+    # -- iteration -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_indexed(self) -> bool:
+        return self.strict
+
+    @property
+    def _df_ends_if_strict(self) -> bool:
+        return not self.strict and not self.ds._df_endless
+
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.strict and self._df_endless:
+            # Its one pass has no end: as without workers, a loop continues where the last one stopped.
+            begin = partial(self._df_strict_pass, 0, stream)
+            return self._alive(state_of(self).continued.take(stream, begin, type(self).__name__))
+        if self.strict:
+            return self._df_strict_pass(p, stream)
+        state = state_of(self)
+        if not state.warned:
+            state.warned = True
+            if _is_first_worker():
+                self._df_warn_of_default()
+        return iter(()) if known_length(self) == 0 else self._df_mixed_pass(stream)
+
+    def _df_passes_here(self, ds: DataFlow, stream: Stream) -> Iterator[Any]:
+        """Pass after pass of `ds`, made in the consumer: a loop continues where the last one stopped."""
+        return self._df_continued_by(lambda p: self._df_reported_here(partial(passes_on, ds, stream, p))(), stream)
+
+    def _df_continued_by(self, begin: Callable[[int], Iterator[T]], stream: Stream) -> Iterator[T]:
+        """The iterator on which loops continue where the last one stopped; `begin` makes the first, from a pass."""
+        state = state_of(self)
+        p = state.begun
+        state.begun += 1
+        return state.continued.take(stream, lambda: begin(p), type(self).__name__)
+
+    def _df_reported_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+        """Wrap `begin` so that failures in the consumer are reported as they would be in a worker."""
+        return begin if self.options.max_failures is None else partial(_reported, begin, self)
+
+    def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+        """Yield from `datapoints`, keeping this node alive; iterators that outlive the loop must not hold it."""
+        yield from datapoints
+
+    # -- index access --------------------------------------------------------------------------------------------------
+
+    @property
+    def _df_grain(self) -> int:
+        return self.ds._df_grain * max(1, self.num_workers)  # so that every worker gets a part
+
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        if not self.strict:
+            return DataFlow._df_at(self, blocks, stream)
+        return self._df_at_in_workers(blocks, stream) if self.num_workers else self._df_at_in_consumer(blocks, stream)
+
+    def _df_at_in_workers(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        """The datapoints at these indexes, made by the workers if they can be asked."""
+        for block in blocks:
+            engine = None if picked_here() or len(block) < 2 else self._free_engine(stream)
+            made = None if engine is None else self._df_steps_of_block(engine, block, stream)
+            yield from self._df_at_in_consumer([block], stream) if made is None else made
+
+    def _free_engine(self, stream: Stream) -> Engine[Any] | None:
+        state = state_of(self)
+        with state.lock:
+            engine = state.resource
+            if isinstance(engine, Engine) and engine.stream.turns != stream.turns:
+                return None  # a node in two places has workers at one only: starting others for each block costs more
+            engine = self._df_engine_at(stream)
+        return engine if engine.is_free else None
+
+
+def is_consecutive(block: NDArray[np.int64]) -> bool:
+    """Whether each index is its predecessor plus one."""
+    return bool((np.diff(block) == 1).all())
+
+
+def _is_first_worker() -> bool:
+    """Whether to log here what happens in every worker: true in the main process and in the first worker."""
+    here = worker_info()
+    return here is None or not any(index for index, _ in here.path)
+
+
+def until_over(
+    chunks: Iterable[Iterator[Any]], engine: Engine[Any], generation: object, state: FlowState, held: object
+) -> Iterator[Any]:
+    """The datapoints of a strict pass; `held` stays alive as long as they are iterated.
+
+    A generator rather than `itertools.chain`, because several threads may step it. The losing threads get a ValueError
+    ("generator already executing") and disturb nothing; `chain` would drop its chunks then, or crash.
+    """
+    try:
+        for chunk in chunks:
+            yield from chunk
+    finally:
+        with signals_deferred(later=True):  # it may be dropped, after a break
+            if engine.session.failed:
+                state.settle()
+            engine.abandon(generation)
+
+
+# -- failures of single items, without workers -------------------------------------------------------------------------
+
+
+def tolerance_of(owner: WorkerNode) -> Tolerance:
+    """The `Tolerance` that counts the failures of the workers that `owner` has started."""
+    tolerance = state_of(owner).tolerance
+    assert tolerance is not None, "the start has made it"
+    return tolerance
+
+
+def _reported(begin: Callable[[], Iterator[Any]], owner: WorkerNode) -> Iterator[Any]:
+    """Iterate a flow in the consumer, reporting failures of its nodes as in a worker of `owner`.
+
+    Its steps raise `TooManyFailures` when the budget is used up.
+    """
+    # Not `owner` itself, which keeps this iterator; nor the tolerance, which a reset replaces.
+    state_ref = weakref.ref(state_of(owner))
+
+    def process(report: Report) -> None:
+        state = state_ref()
+        too_many = None if state is None or state.tolerance is None else state.tolerance.process_report(report)
+        if too_many is not None:
+            raise too_many
+
+    return _steps(begin, FailureReporter(tolerance_of(owner).inherited, (), process))
+
+
+def _steps(begin: Callable[[], Iterator[Any]], reporter: FailureReporter) -> Iterator[Any]:
+    with reporting_to(reporter):
+        steps = begin()
+    try:
+        while True:
+            with reporting_to(reporter):
+                dp = next(steps)
+            yield dp
+    except StopIteration:
+        return
