@@ -493,3 +493,51 @@ def test_the_map_of_the_house_shows_every_file_and_no_other():
         shown += [] if name.endswith("/") else [room + name]
     files = (path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
     assert sorted(shown) == sorted(name for name in files if not name.endswith("/__init__.py"))
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+DOCS = PACKAGE.parent / "docs"
+FILE = re.compile(r"[a-z_]+(?:/[a-z_]+)*\.py")
+CLASS = re.compile(r"\b(?:[A-Z][a-z]+){2,}\b")
+HEADINGS = ("## A datapoint's journey", "## Start and end of a worker")
+
+
+def figure_below(heading: str) -> str:
+    page = (DOCS / "how-it-works.md").read_text("utf-8")
+    return page.partition(heading)[2].partition("```text\n")[2].partition("```")[0]
+
+
+@pytest.mark.parametrize("page", ["how-it-works.md", "glossary.md", "contributing.md"])
+def test_every_file_that_a_page_names_exists(page):
+    named = {name for name in FILE.findall((DOCS / page).read_text("utf-8")) if "/" in name}
+    assert named
+    missing = [name for name in named if not ((PACKAGE / name).exists() or (PACKAGE.parent / name).exists())]
+    assert missing == []
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_the_figures_name_classes_and_files_that_exist(heading):
+    tree = read_tree()
+    classes = {node.name for text in tree.values() for node in ast.walk(ast.parse(text)) if type(node) is ast.ClassDef}
+    figure = figure_below(heading)
+    named = set(CLASS.findall(figure))
+    assert named and named <= classes
+    assert set(FILE.findall(figure)) <= tree.keys()
+
+
+def test_the_walk_of_a_small_datapoint_is_short():
+    """From the worker's `yield` to the consumer's loop, over one channel and without the arena."""
+    figure = figure_below(HEADINGS[0])
+    files = set(FILE.findall(figure)) - {"memory/arena.py", "channel/local.py"}
+    assert len(files) <= 12 and len(set(CLASS.findall(figure))) <= 14
+
+
+def test_no_hierarchy_of_a_public_class_is_longer_than_six():
+    import dataflow
+
+    def depth(cls: type) -> int:
+        return 1 + max(map(depth, cls.__bases__), default=0)
+
+    public = [found for name in dataflow.__all__ if isinstance(found := getattr(dataflow, name), type)]
+    assert [cls.__name__ for cls in public if depth(cls) > 6] == []
