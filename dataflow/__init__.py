@@ -97,6 +97,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.distributed.runners import RayMapData
     from dataflow.distributed.object_store import PlasmaGetData, PlasmaPutData
     from dataflow.distributed.runners import RayRunner
+    from dataflow.parallel_data import ParallelData
 
     # Old names
     from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
@@ -193,6 +194,7 @@ __all__ = [
     "PlasmaPutData",
     "RayMapData",
     "RayRunner",
+    "ParallelData",
     "from_ray_dataset",
     "to_ray_dataset",
     # Old names and old places
@@ -300,6 +302,7 @@ _MODULE_OF = {
     "PlasmaGetData": "dataflow.distributed.object_store",
     "PlasmaPutData": "dataflow.distributed.object_store",
     "RayRunner": "dataflow.distributed.runners",
+    "ParallelData": "dataflow.parallel_data",
     # Old names
     "MultiProcessPrefetchData": "dataflow.aliases",
     "MultiThreadPrefetchData": "dataflow.aliases",

@@ -31,7 +31,7 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"parallel", "serial"},
     {"formats", "shared"},
     {"remote", "distributed"},
-    {"aliases"},
+    {"aliases", "parallel_data"},
     {"__init__"},
     {"__main__"},
 )

@@ -99,8 +99,8 @@ MADE = {  # every class with what it needs
     ShuffleData: lambda: {"ds": numbers()},
 }
 
-NO_NUMBERS = (2.5, float("nan"), float("inf"), True, np.True_, "auto", "4", [2], {}, object(), np.array([1, 2]), same)
-NO_SECONDS = (float("nan"), -1, True, "auto", [2], {}, object(), np.array([1, 2]), same)
+NO_NUMBERS = (2.5, float("nan"), float("inf"), True, np.True_, "many", "4", [2], {}, object(), np.array([1, 2]), same)
+NO_SECONDS = (float("nan"), -1, True, "many", [2], {}, object(), np.array([1, 2]), same)
 NO_FLAGS = ("False", "yes", 2, -1, 0.5, [], {}, object(), np.array([1, 2]), same)
 NO_FUNCTIONS = (1, 2.5, "func", [same], {}, object(), np.zeros(2))
 NO_CONTEXTS = ("spwan", "thread", "", 1, True, ["fork"], multiprocessing, same)
@@ -192,9 +192,9 @@ def test_a_message_says_what_to_pass_instead():
         MultiProcessRunnerZMQ(numbers(), None)
     with pytest.raises(
         TypeError,
-        match=r"num_thread is an integer from 0 \(run in the consumer\), got 'auto'. Give the number of workers",
+        match=r"num_thread is an integer from 0 \(run in the consumer\), or \"auto\", got 'many'. Give the number of",
     ):
-        MultiThreadMapData(numbers(), "auto", same)
+        MultiThreadMapData(numbers(), "many", same)
     with pytest.raises(TypeError, match=r"MultiProcessMapAndBatchDataZMQ: num_proc .* got 2.5"):
         MultiProcessMapAndBatchData(numbers(), 2.5, same, 2)
     with pytest.raises(TypeError, match=r"MultiProcessMapDataZMQ\(ds, 4, lambda dp: dp\)"):

@@ -173,7 +173,7 @@ def square(dp):
 def test_the_tutorial_shows_what_is_printed():
     tutorial = pathlib.Path(__file__).parents[1] / "docs" / "tutorial"
     first = BatchData(MapData(DataFromList([[k, "odd"] for k in range(10)]), decode), 4)
-    runner = BatchData(MultiProcessRunnerZMQ(MapData(numbers(10), square), num_proc=4, strict=True), 5)
+    runner = BatchData(dataflow.ParallelData(MapData(numbers(10), square), 4), 5)
     for page, df in (("1-first-chain.md", first), ("3-parallel.md", runner)):
         assert f"```text\n{df}\n```" in (tutorial / page).read_text("utf-8")
 
@@ -257,6 +257,7 @@ MINIMAL = {  # how to make each public node; a lambda may take a folder
     "PlasmaPutData": lambda: dataflow.PlasmaPutData(numbers()),
     "RayMapData": lambda: RayMapData(numbers(), 2, decode),
     "RayRunner": lambda: RayRunner(numbers(), 2),
+    "ParallelData": lambda: dataflow.ParallelData(numbers(), 2),
     "MultiProcessPrefetchData": lambda: dataflow.MultiProcessPrefetchData(numbers(), 5, 2),
     "MultiThreadPrefetchData": lambda: dataflow.MultiThreadPrefetchData(numbers, 5, 2),
     "PrefetchData": lambda: dataflow.PrefetchData(numbers(), 5, 2),

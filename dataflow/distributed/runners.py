@@ -8,7 +8,7 @@ from typing import Any, Final, SupportsIndex, Unpack
 from dataflow.base import DataFlow
 from dataflow.distributed.backend import RayBackend, num_items
 from dataflow.parallel.maps import ParallelMap
-from dataflow.parallel.options import ThreadLimitOption, WorkerKeywords, WorkerOptions, takes
+from dataflow.parallel.options import NumWorkers, ThreadLimitOption, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.runners import Runner, window_of
 from dataflow.parameters import hinting
 
@@ -30,7 +30,7 @@ _DEFAULTS: Final[dict[str, Any]] = {"copy": False, "actor_options": None, "addre
 
 
 def _split(
-    node: object, num_proc: SupportsIndex | None, given: ActorKeywords, hwm: SupportsIndex | None = None
+    node: object, num_proc: NumWorkers | None, given: ActorKeywords, hwm: SupportsIndex | None = None
 ) -> tuple[WorkerOptions, RayBackend]:
     """The options of the workers, and the backend that has the other options."""
     own: dict[str, Any] = {name: given.get(name, default) for name, default in _DEFAULTS.items()}
@@ -95,7 +95,7 @@ class RayRunner(Runner):
     def __init__(
         self,
         ds: DataFlow,
-        num_proc: SupportsIndex = 1,
+        num_proc: NumWorkers = 1,
         hwm: SupportsIndex | None = None,
         **options: Unpack[ActorKeywords],
     ) -> None:
@@ -148,7 +148,7 @@ class RayMapData(ParallelMap):
     def __init__(
         self,
         ds: DataFlow,
-        num_proc: SupportsIndex | None = None,
+        num_proc: NumWorkers | None = None,
         map_func: Callable[..., Any] | None = None,
         *,
         buffer_size: int = 200,

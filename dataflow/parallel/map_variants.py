@@ -16,7 +16,7 @@ from dataflow.errors import ShapeMismatch
 from dataflow.failures import Failure
 from dataflow.parallel.backends import ProcessBackend
 from dataflow.parallel.maps import ParallelMap
-from dataflow.parallel.options import ProcessKeywords, WorkerOptions, takes
+from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerOptions, takes
 from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import name_of
@@ -94,7 +94,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
     def __init__(
         self,
         ds: DataFlow,
-        num_proc: SupportsIndex,
+        num_proc: NumWorkers,
         map_func: Callable[..., Any],
         batch_size: int,
         buffer_size: SupportsIndex | None = None,
@@ -205,7 +205,7 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap):
     def __init__(
         self,
         ds: DataFlow,
-        nr_proc: SupportsIndex,
+        nr_proc: NumWorkers,
         map_func: Callable[[Any], Any],
         output_shape: int | tuple[int, ...],
         output_dtype: DTypeLike,

@@ -22,7 +22,7 @@ from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.schedules import MapTasks
 from dataflow.engine.source_reader import SourceReader, as_one_pass, one_pass, passes_from
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
-from dataflow.parallel.options import ProcessKeywords, WorkerKeywords, WorkerOptions, takes
+from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.runners import UNBOUNDED
 from dataflow.parallel.worker_node import WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
@@ -271,7 +271,7 @@ class MultiThreadMapData(ParallelMap):
     def __init__(
         self,
         ds: DataFlow,
-        num_thread: SupportsIndex | None = None,
+        num_thread: NumWorkers | None = None,
         map_func: Callable[..., Any] | None = None,
         *,
         buffer_size: int = 200,
@@ -326,7 +326,7 @@ class MultiProcessMapDataZMQ(ParallelMap):
     def __init__(
         self,
         ds: DataFlow,
-        num_proc: SupportsIndex | None = None,
+        num_proc: NumWorkers | None = None,
         map_func: Callable[..., Any] | None = None,
         *,
         buffer_size: int = 200,

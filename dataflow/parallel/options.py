@@ -11,11 +11,25 @@ from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDic
 
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, seconds, start_method, whole_number
+from dataflow.workers.native_threads import share_of_cores
 
-__all__ = ["MIN_BYTES", "ProcessKeywords", "ThreadLimitOption", "WorkerKeywords", "WorkerOptions", "takes"]
+__all__ = [
+    "AUTO",
+    "MIN_BYTES",
+    "NumWorkers",
+    "ProcessKeywords",
+    "ThreadLimitOption",
+    "WorkerKeywords",
+    "WorkerOptions",
+    "takes",
+]
 
 ThreadLimitOption = SupportsIndex | Literal["share"] | None
 """`thread_limit`: threads of each native library, "share" for a worker's share of the cores, None to leave them."""
+
+AUTO: Final = "auto"
+NumWorkers = SupportsIndex | Literal["auto"]
+"""A number of workers; "auto" stands for as many as this process may use cores."""
 
 MIN_BYTES: Final = 1 << 20
 """The smallest `max_bytes`."""
@@ -48,6 +62,7 @@ class WorkerOptions:
         owner: The class that the user has called, for messages.
         workers_name: Its parameter for the number of workers.
         num_workers: Number of workers. 0 does their work in the consumer, for a debugger.
+        auto: Whether the user has left the number of workers open, by "auto": as many as this process may use cores.
         strict: Whether a pass is exactly one of the flow without workers.
         ordered: With `strict`, whether the order is kept, too.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
@@ -85,6 +100,7 @@ class WorkerOptions:
     owner: str
     workers_name: str = "num_proc"
     num_workers: int
+    auto: bool = False
     strict: bool = False
     ordered: bool = True
     timeout: float | None = None
@@ -98,12 +114,14 @@ class WorkerOptions:
     @classmethod
     def of(cls, node: object, num_workers: Any, given: Any, workers_name: str = "num_proc") -> Self:
         """The options of `node`, from the keyword arguments `given`."""
-        return cls(owner=type(node).__name__, workers_name=workers_name, num_workers=num_workers, **given)
+        auto = isinstance(num_workers, str) and num_workers == AUTO
+        number = share_of_cores(1) if auto else num_workers
+        return cls(owner=type(node).__name__, workers_name=workers_name, num_workers=number, auto=auto, **given)
 
     def __post_init__(self) -> None:
         owner = self.owner
         workers = f". Give the number of workers, for example {self.workers_name}=4"
-        in_consumer = " (run in the consumer)"
+        in_consumer = ' (run in the consumer), or "auto"'
         restarts = ": it is the number of workers that may die and are replaced"
         num_bytes = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
         threads = ', "share", or None for no limit'

@@ -11,6 +11,7 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final, SupportsIndex, Unpack
@@ -25,7 +26,7 @@ from dataflow.engine.jobs import Address, Produce, WholePasses
 from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Schedule
 from dataflow.errors import NotAddressable
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
-from dataflow.parallel.options import ProcessKeywords, WorkerKeywords, WorkerOptions, takes
+from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import hinting, whole_number
 from dataflow.passes import known_length, open_flow, until_closed
@@ -72,12 +73,21 @@ class Runner(WorkerNode):
         window: Window,
         max_ahead: int | None = None,
     ) -> None:
+        require_flow(flows[0], options.owner)
+        broken = next((node for ds in flows if (node := ds._df_unaddressable()) is not None), None)
+        if options.auto and options.strict and broken is not None:
+            options = replace(options, num_workers=1)
+            _LOG.info(
+                '%s with strict=True and num_workers="auto" has one worker, because %s cannot be addressed: several '
+                "could not share a pass. A parallel map could: move the work after it into MultiProcessMapData",
+                options.owner,
+                type(broken).__name__,
+            )
         super().__init__(flows[0], options, backend)
         self._df_shares_items = options.strict
         self._flows = flows
         self._window = window
         self._max_ahead = max_ahead
-        broken = next((node for ds in flows if (node := ds._df_unaddressable()) is not None), None)
         if options.strict and options.num_workers > 1 and broken is not None:
             raise NotAddressable(
                 f"{options.owner} with strict=True and {options.num_workers} workers shares each pass by index, and "
@@ -299,7 +309,7 @@ class MultiProcessRunnerZMQ(Runner):
     def __init__(
         self,
         ds: DataFlow,
-        num_proc: SupportsIndex = 1,
+        num_proc: NumWorkers = 1,
         hwm: int | None = None,
         **options: Unpack[ProcessKeywords],
     ) -> None:
@@ -329,7 +339,7 @@ class MultiProcessRunner(Runner):
     @hinting
     @takes(ProcessKeywords)
     def __init__(
-        self, ds: DataFlow, num_prefetch: int, num_proc: SupportsIndex, **options: Unpack[ProcessKeywords]
+        self, ds: DataFlow, num_prefetch: int, num_proc: NumWorkers, **options: Unpack[ProcessKeywords]
     ) -> None:
         window = window_of(num_prefetch, self, "num_prefetch")
         backend = ProcessBackend(over_zmq=False)
@@ -370,7 +380,7 @@ class MultiThreadRunner(Runner):
         self,
         get_df: Callable[[], DataFlow],
         num_prefetch: int,
-        num_thread: SupportsIndex,
+        num_thread: NumWorkers,
         **options: Unpack[WorkerKeywords],
     ) -> None:
         if isinstance(get_df, DataFlow) or not callable(get_df):

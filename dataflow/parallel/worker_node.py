@@ -23,6 +23,7 @@ step.
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -53,6 +54,7 @@ __all__ = ["WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger(__name__)
 _OPTIONS: Final = frozenset(field.name for field in fields(WorkerOptions))
 
 
@@ -187,6 +189,8 @@ class WorkerNode(ProxyDataFlow):
             state.own(self, None)
             # It must not hold the node, which could then never be collected.
             start = backend.starter(options)  # may raise, so before there is anything to close
+            if options.auto:
+                _LOG.info('%s with %s="auto" has workers: %d', options.owner, options.workers_name, options.num_workers)
             with counted(options.owner, backend.num_descriptors(options)):
                 engine = Engine(self._df_plan(stream, start, self._df_links()))
             state.own(self, engine)

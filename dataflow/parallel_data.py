@@ -1,0 +1,130 @@
+"""`ParallelData`: a whole flow in workers of any kind, with the defaults that new code wants."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, SupportsIndex, Unpack
+
+from dataflow.base import DataFlow, require_flow
+from dataflow.channel.flow_control import Window
+from dataflow.parallel.backends import Backend, ProcessBackend, ThreadBackend
+from dataflow.parallel.options import AUTO, NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
+from dataflow.parallel.runners import Runner, window_of
+from dataflow.parameters import hinting
+
+__all__ = ["ParallelData"]
+
+BackendName = Literal["process", "thread", "ray"]
+
+
+class ParallelKeywords(ProcessKeywords, total=False):
+    """The keyword arguments of `ParallelData`: those of every backend."""
+
+    copy: bool
+    actor_options: Mapping[str, Any] | None
+    address: str | None
+    start_timeout: float
+
+
+_OF_PROCESSES: Final = ProcessKeywords.__annotations__.keys() - WorkerKeywords.__annotations__.keys()
+_OF_ACTORS: Final = ParallelKeywords.__annotations__.keys() - ProcessKeywords.__annotations__.keys()
+_TAKES: Final[dict[str, frozenset[str]]] = {
+    "process": frozenset(_OF_PROCESSES),
+    "thread": frozenset(),
+    "ray": frozenset(_OF_ACTORS | {"max_bytes", "thread_limit"}),
+}
+"""By backend: the options that it takes in addition to those of all."""
+
+
+class ParallelData(Runner):
+    """Run a flow in workers: processes, threads, or actors on a Ray cluster.
+
+    The workers share each pass by index: it is exactly the datapoints of that pass of `ds`, in order, with the same
+    random numbers for any number of workers and every backend; and passes end. With ``strict=False`` it is the default
+    runner of tensorpack: every worker repeats the whole flow, and a pass is a mixture.
+
+    Args:
+        ds: The flow. It is reset once inside every worker, and not in this process. A worker that is a thread gets a
+            copy of its nodes, which share their lists and functions.
+        num_workers: Number of workers; "auto" stands for as many as this process may use cores, by affinity and cgroup
+            (one, if `ds` cannot be addressed). 0 runs the flow in the consumer, for a debugger.
+        backend: "process", "thread", for work that releases the interpreter's lock, or "ray".
+        hwm: How far each worker runs ahead: at most ``2 * hwm + 2`` of its datapoints are made and not yet handed out.
+            None for as many as keep it busy.
+        options: `strict` (here True), `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init`; of processes
+            also `context`, `max_bytes` and `thread_limit`: see `WorkerOptions`. Of Ray those of `RayRunner`.
+
+    Raises:
+        NotAddressable: Several workers would have to share the passes of a flow that cannot be addressed; the message
+            names the parallel map as the cure.
+        TypeError: An option belongs to another backend.
+        ValueError: There is no such backend.
+
+    Example:
+        >>> df = MapData(DataFromList([[k] for k in range(4)], shuffle=False), lambda dp: [dp[0] ** 2])
+        >>> with ParallelData(df, 2) as squares:
+        ...     list(squares), list(squares)
+        ([[0], [1], [4], [9]], [[0], [1], [4], [9]])
+        >>> with ParallelData(df, 2, backend="thread") as squares:
+        ...     list(squares)
+        [[0], [1], [4], [9]]
+    """
+
+    @hinting
+    @takes(ParallelKeywords, strict=True, copy=False, actor_options=None, address=None, start_timeout=60.0)
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_workers: NumWorkers = AUTO,
+        *,
+        backend: BackendName = "process",
+        hwm: SupportsIndex | None = None,
+        **options: Unpack[ParallelKeywords],
+    ) -> None:
+        name = type(self).__name__
+        flow = require_flow(ds, name)
+        if backend not in _TAKES:
+            raise ValueError(f'{name}: backend is "process", "thread" or "ray", got {backend!r:.100}')
+        given = {"strict": True, **options}
+        for option in given.keys() - WorkerKeywords.__annotations__.keys() - _TAKES[backend]:
+            others = " or ".join(f'"{other}"' for other, taken in _TAKES.items() if option in taken)
+            raise TypeError(f'{name}: {option}= is an option of backend={others}, and backend is "{backend}"')
+        of_ray = {option: given.pop(option) for option in _OF_ACTORS & given.keys()}
+        checked = WorkerOptions.of(self, num_workers, given, "num_workers")
+        window = window_of(hwm, self, "hwm")
+        ahead = None if hwm is None else window.count
+        flows: Sequence[DataFlow] = [flow]
+        kind: Backend = ProcessBackend()
+        if backend == "thread":
+            flows = [flow, *(_unstarted_copy(flow, {}) for _ in range(1, checked.num_workers))]
+            kind, window = ThreadBackend(), Window(window.count)  # objects have no size in bytes
+        elif backend == "ray":
+            from dataflow.distributed.backend import RayBackend, num_items  # which no other backend needs
+
+            ray = RayBackend(name, items=num_items(self, hwm), **{**_RAY_DEFAULTS, **of_ray})
+            kind, window = ray, ray.window(checked)
+        super().__init__(flows, checked, kind, window, ahead)
+        self.backend = backend
+
+
+_RAY_DEFAULTS: Final[dict[str, Any]] = {"copy": False, "actor_options": None, "address": None, "start_timeout": 60.0}
+
+
+def _unstarted_copy(node: DataFlow, made: dict[int, DataFlow]) -> DataFlow:
+    """Copy the nodes of a chain, and share what they hold: lists, functions, parameters."""
+    if id(node) not in made:
+        copied = made[id(node)] = copy.copy(node)
+        vars(copied).update({name: _with_copies(value, made) for name, value in vars(copied).items()})
+    return made[id(node)]
+
+
+def _with_copies(value: Any, made: dict[int, DataFlow]) -> Any:
+    """`value`, with copies of the flows in it."""
+    if isinstance(value, DataFlow):
+        return _unstarted_copy(value, made)
+    if type(value) in {list, tuple} and any(isinstance(item, DataFlow) for item in value):
+        return type(value)(_with_copies(item, made) for item in value)
+    if type(value) is dict and any(isinstance(item, DataFlow) for item in value.values()):
+        return {key: _with_copies(item, made) for key, item in value.items()}
+    return value
