@@ -51,7 +51,7 @@ class FlowPayload(AnyPayload):
             value = value.job
         for node in _nodes(value):
             for name, attribute in vars(node).items():
-                if isinstance(attribute, DataFlow) or name == "_df_state":
+                if _is_input(attribute) or name == "_df_state":
                     continue
                 try:
                     dumps(attribute, main=imported_main())
@@ -61,6 +61,12 @@ class FlowPayload(AnyPayload):
                         f"process: {reason}. Make it in reset_state, which runs inside the worker{self.otherwise}"
                     )
         return f"the flow cannot be sent to a worker process: {error}"
+
+
+def _is_input(attribute: Any) -> bool:
+    """Whether it is a flow, or a list of flows: these have their own turn."""
+    parts = attribute if isinstance(attribute, list | tuple) else (attribute,)
+    return bool(parts) and all(isinstance(part, DataFlow) for part in parts)
 
 
 def _nodes(value: Any) -> Iterator[DataFlow]:

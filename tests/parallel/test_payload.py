@@ -6,7 +6,7 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 
-from dataflow import NotPicklable, ProxyDataFlow
+from dataflow import JoinData, NotPicklable, ProxyDataFlow
 from dataflow.engine.jobs import Produce
 from dataflow.engine.worker_main import FlowPayload
 from dataflow.seeding import Stream
@@ -60,3 +60,9 @@ def test_what_cannot_be_sent_is_named_with_its_node_and_the_cure(kind, thing):
 def test_under_fork_nothing_is_pickled():
     with runner(("zmq", "fork"), lambda: Holds(Numbers(2), threading.Lock())) as df:
         assert list(df) == [[0], [1]]
+
+
+def test_the_node_below_a_list_of_inputs_is_named():
+    df = runner(("zmq", "spawn"), lambda: JoinData([Numbers(3), Holds(Numbers(3), threading.Lock())]))
+    with pytest.raises(NotPicklable, match=r"Holds\.thing .*cannot be sent"):
+        next(iter(df))
