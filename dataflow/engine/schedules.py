@@ -156,6 +156,15 @@ class _TaskResults:
 class TaskSchedule:
     """Base class of the schedules with tasks: tracks issued tasks and their results. Subclasses define the tasks.
 
+    The life of a task:
+
+        issue         a worker takes it         all results, or an error          in its turn
+        ─────► QUEUED ────────────────► TAKEN ───────────────────────────► DONE ─────────────► handed out
+                  ▲                       │                                 ▲
+                  └──── replaced() ───────┴── lost(): ends with the death ──┘
+
+        discard(): QUEUED, TAKEN and DONE are forgotten; results that come later are ignored
+
     Args:
         task_queue: From which the workers take tasks.
         num_workers: Number of workers.
@@ -431,7 +440,14 @@ class OnePass(TaskSchedule):
     """Schedule of a strict runner over a flow without random access: its one worker makes whole passes.
 
     Datapoints are handed out as they arrive. If the worker dies, its successor repeats the pass, and the datapoints
-    that were already received are skipped.
+    that were already received are skipped:
+
+        begin_pass             PASS_ENDED
+        ──────────► RECEIVING ────────────► exhausted
+                     │      ▲
+          replaced() │      │ as many datapoints as were received
+                     ▼      │
+                    SKIPPING
     """
 
     all_issued = True
@@ -494,6 +510,14 @@ _NOTHING: Final = object()
 
 class MapTasks(TaskSchedule):
     """Schedule of a map: which datapoints were read, and which of them were given to the workers.
+
+    What is read becomes tasks:
+
+        add()                      send(): enough for a task, or workers are short of them
+        ─────► encoded, collected ────────────────────────────────────────────────────────► QUEUED, as above
+          │            ▲
+          ▼            │ results have come
+         no room for its bytes: nothing more is read
 
     Args:
         task_queue: From which the workers take tasks.
