@@ -13,6 +13,14 @@ Guarantees:
   nothing but the encoder can reach it: the reference counts of datapoint, array and base are the lowest that this path
   can show.
 
+Which way a datapoint takes; the first line that fits:
+
+    one array, of the same dtype as in the last datapoint   `_encode_like`, the fast path
+    no component is an array                                `_encode_without`: marshalled or pickled whole
+    an array twice, of objects, or nested deeper            `_encode_nested`: pickle calls back for each array
+    an output buffer, or an array that is not contiguous    `_encode_mixed`: as in `encode`, counting references
+    any other                                               `encode`: the skeleton, and the arrays as bytes or blocks
+
 A datapoint with one array, like the one before it, takes a fast path (`_encode_like`): without it, the benchmarks
 `mnist` and `image` take 1.6 and 1.14 times the worker's CPU time in the encoder.
 """

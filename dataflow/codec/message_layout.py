@@ -9,6 +9,17 @@ Terms:
 - Encoded datapoint: skeleton, form, shapes of the arrays, and the arrays themselves, as bytes or as blocks
   of the arena.
 
+The body of a message, here of two small images with their names and a datapoint without an array:
+
+    datapoints    [image, "a"]     [image, "b"]     ["end", 1]
+    skeletons     [None, "a"]      [None, "b"]      ["end", 1]
+
+    skeletons     one list of the marshalled ones, one of the pickled ones, each loaded by one call
+    lengths       of the skeletons, to load them one by one if a list cannot be loaded
+    table         gaps: component 0 of 2 datapoints, then nothing in 1; by component its arrays: 2 × uint8 (28, 28)
+    details       first dimensions of arrays that differ in them; of large arrays the places of their blocks
+    small arrays  their bytes, column by column
+
 Datapoint kinds: most flows yield datapoints of one kind, with arrays in the same places and other components of the
 same types. What follows from these types is computed only when they change. Without this cache, the worker's encoder
 takes 3 times as long in the benchmark `mnist`, and 1.3 times in `ragged`.
