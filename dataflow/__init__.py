@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.workers.info import WorkerInfo, worker_info
 
     # Sources
+    from dataflow.sources.folders import ImageFolderData
     from dataflow.sources.in_memory import DataFromList
     from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
     from dataflow.sources.queues import DataFromQueue
@@ -85,8 +86,11 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.formats.hdf5 import HDF5Data, HDF5Serializer
     from dataflow.formats.lmdb import LMDBData, LMDBDataDecoder, LMDBSerializer
     from dataflow.formats.npz import NumpySerializer
+    from dataflow.formats.json_lines import JSONLinesData
     from dataflow.formats.svmlight import SVMLightData
+    from dataflow.formats.tables import TableData
     from dataflow.formats.tfrecord import TFRecordSerializer
+    from dataflow.formats.webdataset import WebDatasetData
 
     # Over the network
     from dataflow.remote.receiving import RemoteDataZMQ
@@ -137,6 +141,7 @@ __all__ = [
     "DataFromList",
     "DataFromQueue",
     "FakeData",
+    "ImageFolderData",
     # Transforms
     "BatchData",
     "BatchDataByShape",
@@ -180,12 +185,15 @@ __all__ = [
     "DiskCacheData",
     "HDF5Data",
     "HDF5Serializer",
+    "JSONLinesData",
     "LMDBData",
     "LMDBDataDecoder",
     "LMDBSerializer",
     "NumpySerializer",
     "SVMLightData",
     "TFRecordSerializer",
+    "TableData",
+    "WebDatasetData",
     # Over the network
     "RemoteDataZMQ",
     "send_dataflow_zmq",
@@ -243,6 +251,7 @@ _MODULE_OF = {
     "DataFromIterable": "dataflow.sources.iterating",
     "DataFromQueue": "dataflow.sources.queues",
     "FakeData": "dataflow.sources.synthetic",
+    "ImageFolderData": "dataflow.sources.folders",
     # Transforms
     "BatchData": "dataflow.transforms.batching",
     "BatchDataByShape": "dataflow.transforms.batching",
@@ -292,6 +301,9 @@ _MODULE_OF = {
     "NumpySerializer": "dataflow.formats.npz",
     "SVMLightData": "dataflow.formats.svmlight",
     "TFRecordSerializer": "dataflow.formats.tfrecord",
+    "JSONLinesData": "dataflow.formats.json_lines",
+    "TableData": "dataflow.formats.tables",
+    "WebDatasetData": "dataflow.formats.webdataset",
     # Over the network
     "RemoteDataZMQ": "dataflow.remote.receiving",
     "send_dataflow_zmq": "dataflow.remote.sending",

@@ -19,7 +19,7 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "representation", "version"},
     {"descriptors", "interrupts", "session"},
     {"extras", "failures", "pickling", "temporary"},
-    {"memory"},
+    {"memory", "urls"},
     {"codec"},
     {"datapoint", "seeding", "channel", "workers"},
     {"state"},

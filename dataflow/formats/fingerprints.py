@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from dataflow.base import DataFlow
-from dataflow.formats.loading import DiskData
+from dataflow.formats.loading import PositionalSource
+from dataflow.formats.positional import UrlFile
 from dataflow.memory.packed_list import PackedList
 from dataflow.seeding import Table
 from dataflow.transforms.fingerprints import without_workers
+from dataflow.urls import is_url
 
 __all__ = ["describe", "digest"]
 
@@ -49,9 +51,8 @@ def _node(df: DataFlow, indent: str) -> Iterator[str]:
     yield f"{indent}{type(df).__module__}.{type(df).__qualname__}"
     if df._df_user_written:
         yield f"{indent}  code {_code(type(df).__iter__.__wrapped__.__code__)}"  # type: ignore[attr-defined]
-    if isinstance(df, DiskData):
-        status = os.stat(df.path)
-        yield f"{indent}  file {status.st_size} bytes, changed at {status.st_mtime_ns}"
+    for path in df._df_files if isinstance(df, PositionalSource) else ():
+        yield f"{indent}  file {_state_of_file(path)}"
     below = {id(ds) for ds in df._df_inputs}
     ignored = df._df_run_settings | {"_df_state"}
     counted = {name.removeprefix("_df_"): value for name, value in vars(df).items() if name not in ignored}
@@ -67,6 +68,16 @@ def _node(df: DataFlow, indent: str) -> Iterator[str]:
             ) from None
     for ds in df._df_inputs:
         yield from _node(ds, indent + "  ")
+
+
+def _state_of_file(path: str) -> str:
+    if is_url(path):
+        file = UrlFile(path)
+        file.close()
+        size, changed = file.identity
+        return f"{size} bytes, state {changed}"
+    status = os.stat(path)
+    return f"{status.st_size} bytes, changed at {status.st_mtime_ns}"
 
 
 def _is_below(value: Any, below: set[int]) -> bool:

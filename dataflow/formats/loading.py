@@ -1,4 +1,4 @@
-"""Base of all flows over a file: orders, addressing, and one open file per process.
+"""Base of all flows over files and tables: orders, addressing, and one open reader per process.
 
 Guarantees:
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -24,8 +25,9 @@ from dataflow.base import Blocks, RNGDataFlow
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.sources.source import Source
 from dataflow.state import state_of
+from dataflow.urls import files_below, is_url
 
-__all__ = ["DiskData", "PathLike", "Positions", "Reader", "existing", "runs"]
+__all__ = ["DiskData", "PathLike", "PositionalSource", "Positions", "Reader", "existing", "files_of", "runs"]
 
 PathLike = str | os.PathLike[str]
 Positions = NDArray[np.int64]
@@ -46,25 +48,21 @@ class Reader(Protocol):
         """Close the file. Idempotent."""
 
 
-class DiskData(Source, RNGDataFlow):
-    """A flow over a file.
+class PositionalSource(Source, RNGDataFlow):
+    """A flow over what a reader gives by position.
 
     Args:
-        path: The file.
         shuffle: Draw a new order for every pass.
-        block_shuffle: Instead: cut the file into blocks of so many datapoints, and draw the order of the blocks, and
-            that inside each. The disk is read in blocks then, and not at random.
+        block_shuffle: Instead: cut the positions into blocks of so many, and draw the order of the blocks, and that
+            inside each. The disk is read in blocks then, and not at random.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
     """
 
-    def __init__(
-        self, path: PathLike, shuffle: bool = True, *, block_shuffle: int | None = None, seed: int | None = None
-    ) -> None:
+    def __init__(self, shuffle: bool, *, block_shuffle: int | None = None, seed: int | None = None) -> None:
         if block_shuffle is not None and not shuffle:
             raise ValueError(f"{type(self).__name__}: block_shuffle is a way to shuffle, and shuffle is False")
         if block_shuffle is not None and block_shuffle < 1:
             raise ValueError(f"{type(self).__name__}: block_shuffle is a number of datapoints, got {block_shuffle}")
-        self.path = existing(path)
         self.shuffle = shuffle
         self.block_shuffle = block_shuffle
         self._df_draws = shuffle or self._df_user_written
@@ -72,27 +70,22 @@ class DiskData(Source, RNGDataFlow):
         self._orders = Table()
 
     @property
-    def _df_parameters(self) -> dict[str, Any]:
-        # The parameter has another name in each class.
-        return {**super()._df_parameters, **dict.fromkeys(("filename", "lmdb_path", "path"), self.path)}
+    def _df_files(self) -> Sequence[str]:
+        """The files, or URLs, that are read."""
+        return ()
 
     @abstractmethod
     def _df_open_reader(self) -> Reader:
-        """Open the file in this process."""
+        """Open what is read in this process."""
 
     def reader(self) -> Any:
-        """Return the open file; open it in a process that has not done so yet."""
+        """Return the open reader; open it in a process that has not done so yet."""
         state = state_of(self)
         if state.resource is None:
             with state.lock:  # if two threads begin, one opens it
                 if state.resource is None:
                     state.own(self, self._df_open_reader())
         return state.resource
-
-    @property
-    def _df_compared(self) -> dict[str, Any]:
-        # A saved state may be loaded where the file has another path.
-        return {name: value for name, value in super()._df_compared.items() if name != "path"}
 
     def reset_state(self) -> None:
         state_of(self).own(self, None)
@@ -107,12 +100,8 @@ class DiskData(Source, RNGDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = len(self)
-        order = self._order(p, n, stream) if self.shuffle else None
         size = max(_BLOCK, self.block_shuffle or 0)
-        blocks = (np.arange(k, min(k + size, n)) for k in range(0, n, size))
-        if order is not None:
-            blocks = (order[block].astype(np.int64) for block in blocks)
-        return chain.from_iterable(map(self._read, blocks))
+        return chain.from_iterable(map(self._read, self._df_positions(p, n, stream, size)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(self._read(self._positions(block, stream)) for block in blocks)
@@ -121,22 +110,64 @@ class DiskData(Source, RNGDataFlow):
         datapoints: Iterator[Any] = self.reader().read(positions)
         return datapoints
 
+    def _df_positions(self, p: int, n: int, stream: Stream, size: int, stop: int | None = None) -> Iterator[Positions]:
+        """The first `stop` of the `n` positions of pass `p` in their order, `size` at a time."""
+        order = self._df_order(p, n, stream) if self.shuffle else None
+        stop = n if stop is None else stop
+        for k in range(0, stop, size):
+            block = np.arange(k, min(k + size, stop))
+            yield block if order is None else order[block].astype(np.int64)
+
     def _positions(self, indexes: Positions, stream: Stream) -> Positions:
         n = len(self)
         if n == 0 and len(indexes):
-            raise IndexError(f"{self.path} holds no datapoints, so index {indexes[0]} is out of range")
+            named = next(iter(self._df_files), type(self).__name__)
+            raise IndexError(f"{named} holds no datapoints, so index {indexes[0]} is out of range")
         passes, positions = np.divmod(indexes, max(n, 1))
         if self.shuffle:
             for p in np.unique(passes).tolist():
                 here = passes == p
-                positions[here] = self._order(p, n, stream)[positions[here]]
+                positions[here] = self._df_order(p, n, stream)[positions[here]]
         return positions
 
-    def _order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
+    def _df_order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
+        """The order of `n` positions in pass `p`, drawn once: uint32 or uint64 (n,)."""
         words = self._df_words(stream, p)
         make = permutation if self.block_shuffle is None else partial(_permuted_blocks, block=self.block_shuffle)
         order: NDArray[Any] = self._orders.get((words, n), partial(make, words, n))
         return order
+
+
+class DiskData(PositionalSource):
+    """A flow over a file.
+
+    Args:
+        path: The file.
+        shuffle: Draw a new order for every pass.
+        block_shuffle: Instead: cut the file into blocks of so many datapoints, and draw the order of the blocks, and
+            that inside each. The disk is read in blocks then, and not at random.
+        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
+    """
+
+    def __init__(
+        self, path: PathLike, shuffle: bool = True, *, block_shuffle: int | None = None, seed: int | None = None
+    ) -> None:
+        super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.path = existing(path)
+
+    @property
+    def _df_files(self) -> Sequence[str]:
+        return (self.path,)
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        # The parameter has another name in each class.
+        return {**super()._df_parameters, **dict.fromkeys(("filename", "lmdb_path", "path"), self.path)}
+
+    @property
+    def _df_compared(self) -> dict[str, Any]:
+        # A saved state may be loaded where the file has another path.
+        return {name: value for name, value in super()._df_compared.items() if name != "path"}
 
 
 def _permuted_blocks(words: tuple[int, ...], n: int, *, block: int) -> NDArray[Any]:
@@ -163,6 +194,50 @@ def runs(positions: Positions, most: int) -> Iterator[tuple[int, int]]:
         first, last = int(positions[begin]), int(positions[end - 1]) + 1
         for k in range(first, last, most):
             yield k, min(k + most, last)
+
+
+def files_of(owner: str, paths: PathLike | Iterable[PathLike], suffixes: tuple[str, ...]) -> list[str]:
+    """Return the files that `paths` names.
+
+    Args:
+        owner: The class that reads them, for messages.
+        paths: A path, a URL, a folder, or several of them. A folder stands for the files below it that end in one of
+            `suffixes`, sorted by name; names that begin with a dot or an underscore are left out.
+        suffixes: Lower-case ends of file names.
+
+    Raises:
+        FileNotFoundError: There is no such file, or a folder has none.
+        ValueError: There is no path.
+        TypeError: A value is not a path.
+    """
+    named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not named:
+        raise ValueError(f"{owner} reads one file or several, got an empty list")
+    return [file for path in named for file in _files_at(owner, path, suffixes)]
+
+
+def _files_at(owner: str, path: PathLike, suffixes: tuple[str, ...]) -> list[str]:
+    text = os.fspath(path)
+    if isinstance(text, str) and is_url(text):
+        if text.lower().endswith(suffixes):
+            return [text]
+        below = files_below(text)
+        if below == [text]:
+            return below
+    else:
+        text = existing(path)
+        if not os.path.isdir(text):
+            return [text]
+        below = [os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names]
+    start = len(text)
+    found = sorted(
+        file
+        for file in below
+        if file.lower().endswith(suffixes) and not re.search(r"(^|[/\\])[._]", file[start:].lstrip("/\\"))
+    )
+    if not found:
+        raise FileNotFoundError(f"{owner}: the folder {text} has no file that ends in {' or '.join(suffixes)}")
+    return found
 
 
 def existing(path: PathLike) -> str:

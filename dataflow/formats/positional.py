@@ -1,8 +1,9 @@
-"""File for positional reads from any thread, without a shared position."""
+"""Files for positional reads from any thread, without a shared position: on this machine, or behind a URL."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from typing import IO, Any
 
@@ -11,8 +12,14 @@ import numpy as np
 from dataflow.descriptors import Descriptor
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import file_damaged
+from dataflow.urls import filesystem_of, is_url, reporting_url
 
-__all__ = ["PositionalFile"]
+__all__ = ["PositionalFile", "UrlFile", "open_positional"]
+
+
+def open_positional(path: str) -> PositionalFile:
+    """Open a file, or a URL."""
+    return UrlFile(path) if is_url(path) else PositionalFile(path)
 
 
 class PositionalFile:
@@ -31,7 +38,7 @@ class PositionalFile:
         self._lock = threading.Lock()  # used if a read needs a position (Windows)
         status = os.fstat(self._file.fd)
         self.size = status.st_size
-        self.identity = [status.st_size, status.st_mtime_ns]
+        self.identity: list[int | str] = [status.st_size, status.st_mtime_ns]
         """The state of the file: its size in bytes, and its time of change in nanoseconds."""
 
     def read(self, offset: int, size: int, place: str = "") -> Any:
@@ -50,7 +57,7 @@ class PositionalFile:
         view, done = memoryview(buffer).cast("B"), 0
         self._check(offset, len(view), place)
         while done < len(view):
-            count = self._read_at(self._fd(), view[done:], offset + done)
+            count = self._read_at(view[done:], offset + done)
             if not count:
                 raise self._too_short(place, len(view) - done, offset + done)
             done += count
@@ -77,15 +84,96 @@ class PositionalFile:
             raise DataFlowTerminated(f"{self.path} was closed while it was being read")
         return fd
 
-    def _read_at(self, fd: int, view: memoryview, offset: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(fd, [view], offset)
-        with self._lock:
-            os.lseek(fd, offset, os.SEEK_SET)
-            data = os.read(fd, len(view))
-        view[: len(data)] = data
-        return len(data)
+    def _read_at(self, view: memoryview, offset: int) -> int:
+        return _read_fd(self._fd(), view, offset, self._lock)
 
     def close(self) -> None:
         """Close it. Idempotent."""
         self._file.close()
+
+
+class UrlFile(PositionalFile):
+    """A file behind a URL, of which only the requested bytes are fetched.
+
+    If its server cannot send parts of a file, the first read copies all of it to an unnamed temporary file.
+
+    Args:
+        url: Any URL that fsspec can open.
+
+    Raises:
+        FileNotFoundError: There is nothing at this URL.
+        OSError: It cannot be reached.
+        MissingExtra: fsspec is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.path = url
+        self._lock = threading.Lock()
+        self._system, self._inside = filesystem_of(url)
+        self._copy: Descriptor | None = None
+        self._closed = False
+        with reporting_url(url):
+            about = self._system.info(self._inside)
+        if about.get("type") == "directory":
+            raise IsADirectoryError(f"{url} is a folder, not a file")
+        changed = next((str(about[name]) for name in _CHANGED if about.get(name)), "")
+        if about.get("size") is None:
+            self._fetch_all()
+        else:
+            self.size = int(about["size"])
+        self.identity = [self.size, changed]
+
+    def stream(self) -> IO[bytes]:
+        if self._copy is not None:
+            return open(os.dup(self._fd()), "rb")
+        with reporting_url(self.path):
+            file: IO[bytes] = self._system.open(self._inside, "rb")
+            return file
+
+    def _fd(self) -> int:
+        if self._closed or self._copy is None:
+            raise DataFlowTerminated(f"{self.path} was closed while it was being read")
+        return self._copy.fd
+
+    def _read_at(self, view: memoryview, offset: int) -> int:
+        if self._copy is None:
+            if self._closed:
+                self._fd()
+            with reporting_url(self.path):
+                data = self._system.cat_file(self._inside, start=offset, end=offset + len(view))
+            if len(data) <= len(view):
+                view[: len(data)] = data
+                return len(data)
+            self._fetch_all()  # the server has sent the whole file instead
+        return _read_fd(self._fd(), view, offset, self._lock)
+
+    def _fetch_all(self) -> None:
+        with self._lock:
+            if self._copy is not None:
+                return
+            with tempfile.TemporaryFile() as file, reporting_url(self.path):
+                with self._system.open(self._inside, "rb", block_size=0) as source:
+                    while data := source.read(_PIECE):
+                        file.write(data)
+                file.flush()
+                self.size = os.fstat(file.fileno()).st_size
+                self._copy = Descriptor(os.dup(file.fileno()))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._copy is not None:
+            self._copy.close()
+
+
+_CHANGED = ("ETag", "etag", "mtime", "LastModified", "created")  # what file systems say about the state of a file
+_PIECE = 1 << 20  # bytes that are copied at a time
+
+
+def _read_fd(fd: int, view: memoryview, offset: int, lock: threading.Lock) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [view], offset)
+    with lock:
+        os.lseek(fd, offset, os.SEEK_SET)
+        data = os.read(fd, len(view))
+    view[: len(data)] = data
+    return len(data)

@@ -1,0 +1,246 @@
+"""`JSONLinesData`: the values of JSON Lines files, one on each line, read by position."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.errors import FileDamaged
+from dataflow.failures import Budget
+from dataflow.formats.loading import PathLike, PositionalSource, Positions, files_of, runs
+from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
+from dataflow.parameters import flag
+from dataflow.seeding import Table
+from dataflow.transforms.mapping import MapData
+
+__all__ = ["JSONLinesData", "LinesData"]
+
+_SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
+_PIECE = 1 << 22  # bytes that are searched for ends of lines at a time
+_AT_ONCE = 1 << 18  # bytes of neighbouring lines that are read together
+_AT_ONCE_FROM_URL = 1 << 22
+_NEWLINE = 10
+_SPACES = np.zeros(256, bool)
+_SPACES[[9, 11, 12, 13, 32]] = True
+_GZIP = b"\x1f\x8b"
+
+
+class JSONLinesData(MapData):
+    r"""The values of JSON Lines files: dicts, or whatever stands on a line.
+
+    The files are read once when the flow is opened, to find their lines; 16 bytes per line stay in memory. Lines of
+    white space are no datapoints. Numbers are Python's, so `BatchData` makes int32 and float32 of them.
+
+    Args:
+        path: A file, a folder, a URL, or a list of them, read in that order. A folder stands for its files that end in
+            ``.jsonl``, ``.ndjson`` or ``.jsonlines``, sorted by name.
+        max_failures: How many lines of one pass may be invalid, as for `MapData`; they are skipped, logged, and listed
+            in `failures`.
+        shuffle: Draw a new order for every pass.
+        block_shuffle: Instead of any order: draw an order of blocks of so many lines, and one inside each.
+        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
+
+    Raises:
+        FileNotFoundError: There is no such file, or a folder has none.
+        FileDamaged: A line is not JSON; names the file and the line, counted from 1, and has its byte offset.
+        ValueError: A file is compressed.
+        MissingExtra: A path is a URL, and fsspec is not installed.
+
+    Example:
+        >>> import os, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = os.path.join(folder.name, "rows.jsonl")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write('{"text": "a", "label": 1}\n{"text": "b"}\n')
+        >>> df = JSONLinesData(path)
+        >>> len(df), list(df)
+        (2, [{'text': 'a', 'label': 1}, {'text': 'b'}])
+        >>> df.close(); folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Iterable[PathLike],
+        *,
+        max_failures: Budget | None = None,
+        shuffle: bool = False,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        shuffle = flag(self, "shuffle", shuffle) or block_shuffle is not None
+        paths = files_of(type(self).__name__, path, _SUFFIXES)
+        lines = LinesData(paths, shuffle=shuffle, block_shuffle=block_shuffle, seed=seed)
+        super().__init__(lines, parse_line, max_failures=max_failures)
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        paths = getattr(self.ds, "paths", [])
+        return {**super()._df_parameters, "path": paths[0] if len(paths) == 1 else paths}
+
+
+def parse_line(dp: list[Any]) -> Any:
+    """Return the value of a line.
+
+    Args:
+        dp: What `LinesData` yields.
+
+    Raises:
+        FileDamaged: It is not JSON, or null; names file and line.
+    """
+    place, text = dp
+    try:
+        value = json.loads(text)
+    except ValueError as error:  # also a UnicodeDecodeError
+        raise _invalid(place, f"is not JSON ({error}): {_shown(text)}") from error
+    if value is None:
+        raise _invalid(place, "is null, which is no datapoint")
+    return value
+
+
+def _invalid(place: _LinePlace, reason: str) -> FileDamaged:
+    return FileDamaged(
+        f"{place.path}, line {place.line} {reason}; it begins at byte {place.offset} of the file. Correct the line, or "
+        "skip such lines with max_failures=",
+        path=place.path,
+        offset=place.offset,
+    )
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:60].decode("utf-8", "replace")) + ("…" if len(text) > 60 else "")
+
+
+class _LinePlace(NamedTuple):
+    """Where a line is."""
+
+    path: str
+    line: int  # from 1
+    offset: int
+
+
+class LinesData(PositionalSource):
+    """The lines of text files, as pairs of the place and the bytes of a line without its end; empty lines are left out.
+
+    Args:
+        paths: The files.
+        shuffle: Draw a new order for every pass.
+        block_shuffle: Draw an order of blocks of so many lines, and one inside each.
+        seed: Root seed for this node's order.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        shuffle: bool = False,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.paths = paths
+        self._indexes = Table()
+
+    @property
+    def _df_files(self) -> Sequence[str]:
+        return self.paths
+
+    @property
+    def _df_compared(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._df_compared.items() if name != "paths"}
+
+    def _df_open_reader(self) -> _LinesReader:
+        files: list[PositionalFile] = []
+        try:
+            files.extend(map(open_positional, self.paths))
+            key = tuple((file.path, *file.identity) for file in files)
+            return _LinesReader(files, self._indexes.get(key, partial(_find_lines, files)))
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+
+
+class _Lines(NamedTuple):
+    """The index of a file: where its lines are."""
+
+    begins: NDArray[np.uint64]
+    ends: NDArray[np.uint64]
+    empty: NDArray[np.int64]  # numbers of the empty lines, from 0
+
+    def number(self, k: int) -> int:
+        """Return the number of the `k`-th line that is not empty, from 1."""
+        before = self.empty - np.arange(len(self.empty))
+        return k + 1 + int(np.searchsorted(before, k, "right"))
+
+
+class _LinesReader:
+    """Open files."""
+
+    def __init__(self, files: Sequence[PositionalFile], indexes: Sequence[_Lines]) -> None:
+        self._files = files
+        self._indexes = indexes
+        self._starts = np.concatenate([[0], np.cumsum([len(lines.begins) for lines in indexes])]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def read(self, positions: Positions) -> Iterator[list[Any]]:
+        numbers = np.searchsorted(self._starts, positions, "right") - 1
+        breaks = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(positions)]
+        for begin, end in pairwise(breaks):
+            number = int(numbers[begin])
+            yield from self._read_file(number, positions[begin:end] - self._starts[number])
+
+    def _read_file(self, number: int, positions: Positions) -> Iterator[list[Any]]:
+        file, lines = self._files[number], self._indexes[number]
+        at_once = _AT_ONCE_FROM_URL if isinstance(file, UrlFile) else _AT_ONCE
+        for first, end in runs(positions, max(1, at_once * len(lines.begins) // max(1, file.size))):
+            base = int(lines.begins[first])
+            text = bytes(file.read(base, int(lines.ends[end - 1]) - base, f"line {lines.number(first)}"))
+            for k in range(first, end):
+                begin = int(lines.begins[k])
+                place = _LinePlace(file.path, lines.number(k), begin)
+                yield [place, text[begin - base : int(lines.ends[k]) - base]]
+
+
+def _find_lines(files: Sequence[PositionalFile]) -> list[_Lines]:
+    from dataflow.diagnostics.progress import Bar
+
+    total = sum(file.size for file in files)
+    with Bar(total=total, unit="B", unit_scale=True, delay=1, desc="lines") as bar:
+        return [_lines_of(file, bar.update) for file in files]
+
+
+def _lines_of(file: PositionalFile, report: Any) -> _Lines:
+    found: list[NDArray[Any]] = []  # offsets of the ends of lines
+    indented: list[NDArray[Any]] = []  # offsets of lines that begin with white space
+    last = _NEWLINE
+    for at in range(0, file.size, _PIECE):
+        piece = file.read(at, min(_PIECE, file.size - at))
+        if at == 0 and bytes(piece[:2]) == _GZIP:
+            raise ValueError(
+                f"{file.path} is compressed with gzip, so its lines cannot be read by position: decompress it first"
+            )
+        is_end = piece == _NEWLINE
+        found.append(np.flatnonzero(is_end) + at)
+        after_end = np.concatenate([[last == _NEWLINE], is_end[:-1]])
+        indented.append(np.flatnonzero(after_end & _SPACES[piece]) + at)
+        last = int(piece[-1])
+        report(len(piece))
+    ends = np.concatenate([*found, *([] if last == _NEWLINE else [[file.size]])]).astype(np.uint64)
+    begins = np.concatenate([[0], ends[:-1] + np.uint64(1)]).astype(np.uint64) if len(ends) else ends
+    is_empty = begins == ends
+    for begin in np.concatenate(indented).tolist() if indented else ():
+        k = int(np.searchsorted(begins, np.uint64(begin)))
+        is_empty[k] = not bytes(file.read(begin, int(ends[k]) - begin)).strip()
+    return _Lines(begins[~is_empty], ends[~is_empty], np.flatnonzero(is_empty))

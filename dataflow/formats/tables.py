@@ -1,0 +1,453 @@
+"""`TableData`: the rows of a table as dicts, or batches straight from its columns.
+
+A table is a sequence of *parts*: the row groups of parquet files, the record batches of an Arrow table, or one part for
+all else. A reader loads a part when a row of it is requested, and keeps the parts used last.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, DataFlow
+from dataflow.errors import ShapeMismatch
+from dataflow.extras import optional
+from dataflow.formats.arrow import (
+    ArrayColumn,
+    NoBatch,
+    ObjectColumn,
+    Selection,
+    TableColumn,
+    arrow_column,
+    joined,
+)
+from dataflow.formats.loading import PositionalSource, Positions, files_of
+from dataflow.formats.parquet import ParquetFiles
+from dataflow.parameters import flag, whole_number
+from dataflow.seeding import Stream
+
+__all__ = ["TableData"]
+
+_KEPT_BYTES = 1 << 27  # of the parts of a table that a reader keeps, apart from the last
+_AT_ONCE = 1 << 24  # bytes of rows that are converted together
+_MAX_ROWS = 4096
+_FEW_ROWS = 1 << 14  # Arrow tables whose parts are smaller on average are joined
+_SUFFIXES = (".parquet", ".pq")
+
+Table = Any
+"""A dict of columns, a DataFrame, an Arrow table, or paths of parquet files."""
+
+
+class TableData(PositionalSource):
+    """The rows of a table as dicts by column, or batches of them.
+
+    Numbers keep their dtype: a row holds NumPy scalars, a batch arrays. Lists of numbers are arrays. Text is str. A
+    missing value is None in a row; in a batch it is NaN or NaT where the dtype has that, and None among text.
+
+    With `batch_size` the datapoints are batches, taken from whole columns without a loop over rows; the arrays are
+    writable. Where a map has to see each row, leave it out, and put `BatchData` above the map.
+
+    Parquet files are opened where they are read, and a row group is read when one of its rows is requested. Each
+    process keeps the row groups used last, of up to 128 MiB and at least one. With `shuffle` every row of a batch may
+    lie in another row group: if the table is larger than that, give `block_shuffle` a multiple of the row group's size.
+
+    Args:
+        table: A dict of columns of one length, a pandas or polars DataFrame, a pyarrow Table, a structured NumPy array;
+            or parquet files: a path, a folder, a URL, or a list of them, read in that order. The files of a folder are
+            sorted by name.
+        columns: Names of the columns to read; None reads all.
+        batch_size: Rows in a batch; None gives single rows.
+        remainder: Give out the last batch even if it is shorter.
+        shuffle: Draw a new order of the rows for every pass.
+        block_shuffle: Instead of any order: draw an order of blocks of so many rows, and one inside each.
+        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
+
+    Raises:
+        TypeError: `table` is of another type.
+        ValueError: A column is missing, columns differ in length, or the columns of two files differ in type; names
+            table or file, and column.
+        FileNotFoundError: There is no such file, or a folder has no parquet file.
+        FileDamaged: A file is damaged; names file and row group.
+        ShapeMismatch: Some rows form no array: lists differ in length, or a value is missing. Names column and row.
+        MissingExtra: The table needs pyarrow, which is not installed.
+
+    Example:
+        >>> table = {"x": np.arange(4.0), "name": ["a", "b", "c", "d"]}
+        >>> df = TableData(table)
+        >>> len(df), df[1]
+        (4, {'x': np.float64(1.0), 'name': 'b'})
+        >>> [batch["x"].tolist() for batch in TableData(table, columns=["x"], batch_size=3, remainder=True)]
+        [[0.0, 1.0, 2.0], [3.0]]
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        columns: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        remainder: bool = False,
+        shuffle: bool = False,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        shuffle = flag(self, "shuffle", shuffle) or block_shuffle is not None
+        super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
+        if isinstance(columns, str):
+            raise TypeError(f"TableData: columns is a list of names, got {columns!r}; write [{columns!r}]")
+        self.columns = None if columns is None else list(columns)
+        self.batch_size = None if batch_size is None else whole_number(self, "batch_size", batch_size, 1)
+        self.remainder = flag(self, "remainder", remainder)
+        self.table = table
+        self._paths = files_of("TableData", table, _SUFFIXES) if _is_paths(table) else None
+        if self._paths is None:
+            _open_in_memory(table, self.columns)  # checks it
+
+    @property
+    def _df_files(self) -> Sequence[str]:
+        return self._paths or ()
+
+    @property
+    def _df_compared(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._df_compared.items() if name != "table"}  # data, or their place
+
+    def _df_open_reader(self) -> _TableReader:
+        if self._paths is None:
+            return _open_in_memory(self.table, self.columns)
+        files = ParquetFiles(self._paths, self.columns, _check_columns)
+        return _TableReader(files.columns, files.num_rows, files.load, files.named, close=files.close)
+
+    def __len__(self) -> int:
+        num = super().__len__()
+        if self.batch_size is None:
+            return num
+        if 0 < num < self.batch_size and not self.remainder:
+            raise ValueError(
+                f"TableData: batch_size {self.batch_size} is more than the {num} rows of the table, so a pass would "
+                "have no batch. Pass remainder=True, or a smaller batch_size"
+            )
+        return num // self.batch_size + (self.remainder and num % self.batch_size > 0)
+
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        size = self.batch_size
+        if size is None:
+            return super()._df_run_pass(p, stream)
+        num_rows = super().__len__()
+        used = min(num_rows, len(self) * size)
+        # All rows are drawn from, also those that are left over in this pass.
+        return map(self.reader().batch, self._df_positions(p, num_rows, stream, size, used))
+
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        if self.batch_size is None:
+            return super()._df_at(blocks, stream)
+        return (self.reader().batch(self._rows_at(index, stream)) for block in blocks for index in block.tolist())
+
+    def _rows_at(self, index: int, stream: Stream) -> Positions:
+        """Return the rows of the batch at an index of the sequence of passes."""
+        size, num_rows, num = self.batch_size or 1, super().__len__(), len(self)
+        if num == 0:
+            raise IndexError(f"TableData has no batches, so index {index} is out of range")
+        p, number = divmod(index, num)
+        rows = np.arange(number * size, min((number + 1) * size, num_rows))
+        return self._df_order(p, num_rows, stream)[rows].astype(np.int64) if self.shuffle else rows
+
+
+def _is_paths(table: Any) -> bool:
+    if isinstance(table, str | os.PathLike):
+        return True
+    return isinstance(table, list | tuple) and all(isinstance(path, str | os.PathLike) for path in table)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """Rows of one part of a table."""
+
+    number: int
+    selection: Selection
+
+
+Columns = Mapping[Any, TableColumn]
+
+
+class _TableReader:
+    """An open table.
+
+    Args:
+        names: Its columns.
+        num_rows: The number of rows of each part.
+        load: Returns the columns of a part, and their size in bytes.
+        named: Returns the name of the table, or of the file of a part, and the part's first row in it.
+        close: Closes what `load` reads.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[Any],
+        num_rows: Sequence[int],
+        load: Callable[[int], tuple[Columns, int]],
+        named: Callable[[int], tuple[str, int]],
+        *,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._names = names
+        self._starts = np.concatenate([[0], np.cumsum(np.array(num_rows, np.int64))]).astype(np.int64)
+        self._load = load
+        self._named = named
+        self._close = close
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[Columns, int]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def close(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._kept_bytes = 0
+            self._close()
+
+    def read(self, positions: Positions) -> Iterator[dict[Any, Any]]:
+        """Yield rows as dicts; those of a part are converted together."""
+        begin = 0
+        while begin < len(positions):
+            end = begin + self._num_at_once(int(positions[begin]))
+            yield from self._rows(positions[begin:end])
+            begin = end
+
+    def batch(self, positions: Positions) -> dict[Any, NDArray[Any]]:
+        """Return rows as arrays.
+
+        Raises:
+            ShapeMismatch: Some rows form no array; names column and row.
+        """
+        parts, order = self._parts(positions)
+        found = {}
+        for name in self._names:
+            try:
+                arrays = [self._batch_of(name, part) for part in parts]
+                found[name] = arrays[0] if len(arrays) == 1 else joined(arrays, order)
+            except NoBatch as error:
+                raise self._mismatch(name, int(positions[error.row]), error.reason) from None
+        return found
+
+    def _batch_of(self, name: Any, part: _Part) -> NDArray[Any]:
+        try:
+            return self._columns(part.number)[name].batch(part.selection)
+        except NoBatch as error:
+            selection = part.selection
+            row = selection.start + error.row if isinstance(selection, slice) else int(selection[error.row])
+            raise self._mismatch(name, row + int(self._starts[part.number]), error.reason) from None
+
+    def _mismatch(self, name: Any, row: int, reason: str) -> ShapeMismatch:
+        part = int(np.searchsorted(self._starts, row, "right")) - 1
+        where, first = self._named(part)
+        return ShapeMismatch(
+            f"{where}, column {name!r}, row {row - int(self._starts[part]) + first}: the value {reason}, so the rows "
+            "form no batch. Leave out batch_size, bring the values to one form with MapData (whose max_failures skips "
+            "bad rows), and put BatchData above it; or leave the column out with columns="
+        )
+
+    def _rows(self, positions: Positions) -> Iterator[dict[Any, Any]]:
+        parts, order = self._parts(positions)
+        columns: list[Iterable[Any]] = []
+        for name in self._names:
+            values = [self._columns(part.number)[name].rows(part.selection) for part in parts]
+            if order is None and len(values) == 1:
+                columns.append(values[0])
+            else:
+                flat = [value for some in values for value in some]
+                columns.append(flat if order is None else map(flat.__getitem__, order.tolist()))
+        if not columns:
+            return ({} for _ in positions)
+        return map(dict, map(partial(zip, self._names), zip(*columns, strict=True)))
+
+    def _num_at_once(self, position: int) -> int:
+        """Return how many rows are converted together: fewer if rows are large."""
+        part = int(np.searchsorted(self._starts, position, "right")) - 1
+        num = int(self._starts[part + 1] - self._starts[part])
+        self._columns(part)
+        with self._lock:
+            size = self._kept[part][1] if part in self._kept else 0
+        return max(1, min(_MAX_ROWS, _AT_ONCE * num // max(1, size)))
+
+    def _parts(self, positions: Positions) -> tuple[list[_Part], NDArray[np.int64] | None]:
+        """Return the parts that hold these rows, and the order that brings their rows together to `positions`."""
+        first, num = int(positions[0]), len(positions)
+        if int(positions[-1]) - first == num - 1 and (num < 3 or bool((np.diff(positions) == 1).all())):
+            return list(self._run(first, first + num)), None
+        numbers = np.searchsorted(self._starts, positions, "right") - 1
+        order = None
+        if (np.diff(numbers) < 0).any():
+            by_part = np.argsort(numbers, kind="stable")
+            order = np.empty(num, np.int64)
+            order[by_part] = np.arange(num)
+            numbers, positions = numbers[by_part], positions[by_part]
+        breaks = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), num]
+        parts = [
+            _Part(int(numbers[begin]), positions[begin:end] - self._starts[numbers[begin]])
+            for begin, end in pairwise(breaks)
+        ]
+        return parts, order
+
+    def _run(self, first: int, end: int) -> Iterator[_Part]:
+        while first < end:
+            number = int(np.searchsorted(self._starts, first, "right")) - 1
+            begin, after = self._starts[number : number + 2].tolist()
+            yield _Part(number, slice(first - begin, min(end, after) - begin))
+            first = after
+
+    def _columns(self, number: int) -> Columns:
+        with self._lock:
+            found = self._kept.get(number)
+            if found is None:
+                found = self._kept[number] = self._load(number)
+                self._kept_bytes += found[1]
+                while len(self._kept) > 1 and self._kept_bytes > _KEPT_BYTES:
+                    _, (_, size) = self._kept.popitem(last=False)
+                    self._kept_bytes -= size
+            else:
+                self._kept.move_to_end(number)
+            return found[0]
+
+
+# -- tables in memory --------------------------------------------------------------------------------------------------
+
+
+def _open_in_memory(table: Any, columns: Sequence[Any] | None) -> _TableReader:
+    """Open a table that is in memory.
+
+    Raises:
+        TypeError: It is no table.
+        ValueError: A column is missing, or columns differ in length.
+    """
+    if isinstance(table, Mapping):
+        return _open_arrays("the dict", table, columns)
+    if isinstance(table, np.ndarray) and table.dtype.names:
+        return _open_arrays("the array", {name: table[name] for name in table.dtype.names}, columns)
+    if hasattr(table, "iloc") and hasattr(table, "columns"):
+        names = list(table.columns)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"TableData: the DataFrame has two columns {twice!r}: rename one")
+        _check_columns("the DataFrame", columns, names)
+        chosen = {name: _of_series(table[name]) for name in (names if columns is None else columns)}
+        return _of_one_part("the DataFrame", chosen, len(table))
+    if hasattr(table, "__arrow_c_stream__") and not hasattr(table, "set_format"):
+        return _open_arrow(table, columns)
+    raise TypeError(f"TableData expects a table, got {type(table).__name__}: {_cure(table)}")
+
+
+def _cure(table: Any) -> str:
+    if isinstance(table, DataFlow):
+        return "it is a dataflow already"
+    if hasattr(table, "set_format"):
+        return "a Hugging Face dataset is a sequence of rows, so use DataFromList(dataset)"
+    if hasattr(table, "collect"):
+        return "pass the result of its collect()"
+    if isinstance(table, list | tuple | np.ndarray):
+        return "a list of rows, or an array of them, belongs into DataFromList"
+    return "pass a dict of columns, a DataFrame, a pyarrow Table, or paths of parquet files"
+
+
+def _open_arrays(named: str, table: Mapping[Any, Any], columns: Sequence[Any] | None) -> _TableReader:
+    _check_columns(named, columns, list(table))
+    chosen = {name: table[name] for name in (table if columns is None else columns)}
+    lengths = {}
+    for name, values in chosen.items():
+        try:
+            lengths[name] = len(values)
+        except TypeError:
+            raise TypeError(
+                f"TableData: column {name!r} is a {type(values).__name__}; a column is a list or an array of its rows"
+            ) from None
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"TableData: the columns differ in length, so they do not form rows: {lengths}")
+    found = {name: _of_values(values) for name, values in chosen.items()}
+    return _of_one_part(named, found, next(iter(lengths.values()), 0))
+
+
+def _of_values(values: Any) -> TableColumn:
+    if hasattr(values, "iloc") and hasattr(values, "dtype"):
+        return _of_series(values)
+    if isinstance(values, list | tuple | range):
+        numbers = set(map(type, values)) <= {int, float, bool, complex} and len(values) > 0
+        return ArrayColumn(np.asarray(values)) if numbers else ObjectColumn(values)
+    if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        return arrow_column(_pyarrow().chunked_array(values) if hasattr(values, "__arrow_c_stream__") else values)
+    if hasattr(values, "__array__"):
+        return _of_array(np.asarray(values))
+    return ObjectColumn(values)
+
+
+def _of_array(array: NDArray[Any]) -> TableColumn:
+    return ObjectColumn(array.tolist()) if array.dtype.hasobject else ArrayColumn(array)
+
+
+def _of_series(series: Any) -> TableColumn:
+    """Return the column of a pandas Series, whose index is not used."""
+    if isinstance(series.dtype, np.dtype):
+        array = series.to_numpy()
+        return _of_array(array)
+    return arrow_column(_pyarrow().array(series, from_pandas=True))
+
+
+def _of_one_part(named: str, columns: Columns, num_rows: int) -> _TableReader:
+    def load(_: int) -> tuple[Columns, int]:
+        return columns, 0
+
+    return _TableReader(list(columns), [num_rows], load, lambda _: (named, 0))
+
+
+def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
+    whole = _pyarrow().table(table)
+    _check_columns("the table", columns, whole.column_names)
+    if columns is not None:
+        whole = whole.select(list(columns))
+    batches = whole.to_batches()
+    if len(batches) > 1 and whole.num_rows < _FEW_ROWS * len(batches):
+        whole = whole.combine_chunks()
+        batches = whole.to_batches()
+    starts = np.concatenate([[0], np.cumsum([batch.num_rows for batch in batches])]).tolist()
+
+    def load(number: int) -> tuple[Columns, int]:
+        batch = batches[number]
+        return {name: arrow_column(data) for name, data in zip(batch.schema.names, batch.columns, strict=True)}, 0
+
+    return _TableReader(
+        whole.column_names,
+        [batch.num_rows for batch in batches],
+        load,
+        lambda number: ("the table", int(starts[number])),
+    )
+
+
+def _pyarrow() -> Any:
+    return optional("pyarrow", "tables", "tables of pandas, polars and Arrow, and parquet files, need")
+
+
+def _check_columns(named: str, columns: Sequence[Any] | None, existing: Sequence[Any]) -> None:
+    """Check that the chosen columns are there.
+
+    Raises:
+        ValueError: One is missing, or is named twice.
+    """
+    for name in columns or ():
+        if name not in existing:
+            close = difflib.get_close_matches(str(name), map(str, existing), 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            known = ", ".join(map(repr, existing)) or "none"
+            raise ValueError(f"TableData: {named} has no column {name!r}; there are {known}.{hint}")
+    if columns is not None and len(set(columns)) < len(columns):
+        raise ValueError(f"TableData: columns names a column twice: {list(columns)}")

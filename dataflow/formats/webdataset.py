@@ -1,0 +1,545 @@
+"""`WebDatasetData`: samples in tar files, named as WebDataset names them; read by position, without unpacking.
+
+The files of one sample follow each other in a tar file, a *shard*, and have one name up to the first dot of its last
+part: the key. The rest is the extension. The index of a shard holds where each sample begins and ends; the names of its
+files are read with it. It can be kept beside the shard, at its path with ``.index`` appended, and counts only for a
+shard of the same size and time of change.
+
+Source:
+    https://github.com/webdataset/webdataset (the naming); POSIX.1-2017, "pax" (the headers of tar files).
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import logging
+import os
+import re
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.errors import FileDamaged
+from dataflow.failures import Budget
+from dataflow.formats.checksums import checksum, file_damaged
+from dataflow.formats.loading import PathLike, PositionalSource, Positions, files_of, runs
+from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
+from dataflow.formats.saving import replacing
+from dataflow.parameters import flag
+from dataflow.seeding import Table
+from dataflow.transforms.mapping import MapData
+from dataflow.urls import is_url
+
+__all__ = ["ShardsData", "WebDatasetData"]
+
+_log = logging.getLogger("dataflow.formats")
+
+_BLOCK = 512  # bytes; all sizes in a tar file are rounded up to multiples
+_END = bytes(_BLOCK)
+_WINDOW = 1 << 14  # bytes that are read at a time for an index
+_AT_ONCE = 1 << 18  # bytes of neighbouring samples that are read together
+_FROM_URL = 1 << 22  # both for a URL, where each request takes long
+_MAX_OPEN = 64  # shards
+_GZIP = b"\x1f\x8b"
+_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
+_META = re.compile(r"__[^/]*__($|/)")  # names that are no samples
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+
+Decoder = Callable[[bytes], Any]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _array(data: bytes) -> NDArray[Any]:
+    loaded: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    return loaded
+
+
+_DECODERS: Mapping[str, Decoder] = {
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id", "count"), int),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    "npy": _array,
+}
+
+
+class WebDatasetData(MapData):
+    """The samples of WebDataset shards: dicts of bytes by extension, and the key of the sample as ``"__key__"``.
+
+    When the flow is opened, the headers of all shards are read once, to find the samples; 16 bytes per sample stay in
+    memory. So the length is exact, and the flow can be addressed, shuffled and shared by the workers of a strict
+    runner. `keep_index` saves that time in later runs.
+
+    A damaged shard is logged when it is opened. Its samples up to the damage are read; the rest of it is one datapoint
+    that fails, as a map's does: it ends the pass, or is skipped under `max_failures`. So is a URL that cannot be read,
+    and a sample that cannot be decoded.
+
+    Args:
+        urls: Shards: a path, a URL, a folder, or a list of them, read in that order. ``{0000..0099}`` stands for those
+            numbers, ``{a,b}`` for either; a folder for its files that end in ``.tar``, sorted by name.
+        decode: None leaves bytes. True decodes text (``txt``), numbers (``cls``, ``id``, ``index``), ``json`` and
+            ``npy``; a dict maps extensions to functions of bytes. An extension ``seg.png`` is decoded as ``png`` unless
+            it has a function of its own.
+        max_failures: How many datapoints of one pass may fail, as for `MapData`; they are skipped, logged, and listed
+            in `failures`.
+        keep_index: Keep the index of each shard beside it, at its path with ``.index`` appended. An index that is there
+            is used in any case, also beside a URL.
+        shuffle: Draw a new order for every pass.
+        block_shuffle: Instead of any order: draw an order of blocks of so many samples, and one inside each.
+        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
+
+    Raises:
+        FileNotFoundError: There is no such file, or a folder has no shard.
+        FileDamaged: A shard is damaged; names it, with the byte offset.
+        OSError: A URL cannot be read.
+        ValueError: A shard is compressed, a sample has two files of one extension, or a file cannot be decoded; names
+            shard, sample and extension.
+        MissingExtra: A path is a URL, and fsspec is not installed.
+
+    Example:
+        >>> import io, os, tarfile, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = os.path.join(folder.name, "train-0000.tar")
+        >>> with tarfile.open(path, "w") as tar:
+        ...     for name, data in [("a.txt", b"one"), ("a.cls", b"1"), ("b.txt", b"two"), ("b.cls", b"2")]:
+        ...         info = tarfile.TarInfo(name)
+        ...         info.size = len(data)
+        ...         tar.addfile(info, io.BytesIO(data))
+        >>> df = WebDatasetData(path, decode={"cls": int})
+        >>> len(df), df[1]
+        (2, {'__key__': 'b', 'txt': b'two', 'cls': 2})
+        >>> df.close(); folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        urls: PathLike | Iterable[PathLike],
+        *,
+        decode: bool | Mapping[str, Decoder] | None = None,
+        max_failures: Budget | None = None,
+        keep_index: bool = False,
+        shuffle: bool = False,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        shuffle = flag(self, "shuffle", shuffle) or block_shuffle is not None
+        keep_index = flag(self, "keep_index", keep_index)
+        named = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
+        paths = files_of(type(self).__name__, [path for name in named for path in _expanded(name)], (".tar",))
+        shards = ShardsData(paths, keep_index=keep_index, shuffle=shuffle, block_shuffle=block_shuffle, seed=seed)
+        super().__init__(shards, _SampleReader(_decoders(decode)), max_failures=max_failures)
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        paths = getattr(self.ds, "paths", [])
+        decoders = getattr(self.func, "decoders", {})
+        shown = {"urls": paths[0] if len(paths) == 1 else paths, "keep_index": getattr(self.ds, "keep_index", False)}
+        return {**super()._df_parameters, **shown, "decode": decoders or None}
+
+
+def _decoders(decode: Any) -> dict[str, Decoder]:
+    if decode is None or decode is False:
+        return {}
+    if decode is True:
+        return dict(_DECODERS)
+    if isinstance(decode, Mapping) and all(isinstance(key, str) and callable(func) for key, func in decode.items()):
+        return {key.lstrip(".").lower(): func for key, func in decode.items()}
+    raise TypeError(
+        "WebDatasetData: decode is None, True, or a dict from extensions to functions of bytes, such as "
+        f'{{"cls": int}}, got {type(decode).__name__}. For a function of a whole sample, use MapData'
+    )
+
+
+def _expanded(path: PathLike) -> Iterator[PathLike]:
+    """Yield the paths that a name with braces stands for."""
+    text = os.fspath(path)
+    found = _BRACES.search(text) if isinstance(text, str) and (is_url(text) or not os.path.exists(text)) else None
+    if found is None:
+        yield path
+        return
+    first, last, names = found.groups()
+    width = len(first or "")
+    values = names.split(",") if names else [f"{k:0{width}d}" for k in range(int(first), int(last) + 1)]
+    for value in values:
+        yield from _expanded(text[: found.start()] + value + text[found.end() :])
+
+
+class _SampleReader:
+    """Turn what `ShardsData` yields into a sample."""
+
+    def __init__(self, decoders: Mapping[str, Decoder]) -> None:
+        self.decoders = decoders
+
+    def __repr__(self) -> str:
+        return "decode" if self.decoders else "read"
+
+    def __call__(self, dp: list[Any]) -> dict[str, Any]:
+        path, offset, data = dp
+        if isinstance(data, Exception):
+            raise copy.copy(data)  # each time it is raised, it gets a traceback and a note
+        sample: dict[str, Any] = {}
+        for member in _members(path, data, offset):
+            if "__key__" not in sample:
+                sample["__key__"] = member.key
+            if member.extension in sample:
+                raise ValueError(
+                    f"{path}: the sample {member.key!r} has two files with the extension {member.extension!r}"
+                )
+            begin = member.begin - offset
+            sample[member.extension] = bytes(data[begin : begin + member.size])
+        for extension in self.decoders and list(sample):
+            decoder = self.decoders.get(extension) or self.decoders.get(extension.rpartition(".")[2])
+            if decoder is not None and extension != "__key__":
+                try:
+                    sample[extension] = decoder(sample[extension])
+                except Exception as error:
+                    where = f"{path}, sample {sample['__key__']!r}, extension {extension!r}"
+                    raise ValueError(f"{where}: it cannot be decoded ({type(error).__name__}: {error})") from error
+        return sample
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+class ShardsData(PositionalSource):
+    """The samples of shards as lists: path, offset, and the bytes of the sample, or an exception instead of them.
+
+    Args:
+        paths: The shards.
+        keep_index: Keep the index of each beside it.
+        shuffle: Draw a new order for every pass.
+        block_shuffle: Draw an order of blocks of so many samples, and one inside each.
+        seed: Root seed for this node's order.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        keep_index: bool = False,
+        shuffle: bool = False,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.paths = paths
+        self.keep_index = keep_index
+        self._indexes = Table()
+
+    @property
+    def _df_files(self) -> Sequence[str]:
+        return self.paths
+
+    @property
+    def _df_compared(self) -> dict[str, Any]:
+        found = super()._df_compared.items()
+        return {name: value for name, value in found if name not in {"paths", "keep_index"}}
+
+    def _df_open_reader(self) -> _ShardsReader:
+        return _ShardsReader(self.paths, self.keep_index, self._indexes)
+
+
+class _Shard(NamedTuple):
+    """The index of a shard."""
+
+    begins: NDArray[np.uint64]  # of each sample: the offset of the header of its first file
+    ends: NDArray[np.uint64]  # and the offset after its last byte
+    error: Exception | None  # why the shard cannot be read any further; it counts as one more sample
+
+    @property
+    def num(self) -> int:
+        """Number of samples, with what counts as one."""
+        return len(self.begins) + (self.error is not None)
+
+
+class _ShardsReader:
+    """Shards, of which those read last are open."""
+
+    def __init__(self, paths: Sequence[str], keep_index: bool, indexes: Table) -> None:
+        self._paths = paths
+        self._lock = threading.Lock()  # one thread at a time reads: a file that was read long ago is closed
+        self._open: OrderedDict[int, PositionalFile] = OrderedDict()
+        try:
+            key = tuple(map(self._identity, range(len(paths))))
+            self._shards: list[_Shard] = indexes.get(key, partial(self._find_samples, keep_index))
+        except BaseException:
+            self.close()
+            raise
+        self._starts = np.concatenate([[0], np.cumsum([shard.num for shard in self._shards])]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+    def read(self, positions: Positions) -> Iterator[list[Any]]:
+        numbers = np.searchsorted(self._starts, positions, "right") - 1
+        breaks = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(positions)]
+        for begin, end in pairwise(breaks):
+            number = int(numbers[begin])
+            yield from self._read_shard(number, positions[begin:end] - self._starts[number])
+
+    def _read_shard(self, number: int, positions: Positions) -> Iterator[list[Any]]:
+        path, shard = self._paths[number], self._shards[number]
+        num = len(shard.begins)
+        at_once = _FROM_URL if is_url(path) else _AT_ONCE
+        most = max(1, at_once * num // max(1, int(shard.ends[-1]))) if num else 1
+        for first, end in runs(positions, most):
+            if end > num:  # beyond the last sample: the damage
+                yield from self._samples(number, first, num)
+                yield [path, 0, shard.error]
+            else:
+                yield from self._samples(number, first, end)
+
+    def _samples(self, number: int, first: int, end: int) -> Iterator[list[Any]]:
+        if first >= end:
+            return
+        path, shard = self._paths[number], self._shards[number]
+        base = int(shard.begins[first])
+        try:
+            with self._lock:
+                data = memoryview(self._file(number).read(base, int(shard.ends[end - 1]) - base))
+        except (OSError, FileDamaged) as error:
+            yield from ([path, 0, error] for _ in range(first, end))
+            return
+        begins, ends = shard.begins[first:end].tolist(), shard.ends[first:end].tolist()
+        for begin, after in zip(begins, ends, strict=True):
+            yield [path, begin, data[begin - base : after - base]]
+
+    def _file(self, number: int) -> PositionalFile:
+        if number not in self._open:
+            self._open[number] = open_positional(self._paths[number])
+            while len(self._open) > _MAX_OPEN:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(number)
+        return self._open[number]
+
+    def _identity(self, number: int) -> tuple[Any, ...]:
+        path = self._paths[number]
+        if not is_url(path):
+            status = os.stat(path)
+            return path, status.st_size, status.st_mtime_ns
+        try:
+            return path, *self._file(number).identity
+        except OSError as error:
+            return path, str(error)
+
+    def _find_samples(self, keep_index: bool) -> list[_Shard]:
+        from dataflow.diagnostics.progress import Bar
+
+        found = []
+        with Bar(total=len(self._paths), unit="shards", delay=1, desc="index") as bar:
+            for number, path in enumerate(self._paths):
+                found.append(self._shard(number, keep_index))
+                bar.update()
+                if (error := found[-1].error) is not None:
+                    num = len(found[-1].begins)
+                    _log.warning(
+                        "%s: %d samples are read, and the rest counts as one that failed: %s", path, num, error
+                    )
+        return found
+
+    def _shard(self, number: int, keep_index: bool) -> _Shard:
+        begins, ends = array("Q"), array("Q")
+        error: Exception | None = None
+        try:
+            file = self._file(number)
+            shard = _read_index(file)
+            if shard is not None:
+                return shard
+            _scan(file, begins, ends)
+        except (OSError, FileDamaged) as found:
+            error = found.with_traceback(None)
+        shard = _Shard(np.array(begins, np.uint64), np.array(ends, np.uint64), error)
+        if keep_index and error is None:
+            _write_index(file, shard)
+        return shard
+
+
+# -- tar files ---------------------------------------------------------------------------------------------------------
+
+
+class _Member(NamedTuple):
+    """A file in a tar file."""
+
+    name: str
+    key: str
+    extension: str
+    header: int  # offset of its first header
+    begin: int  # offset of its content
+    size: int
+
+
+def _scan(file: PositionalFile, begins: array[int], ends: array[int]) -> None:
+    """Append begin and end of each sample of a shard.
+
+    Raises:
+        FileDamaged: The shard is damaged; the sample that it cuts off was not appended.
+        ValueError: The shard is compressed.
+    """
+    size = _FROM_URL if isinstance(file, UrlFile) else _WINDOW
+    window, base = b"", 0
+
+    def read(offset: int, num: int) -> Any:
+        nonlocal window, base
+        if not base <= offset <= offset + num <= base + len(window):
+            left = file.size - offset
+            if num > left:
+                raise file_damaged(file.path, "", f"the file ends, {num - left} bytes too early,", file.size)
+            base, window = offset, bytes(file.read(offset, min(max(size, num), left)))
+        return window[offset - base : offset - base + num]
+
+    if file.size >= 2 and read(0, 2) == _GZIP:
+        raise ValueError(
+            f"{file.path} is compressed with gzip, so its samples cannot be read by position: decompress it (gunzip). "
+            "The images in a shard are compressed already"
+        )
+    key, begin, end = None, 0, 0
+    for member in _walk(file.path, read, 0, file.size, is_whole=True):
+        if member.key != key:
+            if key is not None:
+                begins.append(begin)
+                ends.append(end)
+            key, begin = member.key, member.header
+        end = member.begin + member.size
+    if key is not None:
+        begins.append(begin)
+        ends.append(end)
+
+
+def _members(path: str, data: Any, offset: int) -> Iterator[_Member]:
+    """Yield the files in the bytes of one sample, which begins at `offset` of its shard."""
+
+    def read(at: int, num: int) -> Any:
+        return data[at - offset : at - offset + num]
+
+    return _walk(path, read, offset, offset + len(data), is_whole=False)
+
+
+def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_whole: bool) -> Iterator[_Member]:
+    """Yield the files from one offset to another that belong to samples.
+
+    Raises:
+        FileDamaged: A header is damaged, or the content of a file is missing.
+    """
+    first, long_name, long_size = at, None, None
+    while at < stop:
+        header = bytes(read(at, min(_BLOCK, stop - at)))
+        if header == _END:
+            return
+        size = _verified(path, header, at)
+        begin, kind = at + _BLOCK, header[156:157]
+        if long_size is not None and kind not in b"xgKL":
+            size = long_size
+        if begin + size > stop:
+            raise file_damaged(
+                path,
+                "",
+                f"a file of {size} bytes begins at byte {begin}, and {stop - begin} are left, where it ends",
+                stop,
+            )
+        at = begin + -(-size // _BLOCK) * _BLOCK
+        if kind == b"L":
+            long_name = bytes(read(begin, size)).split(b"\0", 1)[0]
+        elif kind == b"x":
+            try:
+                records = _pax(bytes(read(begin, size)))
+                long_size = int(records[b"size"]) if b"size" in records else None
+            except (ValueError, IndexError):
+                raise file_damaged(path, "", "there is an invalid extended header", begin) from None
+            long_name = records.get(b"path", long_name)
+        elif kind not in b"gK":
+            if kind in b"0\x007":
+                text = (_short_name(header) if long_name is None else long_name).decode("utf-8", "surrogateescape")
+                match = None if _META.match(text) else _NAME.match(text)
+                if match is not None:
+                    yield _Member(text, match[1], match[2].lower(), first, begin, size)
+            first, long_name, long_size = at, None, None
+    if is_whole:
+        raise file_damaged(path, "", "the end of the archive is missing; the file ends", stop)
+
+
+def _verified(path: str, header: bytes, at: int) -> int:
+    """Return the size in a header, if its checksum matches."""
+    if len(header) == _BLOCK:
+        try:
+            claimed = int(header[148:156].rstrip(b" \0") or b"x", 8)
+            if claimed == sum(header) - sum(header[148:156]) + 8 * 32:
+                field = header[124:136]
+                if field[0] & 0x80:  # GNU: a binary number
+                    return int.from_bytes(field[1:], "big")
+                return int(field.strip(b" \0") or b"0", 8)
+        except ValueError:
+            pass
+    raise file_damaged(path, "", "there is no valid header of a tar file", at)
+
+
+def _short_name(header: bytes) -> bytes:
+    name = header[:100].split(b"\0", 1)[0]
+    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _pax(data: bytes) -> dict[bytes, bytes]:
+    """Return the records of an extended header: ``length key=value`` and a newline each."""
+    found = {}
+    while data:
+        length = int(data.split(b" ", 1)[0])
+        if not 0 < length <= len(data):
+            raise ValueError("a record has an invalid length")
+        key, _, value = data[:length].split(b" ", 1)[1].partition(b"=")
+        found[key] = value[:-1]
+        data = data[length:]
+    return found
+
+
+# -- the index beside a shard ------------------------------------------------------------------------------------------
+
+
+def _write_index(file: PositionalFile, shard: _Shard) -> None:
+    if isinstance(file, UrlFile):
+        return
+    data = shard.begins.astype("<u8").tobytes() + shard.ends.astype("<u8").tobytes()
+    head = json.dumps({"of": file.identity, "samples": len(shard.begins), "checksum": checksum(data)})
+    try:
+        with replacing(file.path + ".index", overwrite=True) as part, open(part, "wb") as index:
+            index.write(head.encode() + b"\n" + data)
+    except OSError as error:
+        _log.info("the index of %s could not be written, so it will be made again: %s", file.path, error)
+
+
+def _read_index(file: PositionalFile) -> _Shard | None:
+    """Return the index beside a shard; None if there is none, or it belongs to another state of the shard."""
+    path = file.path + ".index"
+    try:
+        index = open_positional(path)
+    except OSError:
+        return None
+    try:
+        head_line, _, data = bytes(index.read(0, index.size)).partition(b"\n")
+        head = json.loads(head_line)
+        # A copy behind a URL has another time.
+        is_same = head["of"][0] == file.size if isinstance(file, UrlFile) else head["of"] == file.identity
+        if is_same and len(data) == 16 * head["samples"] and checksum(data) == head["checksum"]:
+            begins, ends = np.frombuffer(data, "<u8").reshape(2, -1).astype(np.uint64)
+            return _Shard(begins, ends, None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    finally:
+        index.close()
+    _log.info("the index of %s is damaged or belongs to another file; the samples are searched again", file.path)
+    return None
