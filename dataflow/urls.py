@@ -44,18 +44,21 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         return found
 
 
-def files_below(url: str) -> list[str]:
-    """Return the URLs of all files below a folder, sorted; of a file, only itself.
+def files_below(url: str) -> dict[str, str]:
+    """Return the URLs of all files below a folder, sorted, each with its path inside the folder; of a file, only itself.
 
     Raises:
         FileNotFoundError: There is no such folder, or no file in it.
     """
     system, path = filesystem_of(url)
     with reporting_url(url):
-        found = sorted(system.find(path))
-        if not found:
+        names = sorted(system.find(path))
+        if not names:
             raise FileNotFoundError(path)
-        return [url if name == path else system.unstrip_protocol(name) for name in found]
+        if names == [path]:
+            return {url: ""}
+        start = len(path.rstrip("/")) + 1
+        return {system.unstrip_protocol(name): name[start:] for name in names}
 
 
 @contextmanager

@@ -200,6 +200,18 @@ def svmlight_file(folder):
     return str(path)
 
 
+def text_file(folder, name, data=b""):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return str(path)
+
+
+def image_folder(folder):
+    text_file(folder / "cat", "1.jpg")
+    return str(folder)
+
+
 def fill(*arrays):
     pass
 
@@ -213,6 +225,7 @@ MINIMAL = {  # how to make each public node; a lambda may take a folder
     "DataFromList": lambda: DataFromList([[1]]),
     "DataFromQueue": lambda: DataFromQueue(queue.Queue()),
     "FakeData": lambda: FakeData([[2]], 3),
+    "ImageFolderData": lambda folder: dataflow.ImageFolderData(image_folder(folder)),
     "BatchData": lambda: BatchData(numbers(), 2),
     "BatchDataByShape": lambda: dataflow.BatchDataByShape(numbers(), 2, 0),
     "CacheData": lambda: dataflow.CacheData(numbers()),
@@ -252,6 +265,9 @@ MINIMAL = {  # how to make each public node; a lambda may take a folder
     "LMDBData": lambda folder: dataflow.LMDBData(lmdb_file(folder)),
     "LMDBDataDecoder": lambda folder: dataflow.LMDBDataDecoder(dataflow.LMDBData(lmdb_file(folder)), with_rng),
     "SVMLightData": lambda folder: dataflow.SVMLightData(svmlight_file(folder)),
+    "JSONLinesData": lambda folder: dataflow.JSONLinesData(text_file(folder, "rows.jsonl")),
+    "TableData": lambda: dataflow.TableData({"x": [1]}),
+    "WebDatasetData": lambda folder: dataflow.WebDatasetData(text_file(folder, "a.tar")),
     "RemoteDataZMQ": lambda: RemoteDataZMQ("tcp://127.0.0.1:*"),
     "PlasmaGetData": lambda: dataflow.PlasmaGetData(numbers()),
     "PlasmaPutData": lambda: dataflow.PlasmaPutData(numbers()),
@@ -276,6 +292,7 @@ FIRST_LINES = {
     "TestDataSpeed": "TestDataSpeed(size=10)",
     "BackgroundData": "BackgroundData(fill, dtypes=[float32], shapes=[(3,)], n_proc=2)  2 processes, ordered",
     "LMDBDataDecoder": "LMDBDataDecoder(decoder=with_rng)",
+    "TableData": "TableData({'x': [1]}, shuffle=False)",
     "RemoteDataZMQ": "RemoteDataZMQ('tcp://127.0.0.1:*')",
     "MultiProcessMapAndBatchData": (
         "MultiProcessMapAndBatchDataZMQ(map_func=decode, batch_size=2)  2 processes over ZeroMQ, default mode"

@@ -84,14 +84,29 @@ class ObjectColumn:
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._values = values
+        self._has_lists = any(type(value) in _LISTS for value in values)
 
     def rows(self, selection: Selection) -> Iterable[Any]:
-        if isinstance(selection, slice):
-            return list(self._values[selection])
-        return map(self._values.__getitem__, selection.tolist())
+        values = self._values
+        found = values[selection] if isinstance(selection, slice) else map(values.__getitem__, selection.tolist())
+        return map(_list_as_array, found) if self._has_lists else list(found)
 
     def batch(self, selection: Selection) -> NDArray[Any]:
         return _array_of(list(self.rows(selection)))
+
+
+_LISTS = (list, tuple)
+
+
+def _list_as_array(value: Any) -> Any:
+    """Return a list of numbers as an array, and anything else unchanged."""
+    if type(value) not in _LISTS:
+        return value
+    try:
+        array = np.array(value)
+    except ValueError:  # nested lists that differ in length
+        return value
+    return array if array.dtype.kind in "biufc" and len(value) else value
 
 
 def _array_of(values: list[Any]) -> NDArray[Any]:

@@ -222,7 +222,7 @@ def _find_lines(files: Sequence[PositionalFile]) -> list[_Lines]:
 
 
 def _lines_of(file: PositionalFile, report: Any) -> _Lines:
-    found: list[NDArray[Any]] = []  # offsets of the ends of lines
+    found: list[NDArray[Any]] = [np.empty(0, np.int64)]  # offsets of the ends of lines
     indented: list[NDArray[Any]] = []  # offsets of lines that begin with white space
     last = _NEWLINE
     for at in range(0, file.size, _PIECE):

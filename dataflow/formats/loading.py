@@ -222,18 +222,18 @@ def _files_at(owner: str, path: PathLike, suffixes: tuple[str, ...]) -> list[str
         if text.lower().endswith(suffixes):
             return [text]
         below = files_below(text)
-        if below == [text]:
-            return below
+        if list(below) == [text]:
+            return [text]
     else:
         text = existing(path)
         if not os.path.isdir(text):
             return [text]
-        below = [os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names]
-    start = len(text)
+        files = (os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names)
+        below = {file: os.path.relpath(file, text) for file in files}
     found = sorted(
         file
-        for file in below
-        if file.lower().endswith(suffixes) and not re.search(r"(^|[/\\])[._]", file[start:].lstrip("/\\"))
+        for file, inside in below.items()
+        if inside.lower().endswith(suffixes) and not re.search(r"(^|[/\\])[._]", inside)
     )
     if not found:
         raise FileNotFoundError(f"{owner}: the folder {text} has no file that ends in {' or '.join(suffixes)}")

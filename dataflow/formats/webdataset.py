@@ -50,7 +50,6 @@ _AT_ONCE = 1 << 18  # bytes of neighbouring samples that are read together
 _FROM_URL = 1 << 22  # both for a URL, where each request takes long
 _MAX_OPEN = 64  # shards
 _GZIP = b"\x1f\x8b"
-_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 _META = re.compile(r"__[^/]*__($|/)")  # names that are no samples
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 
@@ -376,7 +375,6 @@ class _ShardsReader:
 class _Member(NamedTuple):
     """A file in a tar file."""
 
-    name: str
     key: str
     extension: str
     header: int  # offset of its first header
@@ -465,9 +463,10 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
         elif kind not in b"gK":
             if kind in b"0\x007":
                 text = (_short_name(header) if long_name is None else long_name).decode("utf-8", "surrogateescape")
-                match = None if _META.match(text) else _NAME.match(text)
-                if match is not None:
-                    yield _Member(text, match[1], match[2].lower(), first, begin, size)
+                folder, slash, base = text.rpartition("/")
+                key, dot, extension = base.partition(".")
+                if key and dot and not _META.match(text):
+                    yield _Member(folder + slash + key, extension.lower(), first, begin, size)
             first, long_name, long_size = at, None, None
     if is_whole:
         raise file_damaged(path, "", "the end of the archive is missing; the file ends", stop)

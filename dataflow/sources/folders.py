@@ -130,9 +130,8 @@ def _walk(folder: str, ends: tuple[str, ...] | None) -> Iterator[str]:
 def _files_behind(url: str, ends: tuple[str, ...] | None) -> dict[str, list[str]]:
     """Return the files of each class of a folder behind a URL. It cannot be told whether it has empty subfolders."""
     found: dict[str, list[str]] = {}
-    start = len(url.rstrip("/")) + 1
-    for file in files_below(url):
-        name, *rest = file[start:].split("/")
+    for file, inside in files_below(url).items():
+        name, *rest = inside.split("/")
         if rest and not any(part.startswith(".") for part in (name, *rest)):
             files = found.setdefault(name, [])
             if _is_wanted(rest[-1], ends):

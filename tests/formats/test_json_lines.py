@@ -1,0 +1,141 @@
+"""JSON Lines files: which lines are datapoints, and which line is invalid."""
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow import DiskCacheData, FileDamaged, JSONLinesData, MapData, MultiProcessRunnerZMQ, TooManyFailures
+from dataflow.formats.json_lines import LinesData
+from tests.support.contract import check_node, seeded
+from tests.support.waits import LIMIT
+
+ROWS = [{"text": f"Zeile {k} \u00e4", "n": k} for k in range(12)]
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def lines(rows=ROWS):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "rows.jsonl", lines())
+
+
+def test_every_line_is_a_datapoint(path):
+    with JSONLinesData(path) as df:
+        assert len(df) == 12 and list(df) == ROWS and df[13] == ROWS[1]
+    check_node(lambda: JSONLinesData(path, shuffle=True), source=True)
+
+
+@given(st.lists(st.sampled_from(["{}", "[1, 2]", '"a"', "3", " 4 ", "", "   ", "\r", "\t5\r"])), st.booleans())
+def test_lines_of_white_space_are_left_out(tmp_path_factory, found, has_end):
+    text = "\n".join(found) + ("\n" if has_end else "")
+    path = write(tmp_path_factory.getbasetemp() / "any.jsonl", text)
+    values = [(number, json.loads(line)) for number, line in enumerate(found, 1) if line.strip()]
+    with JSONLinesData(path) as df:
+        assert list(df) == [value for _, value in values] and len(df) == len(values)
+        places = [place for place, _ in df.ds]
+    assert [place.line for place in places] == [number for number, _ in values]
+    assert all(text.encode()[place.offset - 1 : place.offset] in {b"", b"\n"} for place in places)
+
+
+def test_pieces_of_a_large_file_are_joined(tmp_path, monkeypatch):
+    monkeypatch.setattr("dataflow.formats.json_lines._PIECE", 7)
+    monkeypatch.setattr("dataflow.formats.json_lines._AT_ONCE", 50)
+    path = write(tmp_path / "rows.jsonl", "\n\n".join(lines().splitlines()))
+    with JSONLinesData(path) as df:
+        assert list(df) == ROWS and df[5] == ROWS[5]
+
+
+def test_several_files_follow_each_other(tmp_path):
+    for number, rows in enumerate((ROWS[:5], [], ROWS[5:])):
+        write(tmp_path / f"{number}.jsonl", lines(rows))
+    write(tmp_path / "notes.txt", "no JSON")
+    names = [tmp_path / f"{number}.jsonl" for number in (0, 1, 2)]
+    for paths in (tmp_path, names, str(tmp_path)):
+        with JSONLinesData(paths) as df:
+            assert list(df) == ROWS and df[7] == ROWS[7] and df[12] == ROWS[0]
+    with seeded(1), JSONLinesData(tmp_path, shuffle=True) as df:
+        assert sorted(row["n"] for row in df) == list(range(12))
+
+
+@pytest.mark.parametrize("text", ["{oops}", '{"a": 1} {"b": 2}', "\xff", "nul", "null", '{"a": 1'])
+def test_an_invalid_line_is_named_by_file_and_number(text, tmp_path):
+    begin = '{"a": 1}\n\n'
+    path = write(tmp_path / "rows.jsonl", (begin + text + "\n3\n").encode("latin-1"))
+    with JSONLinesData(path) as df, pytest.raises(FileDamaged, match=r"rows\.jsonl, line 3 is ") as caught:
+        list(df)
+    assert (caught.value.path, caught.value.offset) == (str(path), len(begin))
+    with JSONLinesData(path, max_failures=1) as df:
+        assert list(df) == [{"a": 1}, 3] and len(df) == 3
+        assert "line 3 is" in df.failures[0].text and df.failures[0].position == 1
+    with JSONLinesData([path, path], max_failures=1) as df, pytest.raises(TooManyFailures, match="line 3"):
+        list(df)
+
+
+def test_the_budget_of_a_runner_holds_for_lines(tmp_path):
+    path = write(tmp_path / "rows.jsonl", lines().replace('{"text": "Zeile 5', "x"))
+    with MultiProcessRunnerZMQ(
+        JSONLinesData(path), 2, strict=True, max_failures=1, context="fork", timeout=LIMIT
+    ) as df:
+        assert list(df) == ROWS[:5] + ROWS[6:]
+        assert "line 6" in df.failures[0].text
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_strict_workers_give_the_same_as_one_process(method, path):
+    with seeded(2):
+        expected = list(JSONLinesData(path, block_shuffle=4))
+        df = JSONLinesData(path, block_shuffle=4)
+        with MultiProcessRunnerZMQ(df, 2, strict=True, context=method, timeout=LIMIT) as runner:
+            assert list(runner) == expected
+
+
+def test_the_lines_are_found_once(path, monkeypatch):
+    df = JSONLinesData(path)
+    assert len(df) == 12
+    monkeypatch.setattr("dataflow.formats.json_lines._lines_of", lambda *_: pytest.fail("the file was searched again"))
+    df.close()
+    assert df[3] == ROWS[3]
+    monkeypatch.undo()
+    df.close()
+    write(path, lines(ROWS[:2]))
+    assert list(df) == ROWS[:2]
+    assert list(pickle.loads(pickle.dumps(df))) == ROWS[:2]
+    df.close()
+
+
+def test_a_compressed_file_is_refused(tmp_path):
+    path = write(tmp_path / "rows.jsonl", b"\x1f\x8b\x08rest")
+    with pytest.raises(ValueError, match=r"rows\.jsonl is compressed with gzip"):
+        len(JSONLinesData(path))
+
+
+def test_an_empty_file_has_empty_passes(tmp_path):
+    with JSONLinesData(write(tmp_path / "rows.jsonl", "")) as df:
+        assert list(df) == [] and len(df) == 0
+        with pytest.raises(IndexError, match=r"rows\.jsonl holds no datapoints"):
+            df[0]
+
+
+def test_a_cache_notices_that_the_file_has_changed(path, tmp_path):
+    cache = tmp_path / "file.cache"
+    for rows in (ROWS, ROWS[:3]):
+        write(path, lines(rows))
+        with DiskCacheData(JSONLinesData(path), cache) as df:
+            assert list(df) == rows
+
+
+def test_the_chain_shows_the_file(path):
+    assert repr(JSONLinesData("docs/../README.md", max_failures=3)) == (
+        "JSONLinesData('docs/../README.md', max_failures=3)\nLinesData(['docs/../README.md'], shuffle=False)"
+    )
+    assert list(MapData(LinesData([str(path)]), lambda dp: [dp[1]]))[0] == [lines().splitlines()[0].encode()]

@@ -1,0 +1,425 @@
+"""Tables: rows and batches of every kind of table, and what is wrong with one."""
+
+import collections
+import datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow import (
+    BatchData,
+    DataFromList,
+    FileDamaged,
+    FilterData,
+    MapData,
+    MultiProcessRunner,
+    ResumableData,
+    ShapeMismatch,
+    TableData,
+)
+from tests.support.contract import check_node, plain, seeded
+from tests.support.waits import LIMIT
+
+NUM = 23
+GROUP = 5  # rows of a row group
+COLUMNS = {
+    "id": list(range(NUM)),
+    "x": [k / 2 for k in range(NUM)],
+    "even": [k % 2 == 0 for k in range(NUM)],
+    "name": [f"row {k}" for k in range(NUM)],
+    "pair": [[k, k + 1] for k in range(NUM)],
+}
+
+
+def arrow():
+    return pytest.importorskip("pyarrow")
+
+
+def arrow_table(**columns):
+    return arrow().table(columns or COLUMNS)
+
+
+def chunked_table():
+    table = arrow_table()
+    return arrow().concat_tables([table.slice(0, 9), table.slice(9, 2), table.slice(11)])
+
+
+def data_frame():
+    return pytest.importorskip("pandas").DataFrame(COLUMNS, index=range(100, 100 + NUM))
+
+
+def polars_frame():
+    pytest.importorskip("pyarrow")
+    return pytest.importorskip("polars").DataFrame(COLUMNS)
+
+
+def parquet(path, table=None, **options):
+    module = pytest.importorskip("pyarrow.parquet")
+    module.write_table(arrow_table() if table is None else table, str(path), **{"row_group_size": GROUP} | options)
+    return str(path)
+
+
+def two_files(folder):
+    table = arrow_table()
+    (folder / "inner").mkdir(exist_ok=True)
+    parquet(folder / "a.parquet", table.slice(0, 13))
+    parquet(folder / "inner" / "b.parquet", table.slice(13))
+    parquet(folder / "_hidden.parquet", table)
+    return str(folder)
+
+
+KINDS = {
+    "dict": lambda folder: COLUMNS,
+    "arrays": lambda folder: {name: np.array(values) for name, values in COLUMNS.items()},
+    "pandas": lambda folder: data_frame(),
+    "polars": lambda folder: polars_frame(),
+    "arrow": lambda folder: arrow_table(),
+    "arrow in chunks": lambda folder: chunked_table(),
+    "parquet": lambda folder: parquet(folder / "rows.parquet"),
+    "parquet folder": two_files,
+}
+every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+
+
+def as_python(row):
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()}
+
+
+ROWS = [{name: values[k] for name, values in COLUMNS.items()} for k in range(NUM)]
+
+
+@every_kind
+def test_rows_are_dicts_by_column(make, tmp_path):
+    with TableData(make(tmp_path)) as df:
+        assert len(df) == NUM and [as_python(row) for row in df] == ROWS
+        assert as_python(df[NUM + 7]) == ROWS[7]
+        row = df[3]
+        assert (type(row["id"]), type(row["x"]), type(row["name"])) == (np.int64, np.float64, str)
+        chosen = TableData(make(tmp_path), columns=["name", "id"])
+        assert chosen[4] == {"name": "row 4", "id": 4} and list(chosen[4]) == ["name", "id"]
+
+
+def alike(batch):
+    """Text may have another width."""
+    return {name: plain(value if value.dtype.kind != "U" else value.tolist()) for name, value in batch.items()}
+
+
+@every_kind
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"block_shuffle": 7}], ids=["", "shuffle", "block_shuffle"])
+def test_batches_of_columns_are_those_of_batch_data(make, options, tmp_path):
+    table = make(tmp_path)
+    for size, remainder in ((4, False), (4, True), (NUM, False), (30, True)):
+        with seeded(4), TableData(table, batch_size=size, remainder=remainder, **options) as df:
+            expected = BatchData(TableData(table, **options), size, remainder=remainder)
+            assert len(df) == len(expected)
+            for _ in range(2):
+                batches, others = list(df), list(expected)
+                for batch, other in zip(batches, others, strict=True):
+                    assert alike(batch) == alike(other)
+                    for value in batch.values():
+                        assert (value.flags.writeable and value.flags.owndata) or value.base.flags.owndata
+            assert alike(df[len(df)]) == alike(expected[len(df)])
+
+
+@every_kind
+def test_it_is_a_node(make, tmp_path):
+    table = make(tmp_path)
+    check_node(lambda: TableData(table, shuffle=True), source=True)
+    check_node(lambda: TableData(table, batch_size=4, block_shuffle=6), source=True)
+
+
+def as_batch(df):
+    return [plain(batch) for batch in df]
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["arrays", "parquet"])
+def test_strict_workers_give_the_same_as_one_process(kind, method, tmp_path):
+    table = KINDS[kind](tmp_path)
+    with seeded(2):
+        expected = as_batch(TableData(table, batch_size=3, shuffle=True))
+        df = TableData(table, batch_size=3, shuffle=True)
+        with MultiProcessRunner(df, 5, 2, strict=True, context=method, timeout=LIMIT) as runner:
+            assert as_batch(runner) == expected
+
+
+def test_a_saved_state_continues_in_the_middle(tmp_path):
+    path = parquet(tmp_path / "rows.parquet")
+    with seeded(2):
+        df = ResumableData(TableData(path, batch_size=4, shuffle=True))
+        iterator = iter(df)
+        next(iterator)
+        state = df.state_dict()
+        rest = as_batch(iterator)
+    again = ResumableData(TableData(path, batch_size=4, shuffle=True))
+    again.load_state_dict(state)
+    assert as_batch(again) == rest
+
+
+def test_what_is_yielded_is_a_copy():
+    table = {"x": np.arange(6.0), "m": np.zeros((6, 2))}
+    for batch in TableData(table, batch_size=3):
+        batch["x"] += 1
+        batch["m"] += 1
+    for row in TableData(table):
+        row["m"] += 1
+    assert table["x"].tolist() == [0, 1, 2, 3, 4, 5] and not table["m"].any()
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.data())
+def test_any_rows_of_any_parts_form_a_batch(sizes, data):
+    pa = arrow()
+    parts = [pa.table({"k": np.arange(size) + 10 * part}) for part, size in enumerate(sizes)]
+    table = pa.concat_tables(parts)
+    rows = table["k"].to_pylist()
+    if rows:
+        df = TableData(table, batch_size=data.draw(st.integers(1, len(rows))), shuffle=True, remainder=True)
+        assert sorted(k for batch in df for k in batch["k"].tolist()) == rows
+
+
+def test_a_row_group_is_read_when_it_is_requested(tmp_path, monkeypatch):
+    module = pytest.importorskip("pyarrow.parquet")
+    path = parquet(tmp_path / "rows.parquet")
+    read = collections.Counter()
+    original = module.ParquetFile.read_row_group
+
+    def counted(self, group, **options):
+        read[group, tuple(options["columns"])] += 1
+        return original(self, group, **options)
+
+    monkeypatch.setattr(module.ParquetFile, "read_row_group", counted)
+    with TableData(path, columns=["id"], batch_size=2, remainder=True) as df:
+        assert len(df) == 12 and not read
+        assert df[3]["id"].tolist() == [6, 7] and read == {(1, ("id",)): 1}
+        list(df)
+        assert read == {(group, ("id",)): 1 for group in range(5)}
+
+
+def test_few_row_groups_are_kept_of_a_large_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("dataflow.formats.tables._KEPT_BYTES", 100)
+    path = parquet(tmp_path / "rows.parquet")
+    with TableData(path, batch_size=3, shuffle=True) as df, seeded(1):
+        list(df)
+        assert len(df.reader()._kept) == 1
+
+
+# -- kinds of values ---------------------------------------------------------------------------------------------------
+
+
+def values_of(column, *, batch=True):
+    rows = [row["c"] for row in TableData(arrow_table(c=column))]
+    return (rows, TableData(arrow_table(c=column), batch_size=len(column))[0]["c"]) if batch else rows
+
+
+def test_missing_values_are_none_or_nan():
+    pa = arrow()
+    rows, batch = values_of(pa.array([1.5, None]))
+    assert np.isnan(rows[1]) and np.isnan(batch[1])
+    rows, batch = values_of(["a", None])
+    assert rows == batch.tolist() == ["a", None]
+    rows = values_of(pa.array([1, None], "int16"), batch=False)
+    assert rows == [1, None] and type(rows[0]) is np.int16
+    rows = values_of(pa.array([[1], None, [2, None]]), batch=False)
+    assert rows[0].tolist() == [1] and rows[1] is None and rows[2] == [2, None]
+
+
+def test_times_categories_bytes_and_records_have_a_form():
+    pa = arrow()
+    day = datetime.datetime(2026, 11, 22, 12)
+    rows, batch = values_of([day, None])
+    assert batch.dtype == np.dtype("M8[us]") and rows[0] == np.datetime64(day) and np.isnat(batch[1])
+    rows, batch = values_of(pa.array(["a", "b", "a"]).dictionary_encode())
+    assert rows == batch.tolist() == ["a", "b", "a"] and batch.dtype.kind == "U"
+    rows, batch = values_of([b"\0a", b"b\0"])
+    assert rows == batch.tolist() == [b"\0a", b"b\0"] and batch.dtype == object
+    rows, batch = values_of([{"bytes": b"1", "path": None}] * 2)
+    assert rows == batch.tolist() == [{"bytes": b"1", "path": None}] * 2
+
+
+def test_lists_are_arrays_where_they_can_be():
+    pa = arrow()
+    rows, batch = values_of([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
+    assert batch.shape == (2, 2, 2) and rows[1].tolist() == [[5, 6], [7, 8]]
+    rows = values_of([[1, 2], [], [3]], batch=False)
+    assert [row.tolist() for row in rows] == [[1, 2], [], [3]] and rows[1].dtype == np.int64
+    assert values_of([[[1], [2, 3]], [[4]]], batch=False)[0] == [[1], [2, 3]]
+    rows, batch = values_of([["a", "b"], ["c", "d"]])
+    assert rows == batch.tolist() == [["a", "b"], ["c", "d"]]
+    rows, batch = values_of(pa.FixedSizeListArray.from_arrays(pa.array(np.arange(6.0)), 3).slice(1))
+    assert batch.tolist() == [[3, 4, 5]] == [row.tolist() for row in rows]
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12).reshape(3, 2, 2))
+    rows, batch = values_of(tensors)
+    assert batch.shape == (3, 2, 2) and rows[1].tolist() == [[4, 5], [6, 7]]
+
+
+def test_columns_of_pandas_keep_their_kind():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "int": pandas.array([1, None], dtype="Int32"),
+            "text": ["a", None],
+            "cat": pandas.Categorical(["u", "v"]),
+            "list": [[1, 2], [3]],
+            "when": pandas.to_datetime(["2026-11-22", "2026-11-23"]),
+        }
+    )
+    rows = list(TableData(frame))
+    assert [row["int"] for row in rows] == [1, None] and [row["text"] for row in rows] == ["a", None]
+    assert [row["cat"] for row in rows] == ["u", "v"] and rows[1]["list"].tolist() == [3]
+    assert rows[0]["when"] == np.datetime64("2026-11-22")
+
+
+def test_a_structured_array_is_a_table():
+    array = np.array([(1, 2.5), (3, 4.5)], [("k", "i2"), ("x", "f4")])
+    (batch,) = TableData(array, batch_size=2)
+    assert (batch["k"].dtype, batch["x"].tolist()) == (np.dtype("i2"), [2.5, 4.5])
+
+
+def test_batches_of_objects_in_a_dict():
+    (batch,) = TableData({"a": [np.ones(2), np.zeros(2)], "b": [[1, 2], [3, 4]], "c": [None, 1]}, batch_size=2)
+    assert batch["a"].shape == batch["b"].shape == (2, 2) and batch["c"].tolist() == [None, 1]
+
+
+def test_an_empty_table_has_empty_passes():
+    for table in ({"x": []}, {"x": np.zeros(0)}, {}):
+        for options in ({}, {"batch_size": 2}):
+            df = TableData(table, **options)
+            assert list(df) == [] and len(df) == 0
+            with pytest.raises(IndexError, match=r"no batches|holds no datapoints"):
+                df[0]
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_a_missing_column_is_named_with_the_table(make, tmp_path):
+    with pytest.raises(ValueError, match=r"(the |\.parquet).* has no column 'nam'; there are .*Did you mean 'name'\?"):
+        len(TableData(make(tmp_path), columns=["id", "nam"]))
+
+
+def test_values_that_form_no_batch_are_named_by_file_column_and_row(tmp_path):
+    table = arrow_table(id=range(20), tokens=[[1, 2]] * 17 + [[3]] + [[1, 2]] * 2, age=[*range(12), None, *range(7)])
+    path = parquet(tmp_path / "rows.parquet", table)
+    parquet(tmp_path / "0.parquet", table.slice(0, 8))
+    for source in (path, str(tmp_path)):
+        for column, size, message in (
+            ("tokens", 4, "row 17: the value is a list of 1"),
+            ("age", 7, "row 12: the value is m"),
+        ):
+            message = rf"rows\.parquet, column '{column}', {message}"
+            with (
+                TableData(source, columns=[column], batch_size=size) as df,
+                pytest.raises(ShapeMismatch, match=message),
+            ):
+                list(df)
+    with pytest.raises(ShapeMismatch, match=r"the dict, column 't', row 1: the value has the shape \(1,\)"):
+        list(TableData({"t": [[1, 2], [3]]}, batch_size=2))
+
+
+def test_lists_that_differ_between_row_groups_are_named(tmp_path):
+    path = parquet(tmp_path / "rows.parquet", arrow_table(t=[[1]] * GROUP + [[1, 2]] * GROUP))
+    for options in ({}, {"shuffle": True, "seed": 1}):
+        with (
+            TableData(path, batch_size=2 * GROUP, **options) as df,
+            pytest.raises(ShapeMismatch, match="column 't', row"),
+        ):
+            list(df)
+
+
+def has_two(dp):
+    if len(dp["tokens"]) != 2:
+        raise ValueError(f"row {dp['id']} has {len(dp['tokens'])} tokens")
+    return dp
+
+
+def test_bad_rows_are_skipped_and_counted_by_a_map(tmp_path):
+    df = MapData(TableData({"id": [0, 1, 2], "tokens": [[1, 2], [3], [4, 5]]}), has_two, max_failures=1)
+    (batch,) = BatchData(df, 2)
+    assert batch["id"].tolist() == [0, 2] and df.failures[0].text == "row 1 has 1 tokens"
+
+
+def test_columns_of_different_lengths_are_listed():
+    with pytest.raises(ValueError, match=r"differ in length.*\{'a': 2, 'b': 1\}"):
+        TableData({"a": [1, 2], "b": [1]})
+    with pytest.raises(TypeError, match="column 'a' is a int"):
+        TableData({"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("table", "cure"),
+    [
+        (DataFromList([1]), "a dataflow already"),
+        (7, "a dict of columns"),
+        (np.zeros(3), "DataFromList"),
+        ([{"a": 1}], "DataFromList"),
+        (iter([]), "a dict of columns"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_table_raises_with_the_remedy(table, cure):
+    with pytest.raises(TypeError, match=f"TableData expects a table, got .*{cure}"):
+        TableData(table)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"columns": "x"}, TypeError, r"write \['x'\]"),
+        ({"columns": ["x", "x"]}, ValueError, "twice"),
+        ({"batch_size": 0}, ValueError, "batch_size is an integer from 1, got 0"),
+        ({"block_shuffle": 0}, ValueError, "block_shuffle is a number"),
+        ({"shuffle": "no"}, TypeError, "shuffle is True or False"),
+        ({"seed": -1}, ValueError, "seed is an integer from 0"),
+    ],
+)
+def test_arguments_are_checked_in_the_constructor(options, error, message):
+    with pytest.raises(error, match=message):
+        TableData({"x": [1]}, **options)
+
+
+def test_a_batch_larger_than_the_table_raises():
+    with pytest.raises(ValueError, match="batch_size 3 is more than the 2 rows"):
+        list(TableData({"x": [1, 2]}, batch_size=3))
+
+
+def test_files_that_are_missing_empty_or_different_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        TableData(tmp_path / "nowhere.parquet")
+    with pytest.raises(FileNotFoundError, match=r"no file that ends in \.parquet"):
+        TableData(tmp_path)
+    with pytest.raises(ValueError, match="empty list"):
+        TableData([])
+    first = parquet(tmp_path / "0.parquet", arrow_table(a=[1], b=["x"]))
+    with pytest.raises(ValueError, match=r"1\.parquet has no column 'b'"):
+        len(TableData([first, parquet(tmp_path / "1.parquet", arrow_table(a=[1]))]))
+    other = parquet(tmp_path / "2.parquet", arrow_table(a=[1.5], b=["x"]))
+    with pytest.raises(ValueError, match=r"column 'a' is double in .*2\.parquet, and int64 in .*0\.parquet"):
+        len(TableData([first, other]))
+    assert len(TableData([first, other], columns=["b"])) == 2
+
+
+def test_a_damaged_file_is_named_with_its_part(tmp_path):
+    path = tmp_path / "rows.parquet"
+    parquet(path, compression="zstd", column_encoding="PLAIN", use_dictionary=False)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(FileDamaged, match=r"rows\.parquet, its footer: it cannot be decoded"):
+        len(TableData(path))
+    path.write_bytes(data[:30] + b"\xff" * 20 + data[50:])
+    with TableData(path) as df, pytest.raises(FileDamaged, match=r"rows\.parquet, row group 0"):
+        list(df)
+
+
+def test_rows_may_be_filtered_below_a_batch():
+    df = FilterData(TableData({"k": range(6)}), lambda dp: dp["k"] % 2 == 0)
+    assert [batch["k"].tolist() for batch in BatchData(df, 3)] == [[0, 2, 4]]
+
+
+def test_the_chain_shows_where_the_data_are():
+    df = TableData({"x": [1]}, batch_size=2, shuffle=True)
+    assert repr(df) == "TableData({'x': [1]}, batch_size=2, shuffle=True)"
+    pytest.importorskip("pandas")
+    assert repr(TableData(data_frame())) == "TableData(<DataFrame>, shuffle=False)"

@@ -1,0 +1,313 @@
+"""WebDataset shards: naming, the index, damage, and the same samples as the library itself gives."""
+
+import io
+import json
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataflow import (
+    BatchData,
+    DiskCacheData,
+    FileDamaged,
+    MapData,
+    MultiProcessRunnerZMQ,
+    TooManyFailures,
+    WebDatasetData,
+)
+from tests.support.contract import check_node, plain, seeded
+from tests.support.waits import LIMIT
+
+NUM = 12
+
+
+def npy(array):
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def sample(k):
+    return {"npy": npy(np.full(3, k)), "cls": b"%d" % k, "json": json.dumps({"k": k}).encode()}
+
+
+def files_of_samples(numbers):
+    return [(f"train/{k:04d}.{end}", data) for k in numbers for end, data in sample(k).items()]
+
+
+def write(path, files, form=tarfile.USTAR_FORMAT):
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return str(path)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return [write(tmp_path / f"s-{k:03d}.tar", files_of_samples(range(4 * k, 4 * k + 4))) for k in range(3)]
+
+
+def keys(df):
+    return [dp["__key__"] for dp in df]
+
+
+def test_samples_are_dicts_by_extension(shards):
+    with WebDatasetData(shards) as df:
+        assert len(df) == NUM and keys(df) == [f"train/{k:04d}" for k in range(NUM)]
+        assert df[NUM + 5] == {"__key__": "train/0005", **sample(5)}
+        assert all(type(value) is bytes for name, value in df[2].items() if name != "__key__")
+    with WebDatasetData(shards, decode=True) as df:
+        dp = df[7]
+        assert dp["cls"] == 7 and dp["json"] == {"k": 7} and dp["npy"].tolist() == [7, 7, 7]
+
+
+def test_it_is_a_node(shards):
+    check_node(lambda: WebDatasetData(shards), source=True)
+    check_node(lambda: WebDatasetData(shards, block_shuffle=5, decode={"cls": int}), source=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the library leaves its file open
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_samples_are_those_of_webdataset(form, tmp_path):
+    long = "x" * (60 if form == tarfile.USTAR_FORMAT else 150)
+    files = [
+        ("__meta__", b"1"),
+        ("__meta__/a.txt", b"1"),
+        ("a.JPG", b"1"),
+        ("a.seg.png", b"2" * 511),
+        ("dir.d/b.jpg", b"3" * 512),
+        ("b.jpg", b"4" * 513),
+        ("no_extension", b"5"),
+        (".hidden", b"6"),
+        (f"{long}/{long}.txt", b"8"),
+        ("dir/b\u00e4r.txt", b"9"),
+        ("a.txt", b""),
+    ]
+    path = write(tmp_path / "s.tar", files, form)
+    expected = [
+        {"__key__": "a", "jpg": b"1", "seg.png": b"2" * 511},
+        {"__key__": "dir.d/b", "jpg": b"3" * 512},
+        {"__key__": "b", "jpg": b"4" * 513},
+        {"__key__": f"{long}/{long}", "txt": b"8"},
+        {"__key__": "dir/b\u00e4r", "txt": b"9"},
+        {"__key__": "a", "txt": b""},
+    ]
+    with WebDatasetData(path) as df:
+        assert list(df) == expected and df[4] == expected[4]
+    library = pytest.importorskip("webdataset")
+    theirs = [dict(found) for found in library.WebDataset(path, shardshuffle=False)]
+    assert [
+        {name: value for name, value in dp.items() if name not in {"__url__", "__local_path__"}} for dp in theirs
+    ] == (expected)
+
+
+def test_hidden_files_are_left_out(tmp_path):
+    path = write(tmp_path / "s.tar", [("d/._a.jpg", b"1"), ("d/a.jpg", b"2"), (".b.jpg", b"3"), ("d/c", b"4")])
+    with WebDatasetData(path) as df:
+        assert list(df) == [{"__key__": "d/a", "jpg": b"2"}]
+
+
+def test_what_is_no_file_is_left_out(tmp_path):
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w") as tar:
+        folder = tarfile.TarInfo("a.d")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        link = tarfile.TarInfo("a.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "y" * 200
+        tar.addfile(link)
+        info = tarfile.TarInfo("b.txt")
+        info.size = 1
+        tar.addfile(info, io.BytesIO(b"1"))
+    with WebDatasetData(path) as df:
+        assert list(df) == [{"__key__": "b", "txt": b"1"}]
+
+
+def test_names_with_braces_and_folders_stand_for_shards(shards, tmp_path):
+    for urls in (tmp_path / "s-{000..002}.tar", f"{tmp_path}/s-{{000,001,002}}.tar", tmp_path, str(tmp_path)):
+        with WebDatasetData(urls) as df:
+            assert keys(df) == [f"train/{k:04d}" for k in range(NUM)]
+    with pytest.raises(FileNotFoundError, match=r"s-003\.tar"):
+        WebDatasetData(tmp_path / "s-{000..003}.tar")
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_strict_workers_give_the_same_as_one_process(method, shards):
+    with seeded(2):
+        expected = [plain(dp) for dp in WebDatasetData(shards, decode=True, shuffle=True)]
+        df = WebDatasetData(shards, decode=True, shuffle=True)
+        with MultiProcessRunnerZMQ(df, 2, strict=True, context=method, timeout=LIMIT) as runner:
+            assert [plain(dp) for dp in runner] == expected
+    assert keys(pickle.loads(pickle.dumps(df))) != []
+
+
+def test_many_shards_are_open_one_after_the_other(shards, monkeypatch):
+    monkeypatch.setattr("dataflow.formats.webdataset._MAX_OPEN", 1)
+    with WebDatasetData(shards, shuffle=True) as df:
+        assert len(set(keys(df))) == NUM
+        assert len(df.ds.reader()._open) == 1
+
+
+# -- the index ---------------------------------------------------------------------------------------------------------
+
+
+def no_search(*_):
+    pytest.fail("the shard was searched again")
+
+
+def test_an_index_is_kept_beside_a_shard(shards, monkeypatch):
+    with WebDatasetData(shards) as df:
+        assert len(df) == NUM and not os.path.exists(shards[0] + ".index")
+    with WebDatasetData(shards, keep_index=True) as df:
+        assert len(df) == NUM
+    assert all(os.path.exists(path + ".index") for path in shards)
+    monkeypatch.setattr("dataflow.formats.webdataset._scan", no_search)
+    with WebDatasetData(shards) as df:
+        assert keys(df)[3:6] == ["train/0003", "train/0004", "train/0005"]
+
+
+def test_an_index_is_made_once_for_a_flow(shards, monkeypatch):
+    df = WebDatasetData(shards)
+    assert len(df) == NUM
+    monkeypatch.setattr("dataflow.formats.webdataset._scan", no_search)
+    df.close()
+    with MultiProcessRunnerZMQ(df, 2, strict=True, context="fork", timeout=LIMIT) as runner:
+        assert len(list(runner)) == NUM
+    df.close()
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda data: b"", lambda data: data[:-1] + b"\7", lambda data: b"{}\n", lambda data: b"1"]
+)
+def test_an_index_that_is_damaged_or_of_another_shard_is_made_again(spoil, shards):
+    path = shards[0]
+    with WebDatasetData(path, keep_index=True) as df:
+        len(df)
+    index = Path(path + ".index")
+    index.write_bytes(spoil(index.read_bytes()))
+    with WebDatasetData(path, keep_index=True) as df:
+        assert len(list(df)) == 4
+    write(path, files_of_samples(range(7)))
+    with WebDatasetData(path) as df:
+        assert len(list(df)) == len(df) == 7
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shard_cut_off_anywhere_is_noticed(shards):
+    data = Path(shards[0]).read_bytes()
+    path = shards[1]
+    samples = [dp["__key__"] for dp in WebDatasetData(shards[0])]
+    num_whole = data.rstrip(b"\0")
+    for end in range(1, len(num_whole), 517):
+        Path(path).write_bytes(data[:end])
+        with WebDatasetData(path, max_failures=1) as df:
+            found = keys(df)
+            assert found == samples[: len(found)] and len(df) == len(found) + 1
+            assert df.failures[0].kind.endswith("FileDamaged") and path in df.failures[0].text
+        with WebDatasetData(path) as df, pytest.raises(FileDamaged, match=r"s-001\.tar.* at byte"):
+            list(df)
+
+
+def test_a_shard_without_its_end_is_cut_off(shards):
+    data = Path(shards[0]).read_bytes().rstrip(b"\0")
+    Path(shards[0]).write_bytes(data + bytes(-len(data) % 512))
+    with WebDatasetData(shards[0]) as df, pytest.raises(FileDamaged, match="the end of the archive is missing"):
+        list(df)
+
+
+@pytest.mark.parametrize("garbage", [b"no tar" * 1000, b"", b"\xff" * 512, b"1" * 700])
+def test_garbage_is_one_datapoint_that_fails(garbage, shards, caplog):
+    Path(shards[1]).write_bytes(garbage)
+    with WebDatasetData(shards, max_failures=1) as df:
+        assert [dp["cls"] for dp in df] == [b"0", b"1", b"2", b"3", b"8", b"9", b"10", b"11"]
+        assert len(df) == 9 and shards[1] in df.failures[0].text
+    assert f"{shards[1]}: 0 samples are read, and the rest counts as one that failed" in caplog.text
+    Path(shards[2]).write_bytes(garbage)
+    with WebDatasetData(shards, max_failures=1) as df, pytest.raises(TooManyFailures):
+        list(df)
+
+
+def test_a_failure_is_raised_again_in_each_pass_without_notes_of_the_last(shards):
+    Path(shards[0]).write_bytes(b"garbage" * 100)
+    with WebDatasetData(shards) as df:
+        for _ in range(2):
+            with pytest.raises(FileDamaged) as caught:
+                list(df)
+            assert len(caught.value.__notes__) == 1
+
+
+def test_a_flipped_bit_in_a_header_is_noticed_also_behind_the_index(shards):
+    path = Path(shards[0])
+    with WebDatasetData(shards[0], keep_index=True) as df:
+        assert len(df) == 4
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    status = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with WebDatasetData(shards[0], max_failures=1) as df:
+        assert len(list(df)) == 3 and "no valid header" in df.failures[0].text
+
+
+def test_a_compressed_shard_is_refused(shards, tmp_path):
+    path = tmp_path / "s.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(shards[0], "a.txt")
+    with pytest.raises(ValueError, match=r"s\.tar\.gz is compressed with gzip.*gunzip"):
+        len(WebDatasetData(path))
+
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_extension_of_two_parts_is_decoded_by_its_last(tmp_path):
+    path = write(tmp_path / "s.tar", [("a.x.txt", b"1"), ("a.y.txt", b"2"), ("a.jpg", b"3")])
+    with WebDatasetData(path, decode={"txt": bytes.decode, "y.txt": int, ".JPG": len}) as df:
+        assert df[0] == {"__key__": "a", "x.txt": "1", "y.txt": 2, "jpg": 1}
+    with WebDatasetData(path, decode={"txt": bytes.decode}) as df:
+        assert repr(df).splitlines()[0].endswith("decode={'txt': bytes.decode})") or "decode=" in repr(df)
+
+
+def test_a_file_that_cannot_be_decoded_is_named_and_skipped_within_the_budget(tmp_path):
+    path = write(tmp_path / "s.tar", [("a.cls", b"1"), ("b.cls", b"one"), ("c.cls", b"3")])
+    message = r"s\.tar, sample 'b', extension 'cls': it cannot be decoded \(ValueError"
+    with WebDatasetData(path, decode=True) as df, pytest.raises(ValueError, match=message):
+        list(df)
+    with WebDatasetData(path, decode=True, max_failures=1) as df:
+        assert [dp["cls"] for dp in df] == [1, 3] and "sample 'b'" in df.failures[0].text
+
+
+def test_two_files_of_one_extension_are_an_error(tmp_path):
+    path = write(tmp_path / "s.tar", [("a.txt", b"1"), ("a.TXT", b"2")])
+    with WebDatasetData(path) as df, pytest.raises(ValueError, match=r"s\.tar: the sample 'a' has two files .*'txt'"):
+        list(df)
+
+
+@pytest.mark.parametrize("decode", ["rgb", 3, {"cls": 1}, [int]])
+def test_a_decoder_of_another_type_is_refused(decode, shards):
+    with pytest.raises(TypeError, match="decode is None, True, or a dict"):
+        WebDatasetData(shards, decode=decode)
+
+
+def as_pair(dp):
+    return [dp["npy"], dp["cls"]]
+
+
+def test_samples_become_batches(shards):
+    df = BatchData(MapData(WebDatasetData(shards, decode=True), as_pair), 6)
+    assert [labels.tolist() for _, labels in df] == [list(range(6)), list(range(6, 12))]
+
+
+def test_a_cache_notices_that_a_shard_has_changed(shards, tmp_path):
+    for num in (4, 5):
+        write(shards[0], files_of_samples(range(num)))
+        with DiskCacheData(WebDatasetData(shards[0]), tmp_path / "file.cache") as df:
+            assert len(list(df)) == num
