@@ -45,7 +45,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
 
 
 def files_below(url: str) -> dict[str, str]:
-    """Return the URLs of all files below a folder, sorted, each with its path inside the folder; of a file, only itself.
+    """Return the URLs of all files below a folder, sorted, with their paths inside it; of a file, only itself.
 
     Raises:
         FileNotFoundError: There is no such folder, or no file in it.

@@ -1,9 +1,11 @@
 """What is written is run: every Python block of the README and of docs/ works, in the order of its page.
 
 The blocks of a page make one script, which runs in a process and a folder of its own; it keeps the page's
-line numbers, so a traceback points into it. A block below `<!-- not run -->` is only compiled.
+line numbers, so a traceback points into it. A block below `<!-- not run -->` is only compiled, and so is a block below
+`<!-- needs: name, name -->` where one of these packages is not installed.
 """
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -18,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT = 300.0  # seconds for the blocks of one page
 
 BLOCK = re.compile(
-    r"(?P<unrun><!-- not run -->\s*\n)?"
+    r"(?:^[ \t]*<!-- (?:(?P<unrun>not run)|needs: (?P<needs>[\w., ]+?)) -->\s*\n)?"
     r"^(?P<indent>[ \t]*)(?P<fence>`{3,})python\b[^\n]*\n"
     r"(?P<code>.*?)"
     r"^(?P=indent)(?P=fence)[ \t]*$",
@@ -37,10 +39,14 @@ def blocks_of(text: str) -> list[Block]:
         Block(
             line=text.count("\n", 0, match.start("code")),
             code=textwrap.dedent(match["code"]),
-            is_run=match["unrun"] is None,
+            is_run=match["unrun"] is None and all(map(is_installed, re.findall(r"[\w.]+", match["needs"] or ""))),
         )
         for match in BLOCK.finditer(text)
     ]
+
+
+def is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def script_of(blocks: list[Block]) -> str:
@@ -124,6 +130,23 @@ def test_a_block_that_fails_is_noticed(tmp_path):
     result = run_script(script_of(blocks_of(PAGE.replace("count == 1", "count == 2"))), tmp_path)
     assert result.returncode == 1
     assert 'page.py", line 16' in result.stdout
+
+
+def test_a_block_runs_only_where_the_packages_that_it_needs_are_installed(tmp_path):
+    page = """
+<!-- needs: json, sys -->
+```python
+print("json")
+```
+
+<!-- needs: json, no_such_package -->
+```python
+print("missing")
+```
+"""
+    blocks = blocks_of(page)
+    assert [block.is_run for block in blocks] == [True, False]
+    assert run_script(script_of(blocks), tmp_path).stdout == "json\n"
 
 
 def test_workers_can_import_the_script_of_a_page(tmp_path):
