@@ -505,8 +505,8 @@ def _cure(ds: Any, name: str) -> str:
         )
     if isinstance(ds, list | tuple | np.ndarray):
         return f"wrap {name} in DataFromList"
-    if hasattr(ds, "iloc"):
-        return f'wrap {name} in DataFromList, as a list: DataFromList(table.to_dict("records"))'
+    if hasattr(ds, "iloc") or (hasattr(ds, "to_pylist") and hasattr(ds, "column_names")):
+        return f"wrap {name} in TableData"
     if not isinstance(ds, Iterator) and hasattr(ds, "__len__") and hasattr(ds, "__getitem__"):
         return (
             f"wrap {name} in DataFromList, if its elements have the positions 0, 1, 2, …, otherwise in DataFromIterable"

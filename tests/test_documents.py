@@ -46,7 +46,7 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return importlib.util.find_spec(package.partition(".")[0]) is not None
 
 
 def script_of(blocks: list[Block]) -> str:

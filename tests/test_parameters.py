@@ -45,6 +45,7 @@ from dataflow import (
     ShardData,
     SharedQ,
     ShuffleData,
+    TableData,
 )
 from dataflow import parameters as checks
 
@@ -391,23 +392,25 @@ def test_tables_are_refused_with_what_gives_their_rows():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"x": [1, 2], "y": [3, 4]})
     for source in (DataFromList, DataFromIterable, DataFromGenerator):
-        with pytest.raises(TypeError, match=rf'{source.__name__}.*DataFrame: .*values.tolist.*to_dict\("records"\)'):
+        with pytest.raises(TypeError, match=rf"{source.__name__}.*DataFrame: TableData\(df\).*values.tolist"):
             source(table)
     with pytest.raises(TypeError, match=r"got Series: .*tolist"):
         DataFromList(table["x"])
-    with pytest.raises(TypeError, match=r"expects a dataflow, got DataFrame: .*DataFromList"):
+    with pytest.raises(TypeError, match=r"expects a dataflow, got DataFrame: .*TableData"):
         MapData(table, same)
     # And the cures work.
     assert list(DataFromList(table.values.tolist(), shuffle=False)) == [[1, 3], [2, 4]]
-    assert list(DataFromList(table.to_dict("records"), shuffle=False)) == [{"x": 1, "y": 3}, {"x": 2, "y": 4}]
+    assert list(TableData(table)) == [{"x": 1, "y": 3}, {"x": 2, "y": 4}]
 
 
 def test_tables_of_arrow_are_refused_with_what_gives_their_rows():
     arrow = pytest.importorskip("pyarrow")
     table = arrow.table({"x": [1, 2]})
-    with pytest.raises(TypeError, match=r"got Table: .*to_pylist"):
+    with pytest.raises(TypeError, match=r"got Table: TableData\(table\)"):
         DataFromList(table)
-    assert list(DataFromList(table.to_pylist(), shuffle=False)) == [{"x": 1}, {"x": 2}]
+    with pytest.raises(TypeError, match=r"expects a dataflow, got Table: .*TableData"):
+        MapData(table, same)
+    assert list(TableData(table)) == [{"x": 1}, {"x": 2}]
 
 
 def test_tables_are_known_by_what_they_can_do():

@@ -111,6 +111,10 @@ class DataFromList(Source, RNGDataFlow):
 def _cure(lst: Any) -> str | None:
     """What to use instead of `lst`; None if it has a length and elements at 0, 1, 2, …."""
     kind = type(lst).__name__
+    if isinstance(lst, Mapping) and hasattr(lst, "column_names"):
+        return (
+            f"it holds several datasets; choose one of {', '.join(map(repr, lst))}, as in lst[{next(iter(lst), '')!r}]"
+        )
     if isinstance(lst, Mapping):
         return "use list(lst.items()) for datapoints (key, value), list(lst.values()), or [lst] if it is one datapoint"
     if isinstance(lst, str | bytes | bytearray):

@@ -1,4 +1,4 @@
-"""Hints for tables of other libraries (pandas, polars, Arrow): how to make a list of their rows.
+"""Hints for tables of other libraries (pandas, polars, Arrow), which `TableData` reads, or whose rows make a list.
 
 They have a length, and can be indexed and iterated, but not by row: a loop over a DataFrame yields column names.
 """
@@ -13,11 +13,14 @@ _CURES: Final = (
     # attributes that only such an object has, and how to get its rows
     (
         ("iloc", "to_dict", "columns"),
-        'its rows are DataFromList(df.values.tolist()), or DataFromList(df.to_dict("records"))',
+        "TableData(df) gives its rows as dicts, or batches of them; rows as lists are DataFromList(df.values.tolist())",
     ),
     (("iloc", "tolist"), "its values are DataFromList(series.tolist())"),
-    (("to_dicts", "rows", "columns"), "its rows are DataFromList(df.rows()), or DataFromList(df.to_dicts())"),
-    (("to_pylist", "column_names"), "its rows are DataFromList(table.to_pylist())"),
+    (
+        ("to_dicts", "rows", "columns"),
+        "TableData(df) gives its rows as dicts, or batches of them; rows as tuples are DataFromList(df.rows())",
+    ),
+    (("to_pylist", "column_names"), "TableData(table) gives its rows as dicts, or batches of them"),
 )
 
 
