@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from benchmarks import contenders, disk, imports, nodes, report, suite, targets, workloads
+from benchmarks import contenders, disk, imports, nodes, report, sources, suite, targets, workloads
 from benchmarks.figures import Figures
 
 CHEAP = ["small", "mnist", "image", "ragged"]
@@ -177,6 +177,22 @@ def test_a_row_of_files_counts_the_fastest_run_and_must_not_be_slower_than_the_p
     rows = disk.compare("hdf5", "1 KiB", runs)
     assert all(row.meets_target for row in rows)
     assert "| hdf5, 1 KiB, later pass | 900 | 100 | 9.00 | from memory |" in disk.table(rows)
+
+
+@pytest.mark.parametrize("name", sources.CASES)
+def test_reading_tables_and_shards_is_timed(name, monkeypatch):
+    if "parquet" in name:
+        pytest.importorskip("pyarrow")
+    if "webdataset" in name:
+        monkeypatch.setitem(sources.CASES, name, sources.CASES[name]._replace(theirs=lambda path: 12))
+    row = sources.measure(name, 1, 12)
+    assert row.name == name and min(row.ours, row.theirs) > 0
+
+
+def test_a_row_of_sources_meets_its_target_by_ratio():
+    rows = [sources.Row("a", 100.0, 80.0, 0.8), sources.Row("b", 100.0, 79.0, 0.8), sources.Row("c", 100.0, 1.0, None)]
+    assert [row.meets_target for row in rows] == [True, False, True]
+    assert "| b | 100 | 79 | 0.79 | ≥ 0.8: **missed** |" in sources.table(rows)
 
 
 @pytest.mark.slow

@@ -93,22 +93,22 @@ def parse_line(dp: list[Any]) -> Any:
     Raises:
         FileDamaged: It is not JSON, or null; names file and line.
     """
-    place, text = dp
+    path, number, offset, text = dp
     try:
         value = json.loads(text)
     except ValueError as error:  # also a UnicodeDecodeError
-        raise _invalid(place, f"is not JSON ({error}): {_shown(text)}") from error
+        raise _invalid(path, number, offset, f"is not JSON ({error}): {_shown(text)}") from error
     if value is None:
-        raise _invalid(place, "is null, which is no datapoint")
+        raise _invalid(path, number, offset, "is null, which is no datapoint")
     return value
 
 
-def _invalid(place: _LinePlace, reason: str) -> FileDamaged:
+def _invalid(path: str, number: int, offset: int, reason: str) -> FileDamaged:
     return FileDamaged(
-        f"{place.path}, line {place.line} {reason}; it begins at byte {place.offset} of the file. Correct the line, or "
-        "skip such lines with max_failures=",
-        path=place.path,
-        offset=place.offset,
+        f"{path}, line {number} {reason}; it begins at byte {offset} of the file. Correct the line, or skip such lines "
+        "with max_failures=",
+        path=path,
+        offset=offset,
     )
 
 
@@ -116,16 +116,8 @@ def _shown(text: bytes) -> str:
     return repr(text[:60].decode("utf-8", "replace")) + ("…" if len(text) > 60 else "")
 
 
-class _LinePlace(NamedTuple):
-    """Where a line is."""
-
-    path: str
-    line: int  # from 1
-    offset: int
-
-
 class LinesData(PositionalSource):
-    """The lines of text files, as pairs of the place and the bytes of a line without its end; empty lines are left out.
+    """The lines of text files that are not empty, as lists: path, number of the line from 1, its offset, and its bytes.
 
     Args:
         paths: The files.
@@ -173,10 +165,12 @@ class _Lines(NamedTuple):
     ends: NDArray[np.uint64]
     empty: NDArray[np.int64]  # numbers of the empty lines, from 0
 
-    def number(self, k: int) -> int:
-        """Return the number of the `k`-th line that is not empty, from 1."""
-        before = self.empty - np.arange(len(self.empty))
-        return k + 1 + int(np.searchsorted(before, k, "right"))
+    def numbers(self, first: int, end: int) -> list[int]:
+        """Return the numbers, from 1, of the `first` to the `end`-th line that is not empty."""
+        found = np.arange(first, end)
+        if len(self.empty):
+            found += np.searchsorted(self.empty - np.arange(len(self.empty)), found, "right")
+        return (found + 1).tolist()  # type: ignore[no-any-return]
 
 
 class _LinesReader:
@@ -205,12 +199,11 @@ class _LinesReader:
         file, lines = self._files[number], self._indexes[number]
         at_once = _AT_ONCE_FROM_URL if isinstance(file, UrlFile) else _AT_ONCE
         for first, end in runs(positions, max(1, at_once * len(lines.begins) // max(1, file.size))):
-            base = int(lines.begins[first])
-            text = bytes(file.read(base, int(lines.ends[end - 1]) - base, f"line {lines.number(first)}"))
-            for k in range(first, end):
-                begin = int(lines.begins[k])
-                place = _LinePlace(file.path, lines.number(k), begin)
-                yield [place, text[begin - base : int(lines.ends[k]) - base]]
+            begins, ends = lines.begins[first:end].tolist(), lines.ends[first:end].tolist()
+            base, numbers = begins[0], lines.numbers(first, end)
+            text = bytes(file.read(base, ends[-1] - base, f"line {numbers[0]}"))
+            for line, begin, after in zip(numbers, begins, ends, strict=True):
+                yield [file.path, line, begin, text[begin - base : after - base]]
 
 
 def _find_lines(files: Sequence[PositionalFile]) -> list[_Lines]:

@@ -42,9 +42,9 @@ def test_lines_of_white_space_are_left_out(tmp_path_factory, found, has_end):
     values = [(number, json.loads(line)) for number, line in enumerate(found, 1) if line.strip()]
     with JSONLinesData(path) as df:
         assert list(df) == [value for _, value in values] and len(df) == len(values)
-        places = [place for place, _ in df.ds]
-    assert [place.line for place in places] == [number for number, _ in values]
-    assert all(text.encode()[place.offset - 1 : place.offset] in {b"", b"\n"} for place in places)
+        places = [(number, offset) for _, number, offset, _ in df.ds]
+    assert [number for number, _ in places] == [number for number, _ in values]
+    assert all(text.encode()[max(offset - 1, 0) : offset] in {b"", b"\n"} for _, offset in places)
 
 
 def test_pieces_of_a_large_file_are_joined(tmp_path, monkeypatch):
@@ -138,4 +138,4 @@ def test_the_chain_shows_the_file(path):
     assert repr(JSONLinesData("docs/../README.md", max_failures=3)) == (
         "JSONLinesData('docs/../README.md', max_failures=3)\nLinesData(['docs/../README.md'], shuffle=False)"
     )
-    assert next(iter(MapData(LinesData([str(path)]), lambda dp: [dp[1]]))) == [lines().splitlines()[0].encode()]
+    assert next(iter(MapData(LinesData([str(path)]), lambda dp: [dp[-1]]))) == [lines().splitlines()[0].encode()]

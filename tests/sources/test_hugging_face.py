@@ -8,9 +8,13 @@ from tests.support.contract import check_node, plain, seeded
 from tests.support.waits import LIMIT
 
 datasets = pytest.importorskip("datasets")
-datasets.disable_progress_bars()  # they would leave a thread behind
 
 NUM = 8
+
+
+@pytest.fixture(autouse=True)
+def no_thread_of_tqdm(monkeypatch):
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
 
 
 def dataset():
