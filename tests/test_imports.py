@@ -15,7 +15,7 @@ from tests.support.waits import LIMIT
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"asyncio", "cloudpickle", "cv2", "h5py", "lmdb", "msgpack", "multiprocessing", "pandas", "ray", "scipy"}
-HEAVY |= {"sklearn", "torch", "tqdm", "zmq"}
+HEAVY |= {"sklearn", "torch", "tqdm", "zmq", "pyarrow", "polars", "fsspec", "datasets", "webdataset"}
 NOT_IN_ALL = {"TimeoutError", "__version__", "empty", "seed"}
 
 NODES = "dataflow.DataFromList, dataflow.MapData, dataflow.BatchData"
@@ -80,6 +80,11 @@ def test_nodes_load_no_runner(code):
     loaded = loaded_by(f"import dataflow; {code}")
     assert packages(loaded).isdisjoint(HEAVY)
     assert {name.split(".")[1] for name in ours(loaded) if name.count(".") > 1} == {"sources", "transforms"}
+
+
+def test_a_table_of_arrays_needs_no_other_package():
+    loaded = loaded_by("import dataflow; list(dataflow.TableData({'x': [1, 2]}, batch_size=2)); dataflow.WebDatasetData")
+    assert packages(loaded).isdisjoint(HEAVY)
 
 
 @pytest.mark.slow

@@ -236,6 +236,19 @@ def test_a_url_that_cannot_be_read_is_one_failed_datapoint(memory, caplog):
     assert "memory://data/none.tar" in df.failures[0].text and "memory://data/none.tar" in caplog.text
 
 
+def test_a_folder_in_place_of_a_file_is_named(memory):
+    memory.pipe("/data/rows.parquet/0.parquet", b"")
+    with pytest.raises(IsADirectoryError, match=r"memory://data/rows\.parquet is a folder.*slash"):
+        UrlFile("memory://data/rows.parquet")
+
+
+def test_a_damaged_file_behind_a_url_is_named(memory):
+    pytest.importorskip("pyarrow")
+    memory.pipe("/data/bad.parquet", b"PAR1 but nothing else")
+    with pytest.raises(FileDamaged, match=r"memory://data/bad\.parquet, its footer"):
+        len(TableData("memory://data/bad.parquet"))
+
+
 def test_a_server_that_cannot_be_reached_is_named():
     with serving(".", Ranges) as (url, _):
         pass

@@ -63,7 +63,7 @@ class ArrayColumn:
 
     def rows(self, selection: Selection) -> Iterable[Any]:
         found = self._array[selection]
-        if found.ndim > 1:
+        if found.ndim > 1 or found.dtype.names:
             return (row.copy() for row in found)
         return found.tolist() if found.dtype.kind in "US" else list(found)
 

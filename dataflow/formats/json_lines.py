@@ -170,7 +170,7 @@ class _Lines(NamedTuple):
         found = np.arange(first, end)
         if len(self.empty):
             found += np.searchsorted(self.empty - np.arange(len(self.empty)), found, "right")
-        return (found + 1).tolist()  # type: ignore[no-any-return]
+        return (found + 1).tolist()
 
 
 class _LinesReader:

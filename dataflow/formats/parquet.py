@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from dataflow.errors import FileDamaged
@@ -12,7 +12,7 @@ from dataflow.extras import optional
 from dataflow.formats.arrow import TableColumn, arrow_column
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.positional import UrlFile
-from dataflow.urls import is_url
+from dataflow.urls import is_url, reporting_url
 from dataflow.workers.info import worker_info
 
 __all__ = ["ParquetFiles"]
@@ -129,14 +129,17 @@ class ParquetFiles:
 
     @contextmanager
     def _reporting(self, path: str, place: str) -> Iterator[None]:
-        try:
-            yield
-        except FileDamaged:
-            raise
-        except (self._arrow.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and (error.errno is not None or is_url(path)):
-                raise  # the system's, not about the content
-            raise file_damaged(path, place, f"it cannot be decoded ({' '.join(str(error).split())})") from error
+        with reporting_url(path) if is_url(path) else nullcontext():
+            try:
+                yield
+            except FileDamaged:
+                raise
+            except (self._arrow.ArrowException, OSError) as error:
+                is_of_arrow = isinstance(error, self._arrow.ArrowException)
+                if not is_of_arrow and (is_url(path) or getattr(error, "errno", None) is not None):
+                    raise  # about the system, not about the content
+                reason = f"it cannot be decoded ({' '.join(str(error).split())})"
+                raise file_damaged(path, place, reason) from error
 
 
 def _close(file: Any, source: Any) -> None:

@@ -115,7 +115,9 @@ class UrlFile(PositionalFile):
         with reporting_url(url):
             about = self._system.info(self._inside)
         if about.get("type") == "directory":
-            raise IsADirectoryError(f"{url} is a folder, not a file")
+            raise IsADirectoryError(
+                f"{url} is a folder, not a file; if you mean the files in it, end the URL with a slash"
+            )
         changed = next((str(about[name]) for name in _CHANGED if about.get(name)), "")
         if about.get("size") is None:
             self._fetch_all()
@@ -155,7 +157,7 @@ class UrlFile(PositionalFile):
                 with self._system.open(self._inside, "rb", block_size=0) as source:
                     while data := source.read(_PIECE):
                         file.write(data)
-                file.flush()
+                file.seek(0)
                 self.size = os.fstat(file.fileno()).st_size
                 self._copy = Descriptor(os.dup(file.fileno()))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -187,6 +188,7 @@ class _TableReader:
         names: Its columns.
         num_rows: The number of rows of each part.
         load: Returns the columns of a part, and their size in bytes.
+        is_in_memory: All parts are in memory already, so none is dropped.
         named: Returns the name of the table, or of the file of a part, and the part's first row in it.
         close: Closes what `load` reads.
     """
@@ -198,6 +200,7 @@ class _TableReader:
         load: Callable[[int], tuple[Columns, int]],
         named: Callable[[int], tuple[str, int]],
         *,
+        is_in_memory: bool = False,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._names = names
@@ -205,6 +208,7 @@ class _TableReader:
         self._load = load
         self._named = named
         self._close = close
+        self._max_bytes = sys.maxsize if is_in_memory else _KEPT_BYTES
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, tuple[Columns, int]] = OrderedDict()
         self._kept_bytes = 0
@@ -314,7 +318,7 @@ class _TableReader:
             if found is None:
                 found = self._kept[number] = self._load(number)
                 self._kept_bytes += found[1]
-                while len(self._kept) > 1 and self._kept_bytes > _KEPT_BYTES:
+                while len(self._kept) > 1 and self._kept_bytes > self._max_bytes:
                     _, (_, size) = self._kept.popitem(last=False)
                     self._kept_bytes -= size
             else:
@@ -407,7 +411,7 @@ def _of_one_part(named: str, columns: Columns, num_rows: int) -> _TableReader:
     def load(_: int) -> tuple[Columns, int]:
         return columns, 0
 
-    return _TableReader(list(columns), [num_rows], load, lambda _: (named, 0))
+    return _TableReader(list(columns), [num_rows], load, lambda _: (named, 0), is_in_memory=True)
 
 
 def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
@@ -423,13 +427,15 @@ def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
 
     def load(number: int) -> tuple[Columns, int]:
         batch = batches[number]
-        return {name: arrow_column(data) for name, data in zip(batch.schema.names, batch.columns, strict=True)}, 0
+        columns = zip(batch.schema.names, batch.columns, strict=True)
+        return {name: arrow_column(data) for name, data in columns}, batch.nbytes
 
     return _TableReader(
         whole.column_names,
         [batch.num_rows for batch in batches],
         load,
         lambda number: ("the table", int(starts[number])),
+        is_in_memory=True,
     )
 
 

@@ -271,6 +271,26 @@ def test_columns_of_pandas_keep_their_kind():
     assert rows[0]["when"] == np.datetime64("2026-11-22")
 
 
+def test_a_dict_may_hold_columns_of_any_library():
+    pa, pandas = arrow(), pytest.importorskip("pandas")
+    table = {"a": pa.array([1, 2]), "b": pandas.Series([3, 4], index=[7, 8]), "c": pa.chunked_array([["x"], ["y"]])}
+    assert [as_python(row) for row in TableData(table)] == [{"a": 1, "b": 3, "c": "x"}, {"a": 2, "b": 4, "c": "y"}]
+
+
+def test_rows_of_records_are_copies():
+    records = np.array([(1, 2.0)], [("k", "i4"), ("x", "f8")])
+    (row,) = TableData({"r": records})
+    row["r"]["k"] = 5
+    assert records["k"][0] == 1
+
+
+def test_large_rows_are_converted_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr("dataflow.formats.tables._AT_ONCE", 300)
+    df = TableData(arrow_table(c=[b"x" * 100] * 50))
+    assert 1 <= df.reader()._num_at_once(0) <= 3
+    assert len(list(df)) == 50
+
+
 def test_a_structured_array_is_a_table():
     array = np.array([(1, 2.5), (3, 4.5)], [("k", "i2"), ("x", "f4")])
     (batch,) = TableData(array, batch_size=2)
