@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from typing import IO, Any
 
@@ -150,6 +149,8 @@ class UrlFile(PositionalFile):
         return _read_fd(self._fd(), view, offset, self._lock)
 
     def _fetch_all(self) -> None:
+        import tempfile
+
         with self._lock:
             if self._copy is not None:
                 return
