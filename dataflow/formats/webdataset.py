@@ -443,6 +443,8 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
         begin, kind = at + _BLOCK, header[156:157]
         if long_size is not None and kind not in b"xgKL":
             size = long_size
+        if size < 0:
+            raise file_damaged(path, "", f"a file would have {size} bytes", begin)
         if begin + size > stop:
             raise file_damaged(
                 path,

@@ -1,11 +1,12 @@
 """Tables: rows and batches of every kind of table, and what is wrong with one."""
 
 import collections
+import contextlib
 import datetime
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow import (
@@ -168,6 +169,7 @@ def test_what_is_yielded_is_a_copy():
     assert table["x"].tolist() == [0, 1, 2, 3, 4, 5] and not table["m"].any()
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.data())
 def test_any_rows_of_any_parts_form_a_batch(sizes, data):
     pa = arrow()
@@ -252,6 +254,59 @@ def test_lists_are_arrays_where_they_can_be():
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12).reshape(3, 2, 2))
     rows, batch = values_of(tensors)
     assert batch.shape == (3, 2, 2) and rows[1].tolist() == [[4, 5], [6, 7]]
+
+
+def arrow_values(kind):
+    """Values of an Arrow type, some of them missing."""
+    types = arrow().types
+    if types.is_struct(kind):
+        found = st.fixed_dictionaries({field.name: arrow_values(field.type) for field in kind})
+    elif types.is_list(kind):
+        found = st.lists(arrow_values(kind.value_type), max_size=2)
+    elif types.is_fixed_size_list(kind):
+        found = st.lists(arrow_values(kind.value_type), min_size=2, max_size=2)
+    else:
+        found = {"int32": st.integers(0, 9), "double": st.floats(0, 1), "string": st.sampled_from(["a", "\0", ""])}[
+            str(kind)
+        ]
+    return found | st.none()
+
+
+def nested_columns():
+    pa = arrow()
+    simple = st.sampled_from([pa.int32(), pa.float64(), pa.string()])
+    kinds = st.recursive(
+        simple,
+        lambda kind: (
+            kind.map(pa.list_) | kind.map(lambda k: pa.list_(k, 2)) | kind.map(lambda k: pa.struct([("q", k)]))
+        ),
+        max_leaves=3,
+    )
+    return kinds.flatmap(
+        lambda kind: st.lists(arrow_values(kind), min_size=1, max_size=4).map(lambda v: pa.array(v, kind))
+    )
+
+
+def without_arrays(value):
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [without_arrays(item) for item in value]
+    if isinstance(value, dict):
+        return {name: without_arrays(item) for name, item in value.items()}
+    return None if isinstance(value, float) and np.isnan(value) else value
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_values_of_any_arrow_type_are_those_that_arrow_gives(data):
+    column = data.draw(nested_columns())
+    column = column.slice(data.draw(st.integers(0, len(column) - 1)))
+    expected = column.to_pylist()
+    assert [without_arrays(value) for value in values_of(column, batch=False)] == expected
+    with contextlib.suppress(ShapeMismatch):
+        (batch,) = TableData(arrow_table(c=column), batch_size=len(column))
+        assert [without_arrays(value) for value in batch["c"]] == expected
 
 
 def test_columns_of_pandas_keep_their_kind():

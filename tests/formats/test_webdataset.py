@@ -1,5 +1,6 @@
 """WebDataset shards: naming, the index, damage, and the same samples as the library itself gives."""
 
+import contextlib
 import io
 import json
 import os
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dataflow import (
     BatchData,
@@ -255,6 +258,31 @@ def test_a_flipped_bit_in_a_header_is_noticed_also_behind_the_index(shards):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with WebDatasetData(shards[0], max_failures=1) as df:
         assert len(list(df)) == 3 and "no valid header" in df.failures[0].text
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_any_damage_of_headers_is_noticed_or_harmless(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "damaged.tar"
+    form = data.draw(st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
+    write(path, [("d/a.txt", b"1"), (f"{'x' * 90}/b.txt", b"2" * 600), ("c.cls", b"3")], form)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content.rstrip(b"\0")) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with WebDatasetData(path) as df, contextlib.suppress(FileDamaged, ValueError):
+        assert len(list(df)) == len(df)
+
+
+def test_a_size_below_zero_is_damage(tmp_path):
+    path = Path(write(tmp_path / "s.tar", [("a.txt", b"1")]))
+    content = bytearray(path.read_bytes())
+    content[124:136] = b"-0000001000\0"
+    content[148:156] = b" " * 8
+    content[148:156] = b"%06o\0 " % sum(content[:512])
+    path.write_bytes(content)
+    with WebDatasetData(path) as df, pytest.raises(FileDamaged, match="would have -512 bytes"):
+        list(df)
 
 
 def test_a_compressed_shard_is_refused(shards, tmp_path):
