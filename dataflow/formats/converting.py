@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from dataflow.base import DataFlow
 from dataflow.formats.hdf5 import HDF5Serializer
+from dataflow.formats.json_lines import JSONLinesData
 from dataflow.formats.lmdb import LMDBSerializer
 from dataflow.formats.loading import PathLike, existing
 from dataflow.formats.npz import NumpySerializer
 from dataflow.formats.svmlight import SVMLightData
+from dataflow.formats.tables import TableData
 from dataflow.formats.tfrecord import TFRecordSerializer
+from dataflow.formats.webdataset import WebDatasetData
 
 __all__ = ["SUFFIXES", "convert", "format_of"]
 
@@ -27,6 +31,12 @@ SUFFIXES = {
     ".svm": "svmlight",
     ".svmlight": "svmlight",
     ".libsvm": "svmlight",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "JSON lines",
+    ".ndjson": "JSON lines",
+    ".jsonlines": "JSON lines",
+    ".tar": "WebDataset",
 }
 
 _SERIALIZERS: dict[str, Any] = {
@@ -34,6 +44,13 @@ _SERIALIZERS: dict[str, Any] = {
     "hdf5": HDF5Serializer,
     "npz": NumpySerializer,
     "tfrecord": TFRecordSerializer,
+}
+
+_READ_ONLY: dict[str, Callable[[PathLike], DataFlow]] = {
+    "svmlight": partial(SVMLightData, shuffle=False),
+    "parquet": TableData,
+    "JSON lines": JSONLinesData,
+    "WebDataset": WebDatasetData,
 }
 
 
@@ -81,12 +98,12 @@ def convert(
     """
     existing(src)
     source, target = format_of(src), format_of(dst)
-    if target == "svmlight":
-        raise ValueError("SVMlight files are read only: choose another extension")
+    if target in _READ_ONLY:
+        raise ValueError(f"{target} files are read only: choose another extension")
     if compress and target == "npz":
         raise ValueError("npz files are not compressed, so that rows can be read: choose another format")
-    if source == "svmlight":
-        df: DataFlow = SVMLightData(src, shuffle=False)
+    if source in _READ_ONLY:
+        df = _READ_ONLY[source](src)
     else:
         loading = {"data_paths": data_paths} if source == "hdf5" else {"pickle": pickle}
         df = _SERIALIZERS[source].load(src, shuffle=False, **loading)

@@ -4,13 +4,14 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
 
 import numpy as np
 import pytest
 
 from dataflow.__main__ import main
 from dataflow.formats.converting import SUFFIXES, convert, format_of
-from tests.formats.files import COLUMNS, FORMATS, LMDB, NPZ, assert_same, by_name, flow, images
+from tests.formats.files import COLUMNS, FORMATS, LMDB, NPZ, TFRECORD, assert_same, by_name, flow, images
 from tests.formats.test_lmdb import as_tensorpack, pickled
 
 
@@ -30,6 +31,25 @@ def test_svmlight_is_read(tmp_path):
         assert_same(df[0], [np.array([2.0, 0, 0]), np.float64(1)])
     with pytest.raises(ValueError, match="read only"):
         convert(tmp_path / "file.npz", tmp_path / "other.svm")
+
+
+def test_tables_lines_and_shards_are_read(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"k": 1}\n{"k": 2}\n')
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        tar.add(tmp_path / "rows.jsonl", "a.jsonl")
+    assert convert(tmp_path / "rows.jsonl", tmp_path / "rows.npz") == 2
+    assert convert(tmp_path / "s.tar", tmp_path / "s.tfrecord") == 1
+    with TFRECORD.load(tmp_path / "s.tfrecord") as df:
+        assert df[0] == {"__key__": "a", "jsonl": (tmp_path / "rows.jsonl").read_bytes()}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        pytest.importorskip("pyarrow").table({"k": [1, 2], "v": [[1.5], [2.5]]}), tmp_path / "t.parquet"
+    )
+    assert convert(tmp_path / "t.parquet", tmp_path / "t.npz") == 2
+    with NPZ.load(tmp_path / "t.npz", shuffle=False) as df:
+        assert_same(df[1], {"k": np.int64(2), "v": np.array([2.5])})
+    with pytest.raises(ValueError, match="parquet files are read only"):
+        convert(tmp_path / "t.npz", tmp_path / "other.parquet")
 
 
 def test_a_format_is_told_by_the_name(tmp_path):
