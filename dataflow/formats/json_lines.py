@@ -95,7 +95,7 @@ def parse_line(dp: list[Any]) -> Any:
     """
     path, number, offset, text = dp
     try:
-        value = json.loads(text)
+        value = json.loads(text.decode() if offset else text)  # the first line may begin with a byte order mark
     except ValueError as error:  # also a UnicodeDecodeError
         raise _invalid(path, number, offset, f"is not JSON ({error}): {_shown(text)}") from error
     if value is None:

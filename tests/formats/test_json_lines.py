@@ -119,6 +119,11 @@ def test_a_compressed_file_is_refused(tmp_path):
         len(JSONLinesData(path))
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    with JSONLinesData(write(tmp_path / "rows.jsonl", "\ufeff" + lines())) as df:
+        assert list(df) == ROWS
+
+
 def test_an_empty_file_has_empty_passes(tmp_path):
     with JSONLinesData(write(tmp_path / "rows.jsonl", "")) as df:
         assert list(df) == [] and len(df) == 0
