@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -237,18 +237,24 @@ class _TableReader:
             ShapeMismatch: Some rows form no array; names column and row.
         """
         parts, order = self._parts(positions)
-        found = {}
-        for name in self._names:
-            try:
-                arrays = [self._batch_of(name, part) for part in parts]
-                found[name] = arrays[0] if len(arrays) == 1 else joined(arrays, order)
-            except NoBatch as error:
-                raise self._mismatch(name, int(positions[error.row]), error.reason) from None
-        return found
+        arrays: dict[Any, list[NDArray[Any]]] = {name: [] for name in self._names}
+        for part in parts:
+            columns = self._columns(part.number)
+            for name, some in arrays.items():
+                some.append(self._batch_of(name, columns[name], part))
+        return {name: self._joined(name, some, order, positions) for name, some in arrays.items()}
 
-    def _batch_of(self, name: Any, part: _Part) -> NDArray[Any]:
+    def _joined(
+        self, name: Any, arrays: list[NDArray[Any]], order: NDArray[np.int64] | None, positions: Positions
+    ) -> NDArray[Any]:
         try:
-            return self._columns(part.number)[name].batch(part.selection)
+            return arrays[0] if len(arrays) == 1 else joined(arrays, order)
+        except NoBatch as error:
+            raise self._mismatch(name, int(positions[error.row]), error.reason) from None
+
+    def _batch_of(self, name: Any, column: TableColumn, part: _Part) -> NDArray[Any]:
+        try:
+            return column.batch(part.selection)
         except NoBatch as error:
             selection = part.selection
             row = selection.start + error.row if isinstance(selection, slice) else int(selection[error.row])
@@ -265,14 +271,17 @@ class _TableReader:
 
     def _rows(self, positions: Positions) -> Iterator[dict[Any, Any]]:
         parts, order = self._parts(positions)
+        values: dict[Any, list[Iterable[Any]]] = {name: [] for name in self._names}
+        for part in parts:
+            found = self._columns(part.number)
+            for name, some in values.items():
+                some.append(found[name].rows(part.selection))
         columns: list[Iterable[Any]] = []
-        for name in self._names:
-            values = [self._columns(part.number)[name].rows(part.selection) for part in parts]
-            if order is None and len(values) == 1:
-                columns.append(values[0])
+        for some in values.values():
+            if order is None:
+                columns.append(some[0] if len(some) == 1 else chain.from_iterable(some))
             else:
-                flat = [value for some in values for value in some]
-                columns.append(flat if order is None else map(flat.__getitem__, order.tolist()))
+                columns.append(map(list(chain.from_iterable(some)).__getitem__, order.tolist()))
         if not columns:
             return ({} for _ in positions)
         return map(dict, map(partial(zip, self._names), zip(*columns, strict=True)))

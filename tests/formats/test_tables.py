@@ -201,10 +201,17 @@ def test_a_row_group_is_read_when_it_is_requested(tmp_path, monkeypatch):
 
 def test_few_row_groups_are_kept_of_a_large_file(tmp_path, monkeypatch):
     monkeypatch.setattr("dataflow.formats.tables._KEPT_BYTES", 100)
+    module = pytest.importorskip("pyarrow.parquet")
     path = parquet(tmp_path / "rows.parquet")
-    with TableData(path, batch_size=3, shuffle=True) as df, seeded(1):
+    read = []
+    original = module.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        module.ParquetFile, "read_row_group", lambda self, k, **options: read.append(k) or original(self, k, **options)
+    )
+    with TableData(path, batch_size=NUM, shuffle=True) as df, seeded(1):
         list(df)
         assert len(df.reader()._kept) == 1
+    assert sorted(read) == [0, 1, 2, 3, 4], "each once for a batch of all columns"
 
 
 # -- kinds of values ---------------------------------------------------------------------------------------------------
