@@ -191,6 +191,7 @@ def test_only_the_requested_bytes_are_fetched(folder):
         file.close()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # fsspec has a thread
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_each_worker_opens_the_url_itself(method, folder):
     with serving(folder, Ranges) as (url, _):
