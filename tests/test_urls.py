@@ -192,7 +192,7 @@ def test_only_the_requested_bytes_are_fetched(folder):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # fsspec has a thread
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_each_worker_opens_the_url_itself(method, folder):
     with serving(folder, Ranges) as (url, _):
         df = WebDatasetData(f"{url}/s-0.tar", decode={"txt": int})

@@ -90,7 +90,7 @@ def test_the_budget_of_a_runner_holds_for_lines(tmp_path):
         assert "line 6" in df.failures[0].text
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_strict_workers_give_the_same_as_one_process(method, path):
     with seeded(2):
         expected = list(JSONLinesData(path, block_shuffle=4))

@@ -135,7 +135,7 @@ def as_batch(df):
     return [plain(batch) for batch in df]
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", ["arrays", "parquet"])
 def test_strict_workers_give_the_same_as_one_process(kind, method, tmp_path):
     table = KINDS[kind](tmp_path)

@@ -121,7 +121,7 @@ def test_an_unreadable_image_is_named_and_skipped_within_the_budget(tmp_path):
         list(MapData(ImageFolderData(tmp_path), decoded, max_failures=1))
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_batches_of_strict_workers_are_those_of_one_process(method, tmp_path):
     folder_of(tmp_path, *FILES)
     with seeded(5):

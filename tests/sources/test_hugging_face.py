@@ -41,7 +41,7 @@ def test_it_is_a_node():
     check_node(lambda: DataFromList(ds), source=True)
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_strict_workers_give_the_same_as_one_process(method):
     ds = dataset().with_format("numpy")
     with seeded(2):
