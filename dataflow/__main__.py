@@ -1,4 +1,4 @@
-"""Command line interface: ``python -m dataflow`` with the commands `convert`, `keys`, `send` and `speed`."""
+"""Command line interface: ``python -m dataflow`` with the commands `convert`, `keys`, `migrate`, `send` and `speed`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataflow.base import DataFlow
 from dataflow.diagnostics.speed import TestDataSpeed
 from dataflow.errors import DataFlowError
 from dataflow.formats.converting import SUFFIXES, convert
+from dataflow.migrate.files import migrate
 from dataflow.remote.keys import make_keys
 from dataflow.remote.options import HEARTBEAT, HWM_BYTES
 from dataflow.remote.sending import send_dataflow_zmq
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_convert(commands)
     _add_keys(commands)
+    _add_migrate(commands)
     _add_send(commands)
     _add_speed(commands)
     return parser
@@ -98,6 +100,41 @@ def _keys(options: argparse.Namespace) -> int:
     for path in make_keys(options.directory):
         print(path)
     return 0
+
+
+def _add_migrate(commands: Any) -> None:
+    parser = commands.add_parser(
+        "migrate",
+        help="rewrite programs for tensorpack.dataflow or ELEKTRONN",
+        description="Rewrite the imports of programs for tensorpack.dataflow, for its stand-alone package, or for "
+        "ELEKTRONN. Print the changes as a diff, and to stderr what has to be changed by hand, as FILE:LINE:COLUMN. "
+        "The exit code is 1 if anything is left, or if a file could not be read.",
+    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a Python file")
+    parser.add_argument("--write", action="store_true", help="write the changes into the files, too")
+    parser.set_defaults(command=_migrate, prog=parser.prog)
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    changed = left = failed = 0
+    for path in options.files:
+        try:
+            done = migrate(path, write=options.write)
+        except (OSError, ValueError) as error:
+            failed += 1
+            print(f"{options.prog}: {error}", file=sys.stderr)
+            continue
+        changed += bool(done.diff)
+        left += sum(finding.kind == "left" for finding in done.findings)
+        sys.stdout.write(done.diff)
+        for finding in done.findings:
+            print(f"{done.path}:{finding}", file=sys.stderr)
+    verb = "changed" if options.write else "to change (--write changes them)"
+    print(
+        f"{len(options.files)} files: {changed} {verb}, {failed} not read; {left} places to change by hand",
+        file=sys.stderr,
+    )
+    return 1 if left or failed else 0
 
 
 def _add_send(commands: Any) -> None:

@@ -22,6 +22,7 @@ _PACKAGE: Final = "dataflow"
 
 _MOVED: Final = {
     "common": "BatchData",
+    "dataflow": "BatchData",  # the stand-alone package has its modules in dataflow.dataflow
     "dftools": "send_dataflow_zmq",
     "format": "LMDBData",
     "parallel_map": "MultiProcessMapData",
@@ -34,6 +35,7 @@ _MOVED: Final = {
 _LEFT_OUT: Final = {
     "dataset": "Loaders of public datasets are left out: read them with DataFromList or a source of your own",
     "image": "Its nodes are left out: decode and augment with any image library in MapData",
+    "utils": "It is left out, but for fix_rng_seed(n), which is dataflow.seed(n)",
     "imgaug": "It is left out: any augmentation library works in MapData, or in RandomMapData, which has a generator",
 }
 

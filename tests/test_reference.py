@@ -4,6 +4,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import dataflow
 from dataflow import aliases
 
@@ -71,10 +73,9 @@ def test_every_command_is_listed():
     commands = re.findall(r"`python -m dataflow (\w+)", SECTIONS["Commands"])
     assert commands == sorted(commands)
     for command in commands:
-        try:
+        with pytest.raises(SystemExit) as ended:
             main([command, "--help"])
-        except SystemExit as ended:
-            assert ended.code == 0
+        assert ended.value.code == 0
 
 
 def test_the_readme_links_reference_howtos_and_examples():

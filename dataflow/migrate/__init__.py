@@ -1,0 +1,1 @@
+"""Migration: rewrites programs for tensorpack.dataflow and ELEKTRONN so that they import this library."""

@@ -1,0 +1,99 @@
+"""`python -m dataflow migrate`: a diff, files that are replaced at once, and a sentence for what cannot be read."""
+
+import os
+import re
+import stat
+import sys
+
+import pytest
+
+from dataflow.__main__ import main
+
+pytest.importorskip("libcst")
+
+OLD = "from tensorpack.dataflow import MapData\n"
+NEW = "from dataflow import MapData\n"
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(OLD)
+    return path
+
+
+def test_the_changes_are_printed_as_a_diff_and_the_file_stays(script, capsys):
+    assert main(["migrate", str(script)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [f"--- {script}", f"+++ {script}", "@@ -1 +1 @@", f"-{OLD[:-1]}", f"+{NEW[:-1]}"]
+    assert err == "1 files: 1 to change (--write changes them), 0 not read; 0 places to change by hand\n"
+    assert script.read_text() == OLD
+
+
+def test_write_replaces_the_file_and_keeps_mode_and_link(script, tmp_path, capsys):
+    script.chmod(0o750)
+    link = tmp_path / "link.py"
+    link.symlink_to(script)
+    assert main(["migrate", "--write", str(link)]) == 0
+    assert capsys.readouterr().err.startswith("1 files: 1 changed, ")
+    assert script.read_text() == NEW and link.is_symlink()
+    assert stat.S_IMODE(script.stat().st_mode) == 0o750
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.py", "train.py"]
+    before = script.stat()
+    assert main(["migrate", "--write", str(link)]) == 0
+    assert script.stat().st_mtime_ns == before.st_mtime_ns and script.stat().st_ino == before.st_ino
+    assert capsys.readouterr().out == ""
+
+
+def test_what_is_left_is_printed_with_its_place_and_fails(script, capsys):
+    script.write_text("from tensorpack.dataflow import imgaug")
+    assert main(["migrate", str(script)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"{script}:1:33: imgaug: its augmentors are left out: call any")
+    assert err.endswith("1 places to change by hand\n")
+
+
+def test_a_diff_says_where_the_last_line_has_no_end(script, capsys):
+    script.write_text(OLD.strip())
+    assert main(["migrate", str(script)]) == 0
+    assert capsys.readouterr().out.count("\\ No newline at end of file\n") == 2
+
+
+def make_binary(path):
+    path.write_bytes(b"\x00\xff")
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "text"),
+    [
+        ("folder", lambda path: path.mkdir(), r"folder is a directory: name its files, as in .*folder/\*\.py"),
+        ("cells.ipynb", lambda path: path.write_text("{}"), "cells.ipynb is a notebook: export it as a script"),
+        ("none.py", lambda path: None, "No such file or directory: .*none.py"),
+        ("old.py", lambda path: path.write_text("print 1"), "old.py: line 1, column 1 is not valid Python 3.*2to3"),
+        ("binary.py", make_binary, r"binary\.py: .*(decoded|not valid)"),
+    ],
+)
+def test_what_cannot_be_migrated_gets_a_sentence_and_the_other_files_are_migrated(
+    name, make, text, script, tmp_path, capsys
+):
+    make(tmp_path / name)
+    assert main(["migrate", "--write", str(tmp_path / name), str(script)]) == 1
+    err = capsys.readouterr().err
+    first, *_, last = err.splitlines()
+    assert re.search(text, first), first
+    assert last == "2 files: 1 changed, 1 not read; 0 places to change by hand"
+    assert script.read_text() == NEW
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_gets_a_sentence(script, capsys):
+    script.chmod(0)
+    assert main(["migrate", str(script)]) == 1
+    assert "Permission denied" in capsys.readouterr().err
+
+
+def test_without_libcst_the_extra_is_named(script, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    assert main(["migrate", str(script)]) == 1
+    assert 'pip install "dataflow-runners[migrate]"' in capsys.readouterr().err
