@@ -49,7 +49,9 @@ def test_a_module_that_is_left_out_names_what_to_use(module):
         f"from dataflow import {module}",
         f"from dataflow.{module} import X",
     ):
-        with pytest.raises(ModuleNotFoundError, match=rf"no dataflow.{module}\. .* left out.*(MapData|DataFromList|seed)"):
+        with pytest.raises(
+            ModuleNotFoundError, match=rf"no dataflow.{module}\. .* left out.*(MapData|DataFromList|seed)"
+        ):
             exec(statement, {})
 
 
