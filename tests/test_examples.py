@@ -210,9 +210,46 @@ def test_feed_reports_a_killed_sender() -> None:
     assert re.search(r"lost     \d+ of 719 datapoints received, reported after [\d.]+ s", run.stdout)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["2", "0"])
+def test_sound_tells_kinds_of_sounds_apart(workers: str) -> None:
+    run = run_example("sound.py", "--workers", workers, "--epochs", "1")
+    assert_ended_quietly(run)
+    assert "learnt   200 spectrograms (31, 32)" in run.stdout
+    found = re.search(r"^right +([\d.]+)%", run.stdout, re.MULTILINE)
+    assert found is not None and float(found[1]) >= 90
+
+
+def test_sound_finds_the_pitch_of_a_tone(tmp_path: Path) -> None:
+    sound = load_example("sound")
+    np = sound.np
+    seconds = np.arange(sound.RATE) / sound.RATE
+    path = tmp_path / "tone.wav"
+    sound.write_wav(path, np.sin(2 * np.pi * 1000 * seconds).astype(np.float32))
+    part = sound.read_part(str(path), np.random.default_rng(0))
+    assert (part.dtype, part.shape) == (np.float32, (sound.NUM_SAMPLES,))
+    loudest = sound.spectrogram(part).argmax(axis=1)
+    assert (abs(loudest - 1000 / (sound.RATE / 2) * sound.NUM_BANDS) <= 1).all()
+
+
+@pytest.mark.parametrize("content", ["nothing", "text", "stereo", "short"])
+def test_sound_names_a_file_that_is_not_a_recording(content: str, tmp_path: Path) -> None:
+    sound = load_example("sound")
+    path = tmp_path / "broken.wav"
+    if content in {"nothing", "text"}:
+        path.write_bytes(b"" if content == "nothing" else b"not a sound, but long enough for a header of one")
+    else:
+        with sound.wave.open(str(path), "wb") as file:
+            file.setparams((2 if content == "stereo" else 1, 2, 8000, 0, "NONE", ""))
+            file.writeframes(bytes(40_000 if content == "stereo" else 400))
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        sound.read_part(str(path), sound.np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "complaint"),
     [
+        ("sound", ["--epochs", "0"], "give at least one epoch"),
         ("feed", ["--epochs", "0"], "--epochs: 0 is too small; give at least 1"),
         ("digits", ["--runner", "carrier-pigeon"], "invalid choice: 'carrier-pigeon'"),
         ("digits", ["--workers", "0"], "0 is too small; give at least 1"),
