@@ -47,7 +47,7 @@ check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy --strict dataflow
-	$(RUN) -m mkdocs build --strict --quiet
+	$(RUN) -m mkdocs build --strict
 	$(RUN) -c "import yaml; yaml.safe_load(open('.github/workflows/ci.yml'))"
 
 ci: check test ## what has to pass before a change is merged
