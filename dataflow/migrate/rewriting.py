@@ -40,9 +40,13 @@ from dataflow.migrate.names import (
 __all__ = ["Finding", "Rewritten", "rewritten"]
 
 _BOM: Final = b"\xef\xbb\xbf"
+_CONCERNED: Final = re.compile(r"\b(tensorpack|dataflow|parallelisation)\b")
+"""What a program contains if anything in it may have to change; resolving the names of all others would take long."""
+
 _MODULE_IN_A_STRING: Final = re.compile(
     r"^(tensorpack\.dataflow|dataflow\.dataflow|elektronn2?\.training\.parallelisation)(\.\w+)*$"
 )
+_LINE: Final = 88  # columns of an import that is laid out again, before it is split
 _OURS: Final = "dataflow"
 _OURS_IF_TAKEN: Final = "dataflow_runners"  # a local name for a module in which `dataflow` is something else
 
@@ -100,6 +104,8 @@ def rewritten(source: bytes) -> Rewritten:
     bom = _BOM if source.startswith(_BOM) else b""
     module = _parsed(cst, source[len(bom) :])
     before = module.code
+    if not _CONCERNED.search(before):
+        return Rewritten(source, before, before, ())
     rewriter = _Rewriter(cst, module)
     rewriter.run()
     after = rewriter.edits.applied(before)
@@ -179,11 +185,10 @@ class _Rewriter:
         wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
         self.module = wrapper.module
         self.spans = wrapper.resolve(metadata.ByteSpanPositionProvider)
-        self.positions = wrapper.resolve(metadata.PositionProvider)
-        self.parents = wrapper.resolve(metadata.ParentNodeProvider)
         self.scopes = [scope for scope in set(wrapper.resolve(metadata.ScopeProvider).values()) if scope is not None]
         self.code: bytes = self.module.code.encode()
         self.nodes = list(_walk(self.module))
+        self.parents = {child: node for node in self.nodes for child in node.children}
         self.edits = _Edits()
         self.findings: list[Finding] = []
         self.names: dict[int, str] = {}  # by id of a node: the name here of the class or function that it is
@@ -660,8 +665,9 @@ class _Rewriter:
             self._find(node, "left", name, text)
 
     def _find(self, node: Any, kind: Literal["left", "look"], name: str, text: str) -> None:
-        start = self.positions[node].start
-        self.findings.append(Finding(start.line, start.column + 1, kind, name, text))
+        before = self.code[: self.spans[node].start].decode()
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        self.findings.append(Finding(line, column, kind, name, text))
 
     # -- edits ---------------------------------------------------------------------------------------------------------
 
@@ -688,19 +694,20 @@ class _Rewriter:
         return name if alias.asname is None else f"{name} as {alias.asname.name.value}"
 
     def _from_text(self, statement: Any, module: str, aliases: list[tuple[Any, str]]) -> str:
-        """A from-import of some aliases of `statement`, laid out as it is: with its parentheses and comments."""
+        """A from-import of some aliases of `statement`, with their comments; in one line if it fits."""
         texts: dict[str, Any] = {}
         for alias, text in aliases:
             texts.setdefault(text, alias)
+        comments = {text: comment for text, alias in texts.items() if (comment := self._comment_after(alias))}
+        start, indent = f"from {module} import ", self._indent(statement)
+        in_a_line = start + ", ".join(texts)
         if statement.lpar is None or "\n" not in self._code(statement):
-            return f"from {module} import {', '.join(texts)}"
-        lines = []
-        indent = self._indent(statement) + "    "
-        for text, alias in texts.items():
-            comment = self._comment_after(alias)
-            lines.append(f"{indent}{text},{'  ' + comment if comment else ''}")
+            return in_a_line
+        if not comments and len(indent) + len(in_a_line) <= _LINE:
+            return in_a_line
         newline = str(self.module.default_newline)
-        return newline.join([f"from {module} import (", *lines, f"{self._indent(statement)})"])
+        lines = [f"{indent}    {text},{'  ' + comments[text] if text in comments else ''}" for text in texts]
+        return newline.join([f"{start}(", *lines, f"{indent})"])
 
     def _comment_after(self, alias: Any) -> str:
         comma = alias.comma
