@@ -129,11 +129,9 @@ def _migrate(options: argparse.Namespace) -> int:
         sys.stdout.write(done.diff)
         for finding in done.findings:
             print(f"{done.path}:{finding}", file=sys.stderr)
-    verb = "changed" if options.write else "to change (--write changes them)"
-    print(
-        f"{len(options.files)} files: {changed} {verb}, {failed} not read; {left} places to change by hand",
-        file=sys.stderr,
-    )
+    verb = "changed" if options.write else "to change with --write"
+    summary = f"files: {len(options.files)}, {verb}: {changed}, not read: {failed}; places to change by hand: {left}"
+    print(summary, file=sys.stderr)
     return 1 if left or failed else 0
 
 

@@ -26,7 +26,7 @@ def test_the_changes_are_printed_as_a_diff_and_the_file_stays(script, capsys):
     assert main(["migrate", str(script)]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [f"--- {script}", f"+++ {script}", "@@ -1 +1 @@", f"-{OLD[:-1]}", f"+{NEW[:-1]}"]
-    assert err == "1 files: 1 to change (--write changes them), 0 not read; 0 places to change by hand\n"
+    assert err == "files: 1, to change with --write: 1, not read: 0; places to change by hand: 0\n"
     assert script.read_text() == OLD
 
 
@@ -35,7 +35,7 @@ def test_write_replaces_the_file_and_keeps_mode_and_link(script, tmp_path, capsy
     link = tmp_path / "link.py"
     link.symlink_to(script)
     assert main(["migrate", "--write", str(link)]) == 0
-    assert capsys.readouterr().err.startswith("1 files: 1 changed, ")
+    assert capsys.readouterr().err.startswith("files: 1, changed: 1, ")
     assert script.read_text() == NEW and link.is_symlink()
     assert stat.S_IMODE(script.stat().st_mode) == 0o750
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.py", "train.py"]
@@ -51,7 +51,7 @@ def test_what_is_left_is_printed_with_its_place_and_fails(script, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"{script}:1:33: imgaug: its augmentors are left out: call any")
-    assert err.endswith("1 places to change by hand\n")
+    assert err.endswith("; places to change by hand: 1\n")
 
 
 def test_a_diff_says_where_the_last_line_has_no_end(script, capsys):
@@ -82,7 +82,7 @@ def test_what_cannot_be_migrated_gets_a_sentence_and_the_other_files_are_migrate
     err = capsys.readouterr().err
     first, *_, last = err.splitlines()
     assert re.search(text, first), first
-    assert last == "2 files: 1 changed, 1 not read; 0 places to change by hand"
+    assert last == "files: 2, changed: 1, not read: 1; places to change by hand: 0"
     assert script.read_text() == NEW
 
 
