@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dataflow
-from dataflow import BatchData, DataFlow, DataFromList, MultiProcessRunnerZMQ, RandomMapData
+from dataflow import BatchData, DataFlow, DataFromList, ParallelData, RandomMapData
 
 Samples = NDArray[np.float32]
 
@@ -117,7 +117,7 @@ def load(dp: tuple[str, int], rng: np.random.Generator) -> tuple[NDArray[np.floa
 def make_batches(files: list[tuple[str, int]], num_workers: int, shuffle: bool) -> DataFlow:
     """Build the chain: datapoints ``(float32 (20, NUM_FRAMES, NUM_BANDS), int32 (20,))``."""
     df = RandomMapData(DataFromList(files, shuffle=shuffle), load)
-    return BatchData(MultiProcessRunnerZMQ(df, num_workers, strict=True), BATCH_SIZE)
+    return BatchData(ParallelData(df, num_workers), BATCH_SIZE)
 
 
 def features(spectrograms: NDArray[np.float32]) -> NDArray[np.float64]:
