@@ -56,10 +56,16 @@ class MovedModule:
 
 @dataclass(frozen=True)
 class Missing:
-    """A name without a counterpart; `text` says why, and what to do; `length` as in `Moved`."""
+    """A name without a counterpart; `length` as in `Moved`.
+
+    Attributes:
+        text: Why, and what to do.
+        is_known: Whether it is a name of the predecessors at all.
+    """
 
     text: str
     length: int
+    is_known: bool = True
 
 
 Target = Moved | MovedModule | Missing
@@ -305,7 +311,8 @@ def _named(name: str, before: int) -> Target | None:
 
 
 def _unknown(rest: list[str], before: int) -> Missing:
-    return Missing("it is no public name of tensorpack.dataflow, and there is none like it here", before + len(rest))
+    text = "it is no public name of tensorpack.dataflow, and there is none like it here"
+    return Missing(text, before + len(rest), is_known=False)
 
 
 def _in_utils(rest: list[str]) -> Target:

@@ -411,8 +411,9 @@ class _Rewriter:
             # Parts of the chain that the target replaces.
             length = 0 if target is None else target.length - (dotted.count(".") - written.count("."))
             if isinstance(target, Missing):
-                self._find(chain, "left", text, target.text)
                 complete = False
+                if target.is_known or not binding.is_shared:  # else it may be an attribute of something else
+                    self._find(chain, "left", text, target.text)
             elif isinstance(target, Moved) and length > 0:
                 head = self._head(chain, length)
                 self.names[id(head)] = target.name

@@ -272,6 +272,13 @@ def test_a_load_that_says_whether_it_unpickles_is_not_named():
     assert findings_in("from tensorpack.dataflow import *\nLMDBSerializer.load('a', pickle=True)", "look") == []
 
 
+def test_a_variable_that_was_a_module_before_is_no_finding():
+    source = "import tensorpack.dataflow as df\ndf = df.BatchData(df.FakeData([[2]], 9), 3)\ndf.size(), df.unknown"
+    assert text_of(source) == source.replace("tensorpack.", "")
+    assert findings_in(source) == []
+    assert findings_in("import tensorpack.dataflow as df\ndf.unknown") == [(2, "df.unknown")]
+
+
 def test_a_keyword_that_is_given_twice_is_left():
     source = "from tensorpack.dataflow import *\nPrefetchDataZMQ(ds, num_proc=1, nr_proc=2)"
     assert findings_in(source) == [(2, "nr_proc")]
