@@ -30,6 +30,7 @@ from tests.support.waits import LIMIT, wait_until
 
 GRACE = LIMIT / 4  # seconds, for what is on its way out
 SHARED_MEMORY = Path("/dev/shm")
+PRELOADED = ["numpy", "pytest", "psutil", "zmq", "msgpack"]  # by the fork server: what most workers of tests import
 LONGEST = 60  # characters of a temporary directory: the path of a socket has 107
 RAISED = pytest.StashKey[bool]()
 
@@ -144,7 +145,15 @@ def _start_servants() -> None:
     if "forkserver" in multiprocessing.get_all_start_methods():
         from multiprocessing import forkserver
 
+        forkserver.set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def older_objects_frozen() -> None:
+    """Exempt what earlier modules and imports keep from garbage collection, which a process full of tests spends long on."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
