@@ -18,6 +18,7 @@ from dataflow import (
     ResumableData,
     RNGDataFlow,
 )
+from tests.support.products import halved
 
 NAMES = """
     action address addressable allocate anchors annotations arena args array at attributes augment aug axis
@@ -106,9 +107,7 @@ def check_names(kind, how, names, position):
                 assert len(list(df)) in {0, len(expected)}
 
 
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["attribute", "method"])
+@pytest.mark.parametrize(("how", "kind", "position"), halved(("attribute", "method"), KINDS, [*POSITIONS]))
 def test_two_hundred_names_are_free_for_a_users_node(how, kind, position):
     assert len(NAMES) >= 200
     check_names(kind, how, [*ALL, *(() if kind == "transform" else INPUT)], position)

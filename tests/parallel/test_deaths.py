@@ -32,7 +32,8 @@ from dataflow import (
 from dataflow.engine.engine import Engine
 from dataflow.state import state_of
 from dataflow.workers.process import ProcessWorker
-from tests.support.faults import deadline, hold_the_interpreter
+from tests.support.busy import Busy
+from tests.support.faults import deadline
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
@@ -42,22 +43,6 @@ RUNNERS = {
     "process": lambda df, num=1, **more: MultiProcessRunner(df, 10, num, **more),
 }
 both = pytest.mark.parametrize("make", RUNNERS.values(), ids=RUNNERS)
-
-
-class Busy(DataFlow):
-    """[pid] once; then what `what` says."""
-
-    def __init__(self, what: str = "wait for credit", size: int = 0) -> None:
-        self.what = what
-        self.size = size
-
-    def __iter__(self):
-        while True:
-            yield [os.getpid(), bytes(self.size)]
-            if self.what == "sleep":
-                time.sleep(2 * LIMIT)
-            elif self.what == "hold the interpreter":
-                hold_the_interpreter(int(2 * LIMIT))
 
 
 def descendants() -> set[psutil.Process]:
@@ -77,7 +62,7 @@ def wait_gone(processes) -> None:
 HEAD = """
 import gc, logging, multiprocessing, os, signal, sys, threading
 from dataflow import *
-from tests.parallel.test_deaths import Busy
+from tests.support.busy import Busy
 
 logging.getLogger("dataflow.parallel.runners").setLevel(logging.ERROR)  # else each says what a pass by default is
 

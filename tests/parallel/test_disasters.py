@@ -72,19 +72,21 @@ class Case:
 
 
 def cases() -> list[Any]:
-    """The product. Quick are all of it under fork, and so many others that every pair of choices occurs."""
+    """The product. Quick: under fork every fault in every place; and so many others that every pair occurs."""
     found = []
     turns = itertools.cycle(itertools.product((1, 2), PLACES))
     processes = [fault for fault in FAULTS if fault.in_processes]
     quick = {(fault, method, *reversed(next(turns))) for method in METHODS[1:] for fault in processes}
     for fault, method, place, num in itertools.product(processes, METHODS, PLACES, (1, 2)):
         marks: list[pytest.MarkDecorator] = []
-        if method != "fork":
+        if method == "fork":
+            is_quick = (processes.index(fault) + [*PLACES].index(place) + num) % 2 == 0
+        else:
+            is_quick = (fault, method, place, num) in quick
+        if method != "fork" or fault.is_lateness:
             marks.append(pytest.mark.slow)
-            if (fault, method, place, num) not in quick:
-                marks.append(pytest.mark.full)
-        elif fault.is_lateness:
-            marks.append(pytest.mark.slow)
+        if not is_quick:
+            marks.append(pytest.mark.full)
         case = Case(fault, place, method, num)
         found.append(pytest.param(case, id=str(case), marks=marks))
     for fault, num in itertools.product(FAULTS, (1, 2)):

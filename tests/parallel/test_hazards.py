@@ -33,6 +33,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.memory.arena import ArenaWriter
 from tests.support.fakes import PROCESS_KINDS
 from tests.support.faults import deadline
+from tests.support.products import halved
 from tests.support.waits import LIMIT
 
 CONTEXT = get_context("fork")
@@ -471,11 +472,10 @@ np.holder = [kept[4], kept[5][0][:3], df, iterator]
 sys.modules["holder"] = kept[6]
 {ending}
 """
+ENDINGS = ("", "del df", "del kept", "df.close(); del iterator")
 
 
-@KINDS
-@SIZES
-@pytest.mark.parametrize("ending", ["", "del df", "del kept", "df.close(); del iterator"])
+@pytest.mark.parametrize(("kind", "size", "ending"), halved(PROCESS_KINDS, (SMALL, LARGE), ENDINGS))
 def test_the_interpreter_ends_without_a_word_while_arrays_are_held(kind, size, ending, tmp_path):
     runner, arguments = ("MultiProcessRunnerZMQ", "1") if kind == "zmq" else ("MultiProcessRunner", "5, 1")
     script = tmp_path / "script.py"

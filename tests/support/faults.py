@@ -5,7 +5,6 @@ never end. Every datapoint says whose it is and carries an array by which a torn
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import signal
@@ -362,8 +361,3 @@ def deadline(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         if outer:
             signal.setitimer(signal.ITIMER_REAL, max(1e-3, began + outer - time.monotonic()))
-
-
-def hold_the_interpreter(seconds: int) -> None:
-    """A call into C that does not give the interpreter's lock back."""
-    ctypes.PyDLL(None).sleep(seconds)

@@ -151,7 +151,7 @@ def _start_servants() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def older_objects_frozen() -> None:
-    """Exempt what earlier modules and imports keep from garbage collection, which a process full of tests spends long on."""
+    """Exempt what earlier modules keep from garbage collection: every test collects, and would visit it all again."""
     gc.collect()
     gc.freeze()
 

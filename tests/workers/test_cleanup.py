@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import dataflow
+from tests.support.products import halved
 from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
@@ -78,18 +79,18 @@ class Forever(DataFlow):
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["", "iterator = None", "raise SystemExit", "import atexit; atexit.register(df.close)"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        "MultiProcessRunner(Forever(), 5, 2)",
-        "MultiProcessRunnerZMQ(Forever(), 2)",
-        "MultiThreadRunner(Forever, 5, 2)",
-        "MultiThreadRunner(lambda: MultiProcessRunnerZMQ(Forever()), 5, 1)",
-        "MultiProcessRunnerZMQ(MultiProcessRunnerZMQ(Forever()))",
-    ],
+MAKES = (
+    "MultiProcessRunner(Forever(), 5, 2)",
+    "MultiProcessRunnerZMQ(Forever(), 2)",
+    "MultiThreadRunner(Forever, 5, 2)",
+    "MultiThreadRunner(lambda: MultiProcessRunnerZMQ(Forever()), 5, 1)",
+    "MultiProcessRunnerZMQ(MultiProcessRunnerZMQ(Forever()))",
 )
+ENDS = ("", "iterator = None", "raise SystemExit", "import atexit; atexit.register(df.close)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "how"), halved(MAKES, ENDS))
 def test_an_interpreter_with_a_runner_at_work_ends_without_a_word(make, how):
     done = run(f"df = {make}\niterator = iter(df)\nlist(islice(iterator, 10))\n{how}\n", RUNNER)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
