@@ -472,10 +472,10 @@ np.holder = [kept[4], kept[5][0][:3], df, iterator]
 sys.modules["holder"] = kept[6]
 {ending}
 """
-ENDINGS = ("", "del df", "del kept", "df.close(); del iterator")
+LAST_LINES = ("", "del df", "del kept", "df.close(); del iterator")
 
 
-@pytest.mark.parametrize(("kind", "size", "ending"), halved(PROCESS_KINDS, (SMALL, LARGE), ENDINGS))
+@pytest.mark.parametrize(("kind", "size", "ending"), halved(PROCESS_KINDS, (SMALL, LARGE), LAST_LINES))
 def test_the_interpreter_ends_without_a_word_while_arrays_are_held(kind, size, ending, tmp_path):
     runner, arguments = ("MultiProcessRunnerZMQ", "1") if kind == "zmq" else ("MultiProcessRunner", "5, 1")
     script = tmp_path / "script.py"
