@@ -17,8 +17,7 @@ Which way a datapoint takes; the first line that fits:
 
     one array, of the same dtype as in the last datapoint   `_encode_like`, the fast path
     no component is an array                                `_encode_without`: marshalled or pickled whole
-    an array twice, of objects, or nested deeper            `_encode_nested`: pickle calls back for each array
-    an output buffer, or an array that is not contiguous    `_encode_mixed`: as in `encode`, counting references
+    an array twice, of objects, or nested deeper            `_encode_nested`: pickle asks for each array
     any other                                               `encode`: the skeleton, and the arrays as bytes or blocks
 
 A datapoint with one array, like the one before it, takes a fast path (`_encode_like`): without it, the benchmarks
@@ -48,7 +47,6 @@ from dataflow.codec.message_layout import (
     DatapointKind,
     Kinds,
     Layout,
-    Piece,
     join,
     name_of,
 )
@@ -132,60 +130,70 @@ class ArrayEncoder:
             return self._encode_nested(dp) if its_type is _ARRAY else self._encode_without(dp, False)
         types = list(map(type, row))
         if types != kind.types or its_type is not kind.type or (its_type is dict and not kind.has_names_of(dp)):
-            kind = self._kinds.find(dp, types)
+            kind = self._kinds.find(dp, types, row)
         if not kind.array_indexes:
             return self._encode_without(dp, kind.is_simple, kind.is_row)
         if not kind.has_plain_keys:
             return self._encode_nested(dp)
-        # Contiguous arrays are encoded here, all others in `_encode_mixed`.
         arrays: Any = (row[kind.array_indexes[0]],) if kind.pick is None else kind.pick(row)
+        num = len(arrays)
+        # For two or three arrays, these are all pairs.
+        maybe_twice = num > 1 and (
+            num > 3 or arrays[0] is arrays[1] or arrays[0] is arrays[-1] or arrays[-2] is arrays[-1]
+        )
+        if maybe_twice and len(set(map(id, arrays))) < num:
+            return self._encode_nested(dp)
+        for index in kind.array_indexes:
+            row[index] = None
+        body = _marshalled(row, VERSION) if kind.is_row else self._pickled(row)  # before any block is taken
+        if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
+            return self._encode_nested(dp)
+        # From here on every array has the same number of references in this method: the counts depend on it.
         shapes: list[Any] = []
-        data: list[Any] = []
-        nbytes = 0
-        large = False
-        for array, (dtype, name, last, size) in zip(arrays, kind.last, strict=False):
-            if array.dtype is not dtype and (name is None or name_of(array.dtype) != name):
-                kind.learn(arrays)
-                break
-            if (shape := array.shape) != last:
-                size = array.nbytes
-            if not array.flags.c_contiguous:
-                break
-            if size < LARGE_BYTES or self._inline:
-                data.append(array.tobytes())
-            elif type(array.base) is Base:
-                break
+        while True:
+            form: Any = kind.form
+            data: list[Any] = []
+            nbytes = len(body)
+            has_output_buffers = False
+            for array, (dtype, name, last, size) in zip(arrays, kind.last, strict=False):
+                if array.dtype is not dtype and (name is None or name_of(array.dtype) != name):
+                    break
+                if (shape := array.shape) != last:
+                    size = array.nbytes
+                nbytes += size
+                shapes.append(shape)
+                flags = array.flags
+                order: Any = "C"
+                if not flags.c_contiguous:
+                    order = "F" if flags.f_contiguous else "C"
+                    if form is kind.form:
+                        form = (kind.gaps, list(kind.form[1]))
+                    form[1][len(data)] = (name, order)
+                if size < LARGE_BYTES or self._inline:
+                    data.append(array.tobytes(order))
+                    continue
+                base = array.base
+                if base is not None and self._arena.is_output_buffer(base):
+                    counts = sys.getrefcount(dp), sys.getrefcount(array), sys.getrefcount(base)
+                    if self._buffer_counts.unreachable(its_type, counts) and flags.c_contiguous and size == base.nbytes:
+                        has_output_buffers = True
+                        data.append(base)
+                        continue
+                block = self._arena.copy(array, order)
+                if block is None:
+                    self._give_back(data)
+                    return NO_ROOM
+                data.append(block)
             else:
-                data.append(array)
-                large = True
-            shapes.append(shape)
-            nbytes += size
-        else:
-            num = len(data)
-            # For two or three arrays, these are all pairs.
-            maybe_twice = num > 1 and (
-                num > 3 or arrays[0] is arrays[1] or arrays[0] is arrays[-1] or arrays[-2] is arrays[-1]
-            )
-            if maybe_twice and len(set(map(id, arrays))) < num:
+                break
+            # An array of another dtype than in the last datapoint of this kind.
+            self._give_back(data)
+            shapes.clear()
+            if not kind.learn(arrays):
                 return self._encode_nested(dp)
-            for index in kind.array_indexes:
-                row[index] = None
-            body = _marshalled(row, VERSION) if kind.is_row else self._pickled(row)
-            if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
-                return self._encode_nested(dp)
-            if large:
-                for k, array in enumerate(data):
-                    if type(array) is _ARRAY:
-                        block = self._arena.copy(array, "C")
-                        if block is None:
-                            self._give_back(data[:k])
-                            return NO_ROOM
-                        data[k] = block
-            self.nbytes = nbytes = nbytes + len(body)
-            return body, kind.form, shapes, data, nbytes
-        # References to output buffers are counted: no variable may hold one now.
-        row = arrays = array = data = None  # type: ignore[assignment]
-        return self._encode_mixed(dp, kind)
+        self.nbytes = nbytes
+        # The datapoint is certain to leave now, so output buffers can be handed over.
+        return body, form, shapes, list(map(self._passed_on, data)) if has_output_buffers else data, nbytes
 
     def _encode_like(self, dp: Any, kind: DatapointKind) -> Any:
         """Fast path: encode a datapoint like the last one, with a single array. Return None if it is not like it."""
@@ -274,59 +282,23 @@ class ArrayEncoder:
             if type(piece) is Block:
                 self._arena.give_back(piece)
 
-    def _encode_mixed(self, dp: Any, kind: DatapointKind) -> Any:
-        """Encode components of which at least one is an output buffer or not contiguous."""
-        row = list(dp if kind.names is None else dp.values())
-        arrays = [row[index] for index in kind.array_indexes]
-        if len(set(map(id, arrays))) < len(arrays) or True in [array.dtype.hasobject for array in arrays]:
-            return self._encode_nested(dp)
-        for index in kind.array_indexes:
-            row[index] = None
-        body = _marshalled(row, VERSION) if kind.is_row else self._pickled(row)  # before any block is taken
-        if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
-            return self._encode_nested(dp)
-        self.nbytes = len(body)
-        packed = self._pack(arrays, kind.type, sys.getrefcount(dp))
-        if packed is None:
-            return NO_ROOM
-        layouts, data = packed
-        form = (kind.gaps, [(name, order) for name, _, order in layouts])
-        return body, form, [shape for _, shape, _ in layouts], data, self.nbytes
-
     def _encode_nested(self, dp: Any) -> Any:
+        """Encode any value: pickle asks for each array in it, wherever it is."""
         body, arrays = self._direction.nested(dp)
         self.nbytes = len(body)
-        packed = self._pack(arrays, type(dp), 0)
-        return NO_ROOM if packed is None else (body, NESTED, *packed, self.nbytes)
-
-    def _pack(self, arrays: list[NDArray[Any]], kind: type, dp_count: int) -> tuple[list[Layout], list[Piece]] | None:
-        """Convert arrays to bytes and blocks. Return None if the arena has no room."""
         layouts: list[Layout] = []
         data: list[Any] = []
-        has_output_buffers = False
         for array in arrays:
-            flags = array.flags
-            order: Any = "C" if flags.c_contiguous or not flags.f_contiguous else "F"
+            order: Any = "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
             layouts.append((name_of(array.dtype), array.shape, order))
-            nbytes = array.nbytes
-            self.nbytes += nbytes
-            if nbytes < LARGE_BYTES or self._inline:
-                data.append(array.tobytes(order))
-                continue
-            base = array.base
-            if base is not None and self._arena.is_output_buffer(base):
-                counts = dp_count, sys.getrefcount(array), sys.getrefcount(base)
-                if self._buffer_counts.unreachable(kind, counts) and flags.c_contiguous and nbytes == base.nbytes:
-                    has_output_buffers = True
-                    data.append(base)
-                    continue
-            block = self._arena.copy(array, order)
-            if block is None:
+            self.nbytes += array.nbytes
+            is_small = array.nbytes < LARGE_BYTES or self._inline
+            piece = array.tobytes(order) if is_small else self._arena.copy(array, order)
+            if piece is None:
                 self._give_back(data)
-                return None
-            data.append(block)
-        # From here on the datapoint is certain to leave, so output buffers can be handed over.
-        return layouts, list(map(self._passed_on, data)) if has_output_buffers else data
+                return NO_ROOM
+            data.append(piece)
+        return body, NESTED, layouts, data, self.nbytes
 
     def _passed_on(self, data: Any) -> bytes | Block:
         return self._arena.release(data) if isinstance(data, np.ndarray) else data

@@ -146,18 +146,19 @@ class DatapointKind:
         self.is_row = rest <= TEXTS if self.array_indexes else self.names is None and rest <= NUMBERS
         self.is_simple = self.has_plain_keys and rest <= _SIMPLE  # arrays occur as components only
 
-    def learn(self, arrays: Sequence[NDArray[Any]]) -> None:
+    def learn(self, arrays: Sequence[NDArray[Any]]) -> bool:
         """Remember what these arrays are like, for the next ones.
 
-        Arrays of objects are excluded: the encoder must inspect each.
+        Returns False for arrays of objects: the encoder must inspect each.
         """
         if True in [array.dtype.hasobject for array in arrays]:
-            return
+            return False
         names = [name_of(array.dtype) for array in arrays]
         self.last = [(a.dtype, name, a.shape, a.nbytes) for a, name in zip(arrays, names, strict=True)]
         self.shapes = [array.shape for array in arrays]
         # A new list, because earlier encoded datapoints refer to the old one.
         self.form = (self.gaps, [(name, "C") for name in names])
+        return True
 
     def has_names_of(self, dp: Any) -> bool:
         """Return True if a dict has exactly these keys in this order.
@@ -176,9 +177,10 @@ class Kinds:
     def __init__(self) -> None:
         self.last = DatapointKind([], [])
 
-    def find(self, dp: Any, types: list[type]) -> DatapointKind:
-        """Return the kind of a datapoint that differs from the last one."""
+    def find(self, dp: Any, types: list[type], row: list[Any]) -> DatapointKind:
+        """Return the kind of a datapoint that differs from the last one; `row` has its components."""
         kind = DatapointKind(dp, types)
+        kind.learn([row[index] for index in kind.array_indexes])
         if kind.has_plain_keys:  # keys of other types are the user's objects and must not be kept alive
             self.last = kind
         return kind
