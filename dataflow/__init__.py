@@ -55,7 +55,8 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.transforms.filtering import FilterData
     from dataflow.transforms.joining import ConcatData, JoinData
     from dataflow.transforms.mapping import MapData, MapDataComponent
-    from dataflow.transforms.mixing import RandomChooseData, RandomMixData
+    from dataflow.transforms.mixing import MixData, RandomChooseData, RandomMixData
+    from dataflow.transforms.padding import BucketBatchData, PadBatchData
     from dataflow.transforms.repeating import FixedSizeData, RepeatedData, RepeatedDataPoint
     from dataflow.transforms.resuming import ResumableData
     from dataflow.transforms.selecting import FlattenData, SelectComponent
@@ -145,6 +146,7 @@ __all__ = [
     # Transforms
     "BatchData",
     "BatchDataByShape",
+    "BucketBatchData",
     "CacheData",
     "ConcatData",
     "FilterData",
@@ -154,6 +156,8 @@ __all__ = [
     "LocallyShuffleData",
     "MapData",
     "MapDataComponent",
+    "MixData",
+    "PadBatchData",
     "RandomChooseData",
     "RandomMapData",
     "RandomMixData",
@@ -262,8 +266,11 @@ _MODULE_OF = {
     "JoinData": "dataflow.transforms.joining",
     "MapData": "dataflow.transforms.mapping",
     "MapDataComponent": "dataflow.transforms.mapping",
+    "MixData": "dataflow.transforms.mixing",
     "RandomChooseData": "dataflow.transforms.mixing",
     "RandomMixData": "dataflow.transforms.mixing",
+    "BucketBatchData": "dataflow.transforms.padding",
+    "PadBatchData": "dataflow.transforms.padding",
     "FixedSizeData": "dataflow.transforms.repeating",
     "RepeatedData": "dataflow.transforms.repeating",
     "RepeatedDataPoint": "dataflow.transforms.repeating",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from itertools import chain
 from operator import is_not
 from typing import Any, Final, final
 
@@ -21,8 +22,11 @@ from dataflow.errors import ShapeMismatch
 
 __all__ = [
     "HOLE",
+    "INT32",
     "Hole",
     "allocating",
+    "as_number_or_array",
+    "columns_of",
     "component",
     "components",
     "empty",
@@ -31,6 +35,7 @@ __all__ = [
     "replaced",
     "selected",
     "stack",
+    "stack_column",
 ]
 
 
@@ -46,17 +51,22 @@ class Hole:
 
 
 HOLE: Final = Hole()
+INT32: Final[np.dtype[Any]] = np.dtype(np.int32)
+"""The dtype of Python ints in a batch, unless the user chooses another."""
+
 _is_present: Final = partial(is_not, HOLE)
 _SEQUENCES: Final = frozenset({list, tuple})
 _SCALARS: Final[Mapping[type, np.dtype[Any]]] = {
     **{kind: np.dtype(kind) for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"},
-    int: np.dtype(np.int32),
+    int: INT32,
     float: np.dtype(np.float32),
     complex: np.dtype(np.complex64),
     bool: np.dtype(bool),
 }
 """The dtype of a batch of such scalars, which have no shape."""
-_INT32: Final = np.iinfo(np.int32)
+_CODES: Final = {np.dtype(code): code for code in "bBhHiIlLqQ"}
+"""The type codes of `array.array`, which are those of NumPy."""
+_NUMBERS_AND_ARRAYS: Final = (bool, int, float, complex, np.generic, np.ndarray)
 
 
 def present(datapoints: Iterable[Any]) -> Iterator[Any]:
@@ -143,22 +153,23 @@ def allocating(make: Allocator) -> Iterator[None]:
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def stack(datapoints: Sequence[Any], *, use_list: bool = False) -> Any:
+def stack(datapoints: Sequence[Any], *, use_list: bool = False, int_dtype: np.dtype[Any] = INT32) -> Any:
     """Stack each component of `datapoints` on a new first axis; `use_list` keeps Python lists.
 
     Lists and tuples become a list, dicts become a dict.
 
     Raises:
         ShapeMismatch: The datapoints differ in components, or a component in shape or kind; names the component.
-        OverflowError: A Python int does not fit into int32.
+        OverflowError: A Python int does not fit into `int_dtype`.
         TypeError: A component is of a type that cannot become an array.
     """
-    columns = _columns(datapoints)
-    stacked = columns.values() if use_list else map(_stack_column, columns.values(), columns)
+    columns = columns_of(datapoints)
+    stack_one = stack_column if int_dtype is INT32 else partial(stack_column, int_dtype=int_dtype)
+    stacked = columns.values() if use_list else map(stack_one, columns.values(), columns)
     return dict(zip(columns, stacked, strict=True)) if isinstance(datapoints[0], dict) else list(stacked)
 
 
-def _columns(datapoints: Sequence[Any]) -> dict[Any, list[Any]]:
+def columns_of(datapoints: Sequence[Any]) -> dict[Any, list[Any]]:
     """The components of all datapoints, by index or key."""
     if _SEQUENCES.issuperset(_kinds(datapoints)):
         try:
@@ -193,14 +204,17 @@ def _outline(dp: Any) -> str:
     return f"a {type(dp).__name__} of {len(dp)}" if is_datapoint(dp) else f"a {type(dp).__name__}"
 
 
-def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
+def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) -> NDArray[Any]:
+    """Stack one component, named `key`, of several datapoints: scalars, arrays, text, or lists of one length."""
     kinds = _kinds(values)
     if kinds == [np.ndarray]:
         alike = _stack_alike(values)
         return _stack_arrays(values, key) if alike is None else alike
     if len(kinds) == 1 and (dtype := _SCALARS.get(kinds[0])) is not None:
+        if kinds[0] is int and int_dtype is not INT32:
+            return _stack_ints(values, key, int_dtype)
         out = empty(len(values), dtype)
-        with suppress(OverflowError):  # `_check_int32` raises it with an explanation
+        with suppress(OverflowError):  # `_check_ints` raises it with an explanation
             out[:] = array("i", values) if kinds == [int] else values
             return out
     are_arrays = [issubclass(kind, np.ndarray) for kind in kinds]
@@ -208,9 +222,13 @@ def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
         return _stack_arrays(values, key)
     if any(issubclass(kind, str | bytes) for kind in kinds):
         return _stack_text(values, kinds, key)
-    dtype = _common_dtype([_scalar_dtype(kind, values, key) for kind in kinds], key)
+    if not all(issubclass(kind, _NUMBERS_AND_ARRAYS) for kind in kinds):
+        if all(issubclass(kind, list | tuple) for kind in kinds):
+            return _stack_lists(values, key, int_dtype)
+        return stack_column([as_number_or_array(value, key, int_dtype) for value in values], key, int_dtype)
+    dtype = _common_dtype([_scalar_dtype(kind, values, key, int_dtype) for kind in kinds], key)
     if any(issubclass(kind, int) for kind in kinds):
-        _check_int32(values, key)
+        _check_ints(values, key, int_dtype)
     shape: tuple[int, ...] = ()
     if any(are_arrays):
         shapes = [np.shape(value) for value in values]
@@ -220,6 +238,58 @@ def _stack_column(values: list[Any], key: Any) -> NDArray[Any]:
     out = empty((len(values), *shape), dtype)
     out[:] = values
     return out
+
+
+def _stack_ints(values: list[int], key: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    out = empty(len(values), dtype)
+    try:
+        out[:] = array(_CODES[dtype], values)
+    except OverflowError:
+        _check_ints(values, key, dtype)  # raises it with an explanation
+        raise
+    return out
+
+
+def _stack_lists(lists: list[Any], key: Any, int_dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Stack lists or tuples of one length, whose elements are themselves stacked."""
+    lengths = [*map(len, lists)]
+    if lengths.count(lengths[0]) < len(lengths):
+        found = list(dict.fromkeys(lengths))
+        shown = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
+        raise ShapeMismatch(
+            f"component {key!r} is a list of different lengths within one batch: {shown}. Pad it with PadBatchData, "
+            "which pads the components in its keys, or pass use_list=True to BatchData to keep Python lists"
+        )
+    if not lengths[0]:
+        return empty((len(lists), 0), int_dtype)
+    elements = stack_column([*chain.from_iterable(lists)], key, int_dtype)
+    return elements.reshape(len(lists), lengths[0], *elements.shape[1:])
+
+
+def as_number_or_array(value: Any, key: Any, int_dtype: np.dtype[Any] = INT32) -> Any:
+    """`value` if it is a number or text; else as an array: a list, an image, an array or tensor of another library.
+
+    Raises:
+        TypeError: It cannot become an array.
+    """
+    if isinstance(value, (*_NUMBERS_AND_ARRAYS, str, bytes)):
+        return value
+    if isinstance(value, list | tuple):
+        return _stack_lists([value], key, int_dtype)[0]
+    try:
+        if any(hasattr(value, name) for name in ("__array__", "__array_interface__", "__array_struct__")):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+    except Exception as error:  # another library's: a tensor on a GPU, or of a dtype that NumPy lacks
+        raise TypeError(
+            f"component {key!r} is a {type(value).__name__} that cannot become an array ({error}). Convert it with "
+            "MapDataComponent before batching"
+        ) from error
+    raise TypeError(
+        f"component {key!r} is a {type(value).__name__}, which cannot become an array. Convert it with "
+        "MapDataComponent before batching, or pass use_list=True to keep a Python list"
+    )
 
 
 def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:
@@ -285,18 +355,14 @@ def _metadata(dtype: np.dtype[Any]) -> Any:
     return None if dtype.metadata is None else dict(dtype.metadata), list(map(_metadata, below))
 
 
-def _scalar_dtype(kind: type, values: list[Any], key: Any) -> np.dtype[Any]:
-    if kind in _SCALARS:
+def _scalar_dtype(kind: type, values: list[Any], key: Any, int_dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if kind in _SCALARS and kind is not int:
         return _SCALARS[kind]
     if issubclass(kind, np.ndarray | np.generic):
         return _common_dtype([value.dtype for value in values if type(value) is kind], key)
-    for python, dtype in ((int, np.int32), (float, np.float32), (complex, np.complex64)):
-        if issubclass(kind, python):
-            return np.dtype(dtype)
-    raise TypeError(
-        f"component {key!r} is a {kind.__name__}, which cannot become an array. Convert it with "
-        "MapDataComponent before batching, or pass use_list=True to keep a Python list"
-    )
+    if issubclass(kind, int):
+        return int_dtype
+    return np.dtype(np.float32 if issubclass(kind, float) else np.complex64)
 
 
 def _common_dtype(dtypes: list[np.dtype[Any]], key: Any) -> np.dtype[Any]:
@@ -312,13 +378,15 @@ def _common_dtype(dtypes: list[np.dtype[Any]], key: Any) -> np.dtype[Any]:
     raise ShapeMismatch(f"component {key!r} mixes {names} in one batch, which have no common dtype. Yield one type")
 
 
-def _check_int32(values: list[Any], key: Any) -> None:
+def _check_ints(values: list[Any], key: Any, dtype: np.dtype[Any]) -> None:
+    limits = np.iinfo(dtype)
     ints = [value for value in values if isinstance(value, int)]
-    if min(ints) < _INT32.min or max(ints) > _INT32.max:
-        wrong = next(value for value in ints if not _INT32.min <= value <= _INT32.max)
+    if min(ints) < limits.min or max(ints) > limits.max:
+        wrong = next(value for value in ints if not limits.min <= value <= limits.max)
         raise OverflowError(
-            f"component {key!r} holds the Python int {wrong}, which does not fit into int32 (Python ints are "
-            "batched as int32). Yield a numpy scalar of the dtype you want, for example np.int64"
+            f"component {key!r} holds the Python int {wrong}, which does not fit into {dtype} (Python ints are "
+            f"batched as {dtype}). Pass int_dtype=np.int64 to the batching node, or yield a numpy scalar of the dtype "
+            "you want, for example np.int64"
         )
 
 

@@ -206,7 +206,7 @@ def test_kinds_that_have_no_common_dtype_are_named_with_the_component(values, na
         stacked(*values)
 
 
-@pytest.mark.parametrize("value", [None, [1, 2], object(), {"a": 1}, slice(1)])
+@pytest.mark.parametrize("value", [None, object(), {"a": 1}, slice(1)])
 def test_a_component_without_an_array_form_is_named_with_the_cure(value):
     with pytest.raises(TypeError, match=f"component 1 is a {type(value).__name__}.*use_list=True"):
         stack([(0, value), (0, value)])

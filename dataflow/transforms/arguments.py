@@ -5,10 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import DTypeLike
+
 from dataflow.base import DataFlow, require_flow
 from dataflow.errors import NotAddressable
 
-__all__ = ["endless_input", "require_addressable", "require_end", "require_flows", "require_one_list"]
+__all__ = [
+    "endless_input",
+    "integer_dtype",
+    "require_addressable",
+    "require_end",
+    "require_flows",
+    "require_one_list",
+]
+
+
+def integer_dtype(owner: object, dtype: DTypeLike) -> np.dtype[Any]:
+    """Return ``int_dtype=`` of a node as a dtype.
+
+    Raises:
+        TypeError: `dtype` is not an integer dtype.
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.kind not in "iu" or dtype is None:
+        name = owner if isinstance(owner, str) else type(owner).__name__
+        raise TypeError(f"{name}: int_dtype is an integer dtype, such as np.int64, got {dtype!r}")
+    return np.dtype(found.type)  # in the byte order of this machine
 
 
 def require_addressable(ds: DataFlow, owner: object) -> None:

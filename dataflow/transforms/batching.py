@@ -3,60 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import partial
 from itertools import islice, takewhile
 from operator import is_not
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.datapoint import component, stack
+from dataflow.datapoint import INT32, component, stack
 from dataflow.errors import LengthUnknown, ShapeMismatch
-from dataflow.parameters import flag, whole_number
+from dataflow.parameters import flag, function, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of
+from dataflow.transforms.arguments import integer_dtype
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
-__all__ = ["BatchData", "BatchDataByShape"]
+__all__ = ["BatchData", "BatchDataByShape", "GroupedData"]
 
 
 _END: Final = object()
 _is_batch: Final = partial(is_not, _END)
 
 
-class BatchData(ProxyDataFlow):
-    """Stack every `batch_size` datapoints into one.
-
-    A component of shape ``(H, W, 3)`` becomes ``(batch_size, H, W, 3)`` with the same dtype; numbers become a vector:
-    Python ints int32, Python floats float32. Lists and tuples become a list, dicts a dict.
+class GroupedData(ProxyDataFlow):
+    """Every `batch_size` consecutive datapoints as one; subclasses say how they are combined.
 
     Args:
-        ds: Datapoints of one kind: same components, same shapes.
+        ds: The input.
         batch_size: Datapoints per batch, at least 1.
         remainder: Yield the last batch even if it is shorter.
-        use_list: Do not stack: every component of a batch is a Python list.
-
-    Raises:
-        ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False, so there would be no batch.
-        ShapeMismatch: Datapoints of one batch differ in shape. Names the component and lists the shapes found.
-        OverflowError: A Python int does not fit into int32.
-
-    Example:
-        >>> df = BatchData(DataFromList([[np.zeros((4, 2)), k] for k in range(5)], shuffle=False), 2)
-        >>> [(image.shape, label.tolist()) for image, label in df]
-        [((2, 4, 2), [0, 1]), ((2, 4, 2), [2, 3])]
     """
 
-    def __init__(self, ds: DataFlow, batch_size: int, remainder: bool = False, use_list: bool = False) -> None:
+    def __init__(self, ds: DataFlow, batch_size: int, remainder: bool) -> None:
         super().__init__(ds)
         self.batch_size = whole_number(self, "batch_size", batch_size, 1)
         self.remainder = flag(self, "remainder", remainder)
-        self.use_list = flag(self, "use_list", use_list)
         if not remainder:
             _require_one_batch(ds, self.batch_size, self)
+
+    def _df_combine(self, group: list[Any]) -> Any:
+        """The batch of a list of datapoints."""
+        raise NotImplementedError
 
     @property
     def _df_grain(self) -> int:
@@ -70,7 +61,7 @@ class BatchData(ProxyDataFlow):
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
         taken = partial(_take, self.ds._df_run_pass(p, stream), self.batch_size)
         groups = iter(taken, [])
-        return map(self._stack, groups if self.remainder else takewhile(self._is_whole, groups))
+        return map(self._df_combine, groups if self.remainder else takewhile(self._is_whole, groups))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         n = None if self.ds._df_endless else len(self.ds)
@@ -84,15 +75,72 @@ class BatchData(ProxyDataFlow):
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
-            yield from map(self._stack, map(partial(_take, datapoints), size.tolist()))
+            yield from map(self._df_combine, map(partial(_take, datapoints), size.tolist()))
+
+    def _is_whole(self, group: list[Any]) -> bool:
+        return len(group) == self.batch_size
+
+
+class BatchData(GroupedData):
+    """Stack every `batch_size` datapoints into one.
+
+    A component of shape ``(H, W, 3)`` becomes ``(batch_size, H, W, 3)`` with the same dtype; numbers become a vector:
+    Python ints int32, Python floats float32. Tensors of torch, arrays of JAX, PIL images, and anything else with
+    ``__array__`` or ``__dlpack__`` are read as arrays; so are lists of numbers, which must have one length. Batches
+    are NumPy arrays. Lists and tuples become a list, dicts a dict.
+
+    Args:
+        ds: Datapoints of one kind: same components, same shapes.
+        batch_size: Datapoints per batch, at least 1.
+        remainder: Yield the last batch even if it is shorter.
+        use_list: Do not stack: every component of a batch is a Python list.
+        int_dtype: The integer dtype of Python ints.
+        collate: A function that gets the list of datapoints and returns the batch, in place of stacking. Arrays that it
+            makes with `dataflow.empty` or `aggregate_batch` are sent from a worker without another copy.
+
+    Raises:
+        ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False, so there would be no batch.
+        ShapeMismatch: Datapoints of one batch differ in shape, or lists in length. Names the component and lists the
+            shapes or lengths found.
+        OverflowError: A Python int does not fit into `int_dtype`.
+
+    Example:
+        >>> df = BatchData(DataFromList([[np.zeros((4, 2)), k] for k in range(5)], shuffle=False), 2)
+        >>> [(image.shape, label.tolist()) for image, label in df]
+        [((2, 4, 2), [0, 1]), ((2, 4, 2), [2, 3])]
+        >>> words = DataFromList([["a", 1], ["b", 2]], shuffle=False)
+        >>> list(BatchData(words, 2, collate=dict))
+        [{'a': 1, 'b': 2}]
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        batch_size: int,
+        remainder: bool = False,
+        use_list: bool = False,
+        *,
+        int_dtype: DTypeLike = INT32,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        super().__init__(ds, batch_size, remainder)
+        self.use_list = flag(self, "use_list", use_list)
+        # Attributes only if they differ from the default: states and caches saved before there were any stay valid.
+        if (dtype := integer_dtype(self, int_dtype)) != INT32:
+            self.int_dtype = dtype
+        if collate is not None:
+            self.collate = function(self, "collate", collate, "gets a list of datapoints, and returns a batch")
+            if use_list:
+                raise ValueError("BatchData: collate takes the place of stacking: leave out use_list=True")
 
     @staticmethod
-    def aggregate_batch(data_holder: Sequence[Any], use_list: bool = False) -> Any:
+    def aggregate_batch(data_holder: Sequence[Any], use_list: bool = False, *, int_dtype: DTypeLike = INT32) -> Any:
         """Stack the datapoints `data_holder` into one batch, for nodes that choose the datapoints themselves.
 
         Args:
             data_holder: Datapoints of one kind, at least one.
             use_list: Do not stack: every component of the batch is a Python list.
+            int_dtype: The integer dtype of Python ints.
 
         Raises:
             ShapeMismatch: The datapoints differ in components, or a component in shape or kind; names the component.
@@ -101,13 +149,24 @@ class BatchData(ProxyDataFlow):
             >>> BatchData.aggregate_batch([[1, "a"], [2, "b"]], use_list=True)
             [[1, 2], ['a', 'b']]
         """
-        return stack(data_holder, use_list=use_list)
+        dtype = INT32 if int_dtype is INT32 else integer_dtype("BatchData", int_dtype)
+        return stack(data_holder, use_list=use_list, int_dtype=dtype)
 
-    def _is_whole(self, group: list[Any]) -> bool:
-        return len(group) == self.batch_size
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        given = vars(self)
+        return {
+            **super()._df_parameters,
+            "int_dtype": given.get("int_dtype", INT32),
+            "collate": given.get("collate"),
+        }
 
-    def _stack(self, group: list[Any]) -> Any:
-        return stack(group, use_list=self.use_list)
+    def _df_combine(self, group: list[Any]) -> Any:
+        given = vars(self)  # a method of this name, of a user's subclass, means something else
+        collate = given.get("collate")
+        if collate is not None:
+            return collate(group)
+        return stack(group, use_list=self.use_list, int_dtype=given.get("int_dtype", INT32))
 
 
 class BatchDataByShape(ProxyDataFlow):

@@ -1,24 +1,32 @@
-"""Mixing: nodes that yield the datapoints of several flows in random order."""
+"""Mixing: nodes that yield the datapoints of several flows in one sequence, in random order or by weight."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import partial
-from itertools import chain
-from typing import Any
+from itertools import chain, count, pairwise
+from numbers import Real
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, RNGDataFlow, require_flow
+from dataflow.errors import EmptyPass, LengthUnknown
+from dataflow.passes import known_length, passes_on
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.state import state_of
 from dataflow.transforms.arguments import require_flows, require_one_list
-from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
+from dataflow.transforms.indexing import Indexes, order_by_index, pass_by_index, passes_and_positions, reordered
 from dataflow.transforms.joining import SeveralInputs, interleaved
 
-__all__ = ["RandomChooseData", "RandomMixData"]
+__all__ = ["MixData", "RandomChooseData", "RandomMixData"]
 
 _CHUNK = 1024  # choices drawn at one time
+_BLOCK: Final = 1000  # positions of a `MixData` within which the weights hold
+_TURN: Final = Fraction(0x9E3779B97F4A7C15, 2**64)  # golden ratio: its multiples modulo 1 are spread most evenly
 
 
 class RandomMixData(SeveralInputs, RNGDataFlow):
@@ -176,3 +184,184 @@ def _weighted(entries: list[Any]) -> tuple[list[Any], list[float]]:
             f"{sum(probabilities):g}"
         )
     return flows, probabilities
+
+
+class MixData(SeveralInputs):
+    """An endless mixture of several flows by weight.
+
+    In every block of 1,000 datapoints that begins at a multiple of 1,000, the number of datapoints from a flow differs
+    from ``1000 * weight / sum(weights)`` by less than one, and over many blocks the shares converge to the weights. If
+    these numbers are whole and there is no `seed`, they hold in any 1,000 consecutive datapoints. Datapoints that a map
+    below drops count as present.
+
+    Each flow is read in its own order, pass after pass. If all flows can be addressed, so can the mixture. Its order
+    follows from the weights and the seed alone, so it can be sharded, and resumed at any position at once.
+
+    Args:
+        dfs: The flows. The same flow may occur twice.
+        weights: One number from 0 for each flow; only their ratios matter. A flow of weight 0 is never read.
+        seed: None interleaves the flows as evenly as possible, without random numbers. An integer shuffles each block
+            of 1,000; it is the root of these random numbers.
+
+    Raises:
+        TypeError: A weight is not a number.
+        ValueError: There are more or fewer weights than flows, a weight is negative or not finite, or all are 0.
+        EmptyPass: A pass of a flow is empty.
+
+    Example:
+        >>> text, code = DataFromList(["a", "b", "c"], shuffle=False), DataFromList([1, 2], shuffle=False)
+        >>> df = MixData([text, code], [3, 1])
+        >>> df[:8]
+        ['a', 'b', 1, 'c', 'a', 'b', 2, 'c']
+        >>> [sum(isinstance(dp, str) for dp in df[begin : begin + 1000]) for begin in (0, 1000)]
+        [750, 750]
+
+    Source:
+        ``mix`` of grain and ``interleave_datasets`` of Hugging Face datasets.
+    """
+
+    def __init__(self, dfs: Sequence[DataFlow], weights: Sequence[float], seed: int | None = None) -> None:
+        super().__init__(dfs)
+        self.weights = _checked(weights, len(self.df_lists))
+        self._df_own_root = root_seed(self, seed)
+        self._df_draws = seed is not None
+        self._shares, self._tables = Table(), Table()
+
+    @property
+    def _df_indexed(self) -> bool:
+        return True
+
+    @property
+    def _df_endless(self) -> bool:
+        return True
+
+    @property
+    def _df_continues(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        raise LengthUnknown("a pass of MixData never ends; wrap it in FixedSizeData(df, size) to give it a length")
+
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self._df_addressable:
+            return order_by_index(self, p, stream)
+        return state_of(self).continued.take(stream, partial(self._in_order, stream), type(self).__name__)
+
+    def _in_order(self, stream: Stream) -> Iterator[Any]:
+        passes = [passes_on(ds, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
+        for block in count():
+            for j in self._order(stream, block)[0].tolist():
+                try:
+                    yield next(passes[j])
+                except StopIteration:
+                    raise self._empty(j) from None
+
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        for j, (ds, weight) in enumerate(zip(self._df_flows, self.weights, strict=True)):
+            if weight and not ds._df_endless and known_length(ds) == 0:
+                raise self._empty(j)
+        return chain.from_iterable(map(partial(self._read, stream, self._df_streams(stream)), blocks))
+
+    def _read(self, stream: Stream, streams: Sequence[Stream], indexes: Indexes) -> Iterator[Any]:
+        if not len(indexes):
+            return iter(())
+        blocks, positions = np.divmod(indexes, _BLOCK)
+        numbers, below = reordered(blocks, positions, partial(self._order, stream))
+        return interleaved(self._df_flows, streams, numbers, below)
+
+    def _order(self, stream: Stream, block: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """For each position of a block, the number of a flow and the index in that flow."""
+        words = self._df_words(stream, block) if self._df_draws else None
+        shares = self._shares.get(None, partial(_Shares, self.weights))
+        make = partial(_order_of_block, shares, block, words)
+        made: tuple[NDArray[Any], NDArray[Any]] = self._tables.get((words, block), make)
+        return made
+
+    def _empty(self, j: int) -> EmptyPass:
+        return EmptyPass(
+            f"MixData: a pass of input {j} ({type(self._df_flows[j]).__name__}) is empty: check its source"
+        )
+
+
+class _Shares:
+    """How many datapoints each flow contributes to each block. Computed in exact integers, for any block at once.
+
+    Flow `j` contributes ``floor(1000 * share)`` datapoints to each block. The sum of the fractions that are left is a
+    whole number `k`; so `k` of the flows contribute one more. They are chosen by systematic sampling: the fractions are
+    laid end to end, and each flow is chosen whose part holds a point of a grid of width 1. Block `t` moves the grid by
+    ``t * _TURN``, so that each flow is chosen as often as its fraction says.
+
+    Args:
+        weights: One from 0 for each flow.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        exact = [Fraction(repr(weight)) for weight in weights]  # 0.1 means a tenth
+        quotas = [_BLOCK * weight / sum(exact) for weight in exact]
+        self._whole = [math.floor(quota) for quota in quotas]
+        ends = [Fraction(0)]
+        for quota, whole in zip(quotas, self._whole, strict=True):
+            ends.append(ends[-1] + quota - whole)
+        self._denominator = math.lcm(_TURN.denominator, *(end.denominator for end in ends))
+        self._turn = int(_TURN * self._denominator)
+        self._ends = [int(end * self._denominator) for end in ends]
+
+    def before(self, block: int) -> list[int]:
+        """The number of datapoints of each flow in all blocks before `block`."""
+        if not self._ends[-1]:
+            return [block * whole for whole in self._whole]
+        points = [_sum_of_floors(block, self._denominator, self._turn, end) for end in self._ends]
+        extra = (after - before for before, after in pairwise(points))
+        return [block * whole + more for whole, more in zip(self._whole, extra, strict=True)]
+
+
+def _order_of_block(shares: _Shares, block: int, words: tuple[int, ...] | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    before, after = np.array(shares.before(block)), np.array(shares.before(block + 1))
+    counts = after - before
+    numbers = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(_BLOCK) - np.repeat(np.cumsum(counts) - counts, counts)  # of the datapoints of one flow
+    if words is None:
+        # The datapoints of each flow are at equal distances, the first at half of one.
+        order = np.argsort((within + 0.5) / counts[numbers], kind="stable")
+        return numbers[order], (before[numbers] + within)[order]
+    numbers = numbers[permutation(words, _BLOCK)]
+    below = np.empty_like(numbers)
+    below[np.argsort(numbers, kind="stable")] = np.repeat(before, counts) + within
+    return numbers, below
+
+
+def _sum_of_floors(n: int, m: int, a: int, b: int) -> int:
+    """The sum of ``(a * k + b) // m`` for `k` from 0 to ``n - 1``, in O(log m) steps as in Euclid's algorithm."""
+    total = 0
+    while n:
+        total += (n - 1) * n // 2 * (a // m) + n * (b // m)
+        a, b = a % m, b % m
+        n, b = divmod(a * n + b, m)  # exchange the roles of the axes: count the grid points below the line by rows
+        m, a = a, m
+    return total
+
+
+def _checked(weights: Any, num_flows: int) -> list[float]:
+    """The weights as floats.
+
+    Raises:
+        TypeError: A weight is not a number.
+        ValueError: There is not one for each flow, one is negative or not finite, or all are 0.
+    """
+    if isinstance(weights, DataFlow | str | bytes) or not isinstance(weights, Iterable):
+        shown = type(weights).__name__ if isinstance(weights, DataFlow) else repr(weights)
+        raise TypeError(
+            f"MixData: weights is a list of numbers, one for each flow, got {shown}. Write MixData([a, b], [0.7, 0.3])"
+        )
+    given = list(weights)
+    for weight in given:
+        if isinstance(weight, bool | np.bool_) or not isinstance(weight, Real):
+            raise TypeError(f"MixData: weights are numbers from 0, got {weight!r}")
+    found = [float(weight) for weight in given]
+    if len(found) != num_flows:
+        raise ValueError(
+            f"MixData: give one weight for each flow; there are {num_flows} flows and {len(found)} weights"
+        )
+    if not all(math.isfinite(weight) and weight >= 0 for weight in found) or not any(found):
+        raise ValueError(f"MixData: weights are finite numbers from 0, and one at least is above 0; got {found}")
+    return found

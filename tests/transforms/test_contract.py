@@ -11,7 +11,8 @@ from dataflow.transforms.caching import CacheData
 from dataflow.transforms.filtering import FilterData
 from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData, MapDataComponent
-from dataflow.transforms.mixing import RandomChooseData, RandomMixData
+from dataflow.transforms.mixing import MixData, RandomChooseData, RandomMixData
+from dataflow.transforms.padding import BucketBatchData, PadBatchData
 from dataflow.transforms.repeating import FixedSizeData, RepeatedData, RepeatedDataPoint
 from dataflow.transforms.resuming import ResumableData
 from dataflow.transforms.selecting import FlattenData, SelectComponent
@@ -32,11 +33,17 @@ def odd(dp):
     return dp[1] % 2
 
 
+def number(dp):
+    return dp[1]
+
+
 NODES = {
     "BatchData": (lambda ds: BatchData(ds, 3), {}),
     "BatchData remainder": (lambda ds: BatchData(ds, 3, remainder=True, use_list=True), {}),
     "BatchDataByShape": (lambda ds: BatchDataByShape(ds, 2, 0), {"addressable": False, "exclusive": True}),
     "BatchDataByShape remainder": (lambda ds: BatchDataByShape(ds, 3, 0, remainder=True), {"addressable": False}),
+    "BatchData int64": (lambda ds: BatchData(ds, 3, int_dtype=np.int64, collate=list), {}),
+    "BucketBatchData": (lambda ds: BucketBatchData(ds, 3, key=number, boundaries=[2, 5]), {"addressable": False}),
     "CacheData": (CacheData, {}),
     "CacheData shuffle": (lambda ds: CacheData(ds, shuffle=True), {}),
     "ConcatData": (lambda ds: ConcatData([ds, ds]), {}),
@@ -50,6 +57,10 @@ NODES = {
     "LocallyShuffleData": (lambda ds: LocallyShuffleData(ds, 4), {"addressable": False, "stateful": True}),
     "MapData": (lambda ds: MapData(ds, same), {}),
     "MapDataComponent": (lambda ds: MapDataComponent(ds, operator.neg, 1), {}),
+    "MixData": (lambda ds: MixData([ds, ds, ds], [5, 3, 1]), {"stateful": True}),
+    "MixData seed": (lambda ds: MixData([ds, RepeatedData(ds, 2)], [1, 2], seed=3), {"stateful": True}),
+    "PadBatchData": (lambda ds: PadBatchData(ds, 3, mask=True), {}),
+    "PadBatchData remainder": (lambda ds: PadBatchData(ds, 3, remainder=True, keys=[0]), {}),
     "RandomChooseData": (lambda ds: RandomChooseData([ds, RepeatedData(ds, 3)]), {"addressable": False}),
     "RandomMapData": (lambda ds: RandomMapData(ds, drawn), {}),
     "RandomMapData endless": (lambda ds: RandomMapData(RepeatedData(ds, -1), drawn), {"stateful": True}),
