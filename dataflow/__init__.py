@@ -104,6 +104,10 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.distributed.runners import RayRunner
     from dataflow.parallel_data import ParallelData
 
+    # For training frameworks
+    from dataflow.frameworks.device import PrefetchToDevice
+    from dataflow.frameworks.torch_dataset import to_torch
+
     # Old names
     from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
 
@@ -209,6 +213,9 @@ __all__ = [
     "ParallelData",
     "from_ray_dataset",
     "to_ray_dataset",
+    # For training frameworks
+    "PrefetchToDevice",
+    "to_torch",
     # Old names and old places
     "MultiProcessPrefetchData",
     "MultiThreadPrefetchData",
@@ -322,6 +329,9 @@ _MODULE_OF = {
     "PlasmaPutData": "dataflow.distributed.object_store",
     "RayRunner": "dataflow.distributed.runners",
     "ParallelData": "dataflow.parallel_data",
+    # For training frameworks
+    "PrefetchToDevice": "dataflow.frameworks.device",
+    "to_torch": "dataflow.frameworks.torch_dataset",
     # Old names
     "MultiProcessPrefetchData": "dataflow.aliases",
     "MultiThreadPrefetchData": "dataflow.aliases",

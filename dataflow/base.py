@@ -303,6 +303,14 @@ class DataFlow:
             raise Dropped(f"the datapoint at index {index} of {type(self).__name__} was dropped: a map returned None")
         return dp
 
+    def __getitems__(self, indexes: Any) -> Any:
+        """Not supported: torch asks for it if a flow is given to a DataLoader, which would repeat one pass."""
+        raise TypeError(
+            f"{type(self).__name__} is no map-style data set: a DataLoader would read the same pass again and again. "
+            "Pass DataLoader(dataflow.to_torch(df), batch_size=None), with the batches made by BatchData; or iterate "
+            "the flow itself"
+        )
+
     @_Computed
     def addressable(self) -> bool:
         """Whether ``df[index]`` works: every node of the chain must support it."""

@@ -30,7 +30,7 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"engine"},
     {"parallel", "serial"},
     {"formats", "shared"},
-    {"remote", "distributed", "migrate"},
+    {"remote", "distributed", "migrate", "frameworks"},
     {"aliases", "parallel_data"},
     {"__init__"},
     {"__main__"},

@@ -280,7 +280,7 @@ def _pad(
 
 def _filled(shape: tuple[int, ...], like: NDArray[Any], key: Any, node: PadBatchData | BucketBatchData) -> NDArray[Any]:
     """An array full of the pad value of this component, with the dtype of `like`."""
-    value = node.pad_value.get(key, 0) if isinstance(node.pad_value, dict) else node.pad_value
+    value = node.pad_value.get(key, 0) if isinstance(node.pad_value, Mapping) else node.pad_value
     if not _fits(value, like.dtype):
         raise TypeError(
             f"{type(node).__name__}: pad_value {value!r} does not fit into component {key!r}, which is {like.dtype}. "

@@ -113,6 +113,9 @@ class ResumableData(ProxyDataFlow):
         loaded: _Bookmark | None = flow_state.bookmark
         mark = _Bookmark(p, 0, stream.root)
         flow_state.bookmark = mark
+        if self.ds._df_endless and self.ds._df_addressable and loaded is not None and loaded.root == stream.root:
+            mark.offset = loaded.offset  # its one pass has no end: a loop continues where the last one stopped
+            return self._counted(mark, stream)
         if loaded is None or not loaded.loaded or loaded.p != p or loaded.root != stream.root or not loaded.offset:
             return self._counted(mark, stream)
         mark.offset = loaded.offset

@@ -14,7 +14,7 @@ from dataflow.seeding import Stream
 from dataflow.transforms.arguments import require_addressable
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
-__all__ = ["ShardData"]
+__all__ = ["ShardData", "Tail", "place", "require_seed"]
 
 _VARIABLES: Final = (  # set by torchrun and similar launchers, Open MPI, Slurm
     ("RANK", "WORLD_SIZE"),
@@ -62,7 +62,7 @@ class ShardData(ProxyDataFlow):
         require_addressable(ds, self)
         if tail not in get_args(Tail):
             raise ValueError(f'ShardData: tail is "drop", "keep" or "repeat", got {tail!r}')
-        self.rank, self.world_size = _place(rank, world_size, os.environ)
+        self.rank, self.world_size = place("ShardData", rank, world_size, os.environ)
         self.tail: Tail = tail
         self._df_own_rank = self.rank if self.world_size > 1 else None
         n = None if ds._df_endless else known_length(ds)
@@ -88,11 +88,11 @@ class ShardData(ProxyDataFlow):
         return whole + (self.tail == "repeat" and rest > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        self._require_seed(stream)
+        require_seed(self.ds, self.world_size, stream)
         return order_by_index(self, p, stream)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        self._require_seed(stream)
+        require_seed(self.ds, self.world_size, stream)
         datapoints = self.ds._df_at(map(self._below, blocks), stream)
         return datapoints if self.tail == "keep" else none_dropped(datapoints, self)
 
@@ -104,39 +104,50 @@ class ShardData(ProxyDataFlow):
         below: Indexes = passes * n + (positions * self.world_size + self.rank) % max(n, 1)
         return below
 
-    def _require_seed(self, stream: Stream) -> None:
-        if self.world_size == 1 or not stream.drawn:
-            return
-        for node in walk(self.ds, everywhere=True):
-            if node._df_draws and node._df_own_root is None:
-                raise NotReproducible(
-                    f"ShardData: no seed is set, so {type(node).__name__} draws different numbers on each of the "
-                    f"{self.world_size} ranks, and their shares would overlap. Call dataflow.seed(n), with the same n "
-                    "on every rank, before the loop"
-                )
+
+def require_seed(ds: DataFlow, world_size: int, stream: Stream) -> None:
+    """Check that all ranks draw the same order.
+
+    Raises:
+        NotReproducible: A node draws random numbers whose root seed differs from rank to rank.
+    """
+    if world_size == 1 or not stream.drawn:
+        return
+    for node in walk(ds, everywhere=True):
+        if node._df_draws and node._df_own_root is None:
+            raise NotReproducible(
+                f"ShardData: no seed is set, so {type(node).__name__} draws different numbers on each of the "
+                f"{world_size} ranks, and their shares would overlap. Call dataflow.seed(n), with the same n on every "
+                "rank, before the loop"
+            )
 
 
-def _place(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> tuple[int, int]:
+def place(owner: str, rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> tuple[int, int]:
+    """The rank and the number of ranks that are given, or else those of the environment.
+
+    Raises:
+        ValueError: They do not fit together, only one is known, or there are none in the environment.
+    """
     if rank is None and world_size is None:
-        rank, world_size, source = _from_environment(environment)
+        rank, world_size, source = _from_environment(owner, environment)
     else:
         source = "the arguments"
     if rank is None or world_size is None:
-        raise ValueError(f"ShardData: give both rank and world_size, or neither; got {rank} and {world_size}")
+        raise ValueError(f"{owner}: give both rank and world_size, or neither; got {rank} and {world_size}")
     cure = f"; {source} say {rank!r} of {world_size!r}"
-    rank = whole_number("ShardData", "rank", rank, 0, cure)
-    world_size = whole_number("ShardData", "world_size", world_size, 1, cure)
+    rank = whole_number(owner, "rank", rank, 0, cure)
+    world_size = whole_number(owner, "world_size", world_size, 1, cure)
     if not 0 <= rank < world_size:
-        raise ValueError(f"ShardData: rank is from 0 to world_size - 1; {source} say {rank} of {world_size}")
+        raise ValueError(f"{owner}: rank is from 0 to world_size - 1; {source} say {rank} of {world_size}")
     return rank, world_size
 
 
-def _from_environment(environment: Mapping[str, str]) -> tuple[int, int, str]:
+def _from_environment(owner: str, environment: Mapping[str, str]) -> tuple[int, int, str]:
     for names in _VARIABLES:
         found = [name for name in names if name in environment]
         if len(found) == 1:
             raise ValueError(
-                f"ShardData: the environment has {found[0]}, but not both of {' and '.join(names)}. Set both, or give "
+                f"{owner}: the environment has {found[0]}, but not both of {' and '.join(names)}. Set both, or give "
                 "rank and world_size"
             )
         if found:
@@ -144,9 +155,9 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[int, int, str]:
             try:
                 return int(values[0]), int(values[1]), " and ".join(names)
             except ValueError:
-                raise ValueError(f"ShardData: {' and '.join(names)} are integers, got {values}") from None
+                raise ValueError(f"{owner}: {' and '.join(names)} are integers, got {values}") from None
     tried = ", ".join("/".join(names) for names in _VARIABLES)
     raise ValueError(
-        f"ShardData: no rank is set in the environment ({tried}). Start the program with a launcher that sets it, "
+        f"{owner}: no rank is set in the environment ({tried}). Start the program with a launcher that sets it, "
         "or give rank and world_size: 0 and 1 for a single process"
     )

@@ -1,0 +1,410 @@
+"""`to_torch`: a flow under torch's DataLoader, with and without workers, ranks and saved states."""
+
+import json
+import logging
+import pickle
+
+import numpy as np
+import pytest
+
+import dataflow
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    FixedSizeData,
+    MapData,
+    MixData,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    RepeatedData,
+    to_torch,
+)
+from dataflow.errors import LengthUnknown, MissingExtra, NotReproducible, StateMismatch
+from dataflow.passes import known_length
+from tests.support.contract import seeded
+
+torch = pytest.importorskip("torch")
+data = torch.utils.data
+
+N = 23
+
+
+def shuffled(n=N):
+    return DataFromList([[np.full(3, k, np.float32), k] for k in range(n)])
+
+
+def generated(n=N):
+    return DataFromGenerator(lambda: iter([[np.zeros(1), k] for k in range(n)]))
+
+
+def loader(dataset, num_workers=0, **options):
+    context = "fork" if num_workers else None
+    return data.DataLoader(
+        dataset, batch_size=None, num_workers=num_workers, **{"multiprocessing_context": context, **options}
+    )
+
+
+def labels(datapoints):
+    return [int(label) for _, label in datapoints]
+
+
+@pytest.fixture
+def log(tmp_path):
+    """The file to which this process and its workers log."""
+    handler = logging.FileHandler(tmp_path / "log.txt", encoding="utf-8")
+    logger = logging.getLogger("dataflow")
+    logger.addHandler(handler)
+    yield tmp_path / "log.txt"
+    logger.removeHandler(handler)
+    handler.close()
+
+
+OF_TORCHDATA = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 with torch 2.13
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_an_iterable_dataset_with_the_length_of_a_pass():
+    dataset = to_torch(BatchData(shuffled(), 5, remainder=True))
+    assert isinstance(dataset, data.IterableDataset)
+    assert len(dataset) == 5 == len(loader(dataset))
+    with pytest.raises(LengthUnknown):
+        len(to_torch(generated()))
+    assert known_length(to_torch(generated())) is None
+
+
+def test_every_iteration_is_the_next_pass_with_tensors():
+    with seeded(4):
+        dataset = to_torch(BatchData(shuffled(), 4))
+        expected = [list(BatchData(shuffled(), 4)[p * 5 : p * 5 + 5]) for p in range(3)]
+    with seeded(4):
+        for wanted in expected:
+            for (images, numbers), (array, vector) in zip(loader(dataset), wanted, strict=True):
+                assert (images.dtype, numbers.dtype) == (torch.float32, torch.int64)
+                assert images.tolist() == array.tolist() and numbers.tolist() == vector.tolist()
+
+
+def test_the_batches_may_also_be_made_by_the_data_loader():
+    dataset = to_torch(DataFromList([{"x": np.ones(2, "f4"), "y": k, "z": 0.5} for k in range(6)], shuffle=False))
+    (batch,) = data.DataLoader(dataset, batch_size=6)
+    assert batch["x"].shape == (6, 2) and batch["y"].tolist() == list(range(6))
+    assert (batch["y"].dtype, batch["z"].dtype) == (torch.int64, torch.float32)
+
+
+def arena_addresses():
+    """The address ranges of memory files that are mapped into this process."""
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as file:
+        lines = [line.split() for line in file if "/memfd:" in line]
+    return [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]
+
+
+def test_tensors_share_memory_with_the_arena_and_keep_it_in_use():
+    source = DataFromList([[np.full((64, 1024), k, np.float32), k] for k in range(8)], shuffle=False)
+    with MultiProcessRunnerZMQ(source, 1, strict=True) as runner:
+        kept = []
+        for image, label in loader(to_torch(runner)):
+            kept.append(image)
+            addresses = arena_addresses()
+            assert any(begin <= image.data_ptr() < end for begin, end in addresses), "not a copy"
+            assert int(label) == len(kept) - 1
+        assert len({image.data_ptr() for image in kept}) == 8
+        assert [int(image[5, 5]) for image in kept] == list(range(8)), "no block was used again"
+
+
+def test_default_runners_and_endless_flows_go_on_in_one_process():
+    with MultiProcessRunnerZMQ(DataFromList([[0, k] for k in range(5)], shuffle=False), 1) as runner:
+        dataset = to_torch(runner)
+        assert [labels(loader(dataset)) for _ in range(2)] == [list(range(5))] * 2
+        with pytest.raises(NotReproducible, match="MultiProcessRunnerZMQ"):
+            to_torch(MultiProcessRunnerZMQ(shuffled(), 2)).state_dict()
+    endless = to_torch(RepeatedData(DataFromList([[0, k] for k in range(5)], shuffle=False), -1))
+    found = []
+    for _ in range(2):
+        for dp in loader(endless):
+            found.append(int(dp[1]))
+            if len(found) % 3 == 0:
+                break
+    assert found == [0, 1, 2, 3, 4, 0]
+
+
+# -- workers of a DataLoader and ranks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=["new workers", "the same workers"])
+@pytest.mark.slow
+def test_workers_share_each_pass_and_every_pass_has_another_order(options):
+    with seeded(8):
+        dataset = to_torch(shuffled())
+        alone = [labels(to_torch(shuffled())) for _ in range(1)]
+        found = loader(dataset, 2, **options)
+        passes = [labels(found) for _ in range(3)]
+        next(iter(found))
+        passes.append(labels(found))
+    assert [sorted(one) for one in passes] == [list(range(N))] * 4
+    assert passes[0] == alone[0], "two workers in turn give the order of one process"
+    assert len(set(map(tuple, passes))) == 4
+    with seeded(8):
+        assert passes[:3] == [labels(shuffled()[p * N : p * N + N]) for p in range(3)]
+
+
+@pytest.mark.slow
+def test_a_base_seed_that_is_drawn_again_does_not_repeat_the_pass():
+    found = loader(to_torch(shuffled()), 2)
+    passes = []
+    for _ in range(3):
+        torch.manual_seed(5)
+        passes.append(labels(found))
+    assert [sorted(one) for one in passes] == [list(range(N))] * 3
+    assert len(set(map(tuple, passes))) == 3
+
+
+@pytest.mark.slow
+def test_workers_started_by_spawn_share_each_pass():
+    with seeded(8):
+        found = loader(to_torch(shuffled()), 1, multiprocessing_context="spawn")
+        assert [labels(found) for _ in range(2)] == [labels(shuffled()[p * N : p * N + N]) for p in range(2)]
+
+
+@pytest.mark.parametrize("source", [shuffled, generated])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_ranks_share_each_pass(source, num_workers):
+    with seeded(1):
+        for p in range(2):
+            parts = [labels(loader(to_torch(source(), rank=rank, world_size=2), num_workers)) for rank in range(2)]
+            assert list(map(len, parts)) == [12, 11]
+            assert sorted(parts[0] + parts[1]) == list(range(N)), p
+        parts = [
+            labels(loader(to_torch(source(), rank=rank, world_size=2, drop_uneven=True), num_workers))
+            for rank in range(2)
+        ]
+        assert list(map(len, parts)) == [11, 11] and len({*parts[0], *parts[1]}) == 22
+
+
+def test_the_length_is_that_of_the_rank():
+    for rank, (even, all_of_them) in enumerate([(7, 8), (7, 8), (7, 7)]):
+        assert len(to_torch(shuffled(), rank=rank, world_size=3)) == all_of_them
+        assert len(to_torch(shuffled(), rank=rank, world_size=3, drop_uneven=True)) == even
+
+
+def test_without_a_seed_ranks_cannot_share_a_random_flow():
+    for source in (shuffled(), MapData(OwnDraws(), list)):
+        with pytest.raises(NotReproducible, match=r"dataflow\.seed"):
+            next(iter(to_torch(source, rank=0, world_size=2)))
+    assert labels(to_torch(DataFromList([[0, k] for k in range(5)], shuffle=False), rank=1, world_size=2)) == [1, 3]
+
+
+class OwnDraws(dataflow.RNGDataFlow):
+    def __iter__(self):
+        for _ in range(6):
+            yield [0, int(self.rng.integers(100))]
+
+
+def test_a_mixture_of_several_workers_cannot_be_shared():
+    mixed = MultiProcessRunnerZMQ(shuffled(), 2)
+    with pytest.raises(NotReproducible, match="Pass strict=True to MultiProcessRunnerZMQ"):
+        next(iter(to_torch(mixed, rank=0, world_size=2)))
+
+
+@pytest.mark.parametrize("wrong", [{"rank": 2, "world_size": 2}, {"rank": 0}, {"world_size": 2}, {"rank": -1, "world_size": 2}])
+def test_a_wrong_rank_is_named(wrong):
+    with pytest.raises(ValueError, match="to_torch: "):
+        to_torch(shuffled(), **wrong)
+
+
+def test_the_rank_is_that_of_torch_distributed_or_of_the_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    in_order = DataFromList([[0, k] for k in range(6)], shuffle=False)
+    dataset = to_torch(in_order)
+    assert labels(dataset) == list(range(6))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ValueError, match="the environment has WORLD_SIZE, but not both"):
+        len(dataset)
+    monkeypatch.setenv("RANK", "2")
+    assert labels(dataset) == [2, 5]
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    assert labels(dataset) == [1, 3, 5]
+    sent = pickle.loads(pickle.dumps(dataset))
+    monkeypatch.undo()
+    assert labels(sent) == [1, 3, 5], "where it is sent, torch.distributed may not be initialised"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [lambda ds: MultiProcessRunnerZMQ(ds, 2, strict=True), lambda ds: MultiThreadMapData(ds, 2, list, strict=True)],
+    ids=["runner", "map"],
+)
+def test_a_runner_within_workers_is_exact_and_warned_about_once(make, log):
+    found = loader(to_torch(make(shuffled())), 2)
+    for _ in range(2):
+        assert sorted(labels(found)) == list(range(N))
+    (warning,) = log.read_text("utf-8").splitlines()
+    assert warning.startswith("Multi") and "2 workers of a DataLoader: num_workers=0 is enough" in warning
+
+
+@pytest.mark.slow
+def test_an_endless_flow_that_begins_again_in_new_workers_is_warned_about(log):
+    found = loader(to_torch(RepeatedData(shuffled(), -1)), 1)
+    for _ in range(3):
+        next(iter(found))
+    assert log.read_text("utf-8").count("begins again with its first datapoints") == 1
+
+
+# -- a flow itself in a DataLoader -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_flow_itself_is_refused_with_the_cure(num_workers):
+    context = "fork" if num_workers else None
+    with pytest.raises(TypeError, match=r"DataFromList is no map-style data set.*dataflow\.to_torch\(df\)"):
+        next(iter(data.DataLoader(shuffled(), batch_size=4, num_workers=num_workers, multiprocessing_context=context)))
+
+
+def test_what_is_no_flow_is_refused():
+    with pytest.raises(TypeError, match="to_torch expects a dataflow, got list"):
+        to_torch([1, 2])
+    with pytest.raises(TypeError, match="drop_uneven is True or False"):
+        to_torch(shuffled(), drop_uneven="no")
+
+
+# -- saved states ------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_is_json_and_continues_in_the_middle_of_a_pass():
+    with seeded(3):
+        dataset = to_torch(shuffled())
+        labels(dataset)
+        iterator = iter(dataset)
+        begun = [int(next(iterator)[1]) for _ in range(9)]
+        state = json.loads(json.dumps(dataset.state_dict()))
+        rest = labels(iterator)
+        following = labels(dataset)
+    other = to_torch(shuffled())
+    other.load_state_dict(state)
+    assert labels(other) == rest and sorted(begun + rest) == list(range(N))
+    assert labels(other) == following
+
+
+def test_a_state_of_a_complete_pass_continues_with_the_next():
+    with seeded(3):
+        dataset = to_torch(shuffled())
+        labels(dataset)
+        state = dataset.state_dict()
+        following = labels(dataset)
+        before_any = to_torch(shuffled())
+        assert before_any.state_dict()["pass"] == 0
+    other = to_torch(shuffled())
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert labels(other) == following
+
+
+@pytest.mark.parametrize("source", [shuffled, generated])
+def test_a_state_of_the_last_datapoint_leaves_nothing_of_its_pass(source):
+    with seeded(3):
+        dataset = to_torch(source())
+        iterator = iter(dataset)
+        begun = [int(next(iterator)[1]) for _ in range(N)]
+        state = dataset.state_dict()
+        del iterator
+        resumed = to_torch(source())
+        resumed.load_state_dict(state)
+        assert sorted(begun) == list(range(N)) and labels(resumed) == []
+        assert labels(resumed) == labels(source()[N : 2 * N] if source is shuffled else source())
+
+
+def test_a_state_of_another_flow_is_refused():
+    state = to_torch(shuffled()).state_dict()
+    with pytest.raises(StateMismatch, match="BatchData"):
+        to_torch(BatchData(shuffled(), 2)).load_state_dict(state)
+    with pytest.raises(StateMismatch, match="world_size|ShardData"):
+        to_torch(shuffled(), rank=0, world_size=2).load_state_dict(state)
+
+
+FLOWS = {
+    "by index": lambda: BatchData(shuffled(), 2, remainder=True),
+    "replayed": lambda: BatchData(generated(), 2, remainder=True),
+    "a mixture": lambda: BatchData(FixedSizeData(MixData([shuffled(), shuffled(7)], [3, 1]), N), 2, remainder=True),
+}
+
+
+def flat(batches):
+    return [number for _, numbers in batches for number in numbers.tolist()]
+
+
+@OF_TORCHDATA
+@pytest.mark.slow
+@pytest.mark.parametrize("make", FLOWS.values(), ids=FLOWS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("stop", [1, 4, 11, 12])
+def test_stateful_data_loader_resumes(make, num_workers, stop):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def build():
+        context = "fork" if num_workers else None
+        return stateful(to_torch(make()), batch_size=None, num_workers=num_workers, multiprocessing_context=context)
+
+    with seeded(6):
+        found = build()
+        whole = [flat(found) for _ in range(3)]
+        found = build()
+        flat(found)
+        iterator = iter(found)
+        begun = flat([next(iterator) for _ in range(stop)])
+        state = pickle.loads(pickle.dumps(found.state_dict()))
+        del iterator
+        resumed = build()
+        resumed.load_state_dict(state)
+        assert begun + flat(resumed) == whole[1]
+        assert flat(resumed) == whole[2]
+
+
+@OF_TORCHDATA
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stateful_data_loader_continues_with_the_next_pass_after_a_complete_one(num_workers):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def build():
+        context = "fork" if num_workers else None
+        return stateful(to_torch(shuffled()), batch_size=None, num_workers=num_workers, multiprocessing_context=context)
+
+    with seeded(6):
+        found = build()
+        whole = [labels(found) for _ in range(2)]
+        found = build()
+        labels(found)
+        state = found.state_dict()
+        resumed = build()
+        resumed.load_state_dict(state)
+        assert labels(resumed) == whole[1]
+
+
+# -- without torch -----------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_torch_is_named_with_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(MissingExtra, match=r"to_torch needs the package torch: pip install .*\[torch\]"):
+        to_torch(shuffled())
+
+
+class Plain(DataFlow):
+    def __iter__(self):
+        yield from ([0, k] for k in range(5))
+
+
+def test_users_nodes_work_and_are_shared():
+    assert [labels(to_torch(Plain(), rank=rank, world_size=2)) for rank in range(2)] == [[0, 2, 4], [1, 3]]
+
+
+def test_nothing_is_logged_in_one_process(caplog):
+    with caplog.at_level(logging.WARNING), MultiProcessRunnerZMQ(shuffled(), 1, strict=True) as runner:
+        assert len(labels(loader(to_torch(runner)))) == N
+    assert not caplog.records
