@@ -337,3 +337,119 @@ def test_a_worker_batches_in_its_own_memory_whatever_the_components():
     assert [array is own for array, own in zip(batch, made, strict=True)] == [True] * 5
     assert [array.dtype.name for array in batch] == ["float32", "int32", "float32", "int64", "float64"]
     assert batch[1].tolist() == [0, 1, 2]
+
+
+# -- lists, and arrays of other libraries ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([[1, 2, 3], [4, 5, 6]], np.int32),
+        ([[1.5], [2.5]], np.float32),
+        ([[True, False], [True, True]], np.bool_),
+        ([[1, 2.5], [3, 4]], np.float64),
+        ([[], []], np.int32),
+        ([[[1, 2], [3, 4]], [[5, 6], [7, 8]]], np.int32),
+        ([[np.int8(1)], [np.int8(2)]], np.int8),
+        ([[np.ones(2, "f4"), np.zeros(2, "f4")], [np.ones(2, "f4"), np.ones(2, "f4")]], np.float32),
+        ([["a", "bc"], ["d", "e"]], "U2"),
+    ],
+)
+def test_lists_of_one_length_are_stacked(kind, values, dtype):
+    batch = stacked(*map(kind, values))
+    assert batch.dtype == dtype
+    assert batch.shape == np.shape(values)
+    np.testing.assert_array_equal(batch, values)
+
+
+def test_a_list_and_an_array_are_stacked():
+    assert stacked([1, 2], np.array([3, 4], np.int16)).tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(ShapeMismatch, match=r"component 0 has different shapes within one batch: \(1,\), \(\)"):
+        stacked([1], 2)
+
+
+def test_lists_of_different_lengths_are_named_with_the_cure():
+    with pytest.raises(ShapeMismatch, match="component 't' is a list of different lengths .*: 3, 1. .*PadBatchData"):
+        stack([{"t": [1, 2, 3]}, {"t": [4]}, {"t": [4]}])
+    with pytest.raises(ShapeMismatch, match="component 0 .* different lengths"):
+        stacked([[1], [2, 3]], [[1], [2, 3]])
+    with pytest.raises(TypeError, match="component 0 is a NoneType"):
+        stacked([1, None], [1, 2])
+
+
+class OnlyDlpack:
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class OnlyArray:
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+@pytest.mark.parametrize("kind", [OnlyArray, OnlyDlpack])
+def test_what_can_become_an_array_is_stacked_in_the_memory_of_the_worker(kind):
+    made = []
+
+    def make(shape, dtype):
+        made.append(np.empty(shape, dtype))
+        return made[-1]
+
+    with allocating(make):
+        batch = stacked(*(kind(np.full((2, 3), k, np.float32)) for k in range(4)))
+    assert batch is made[0] and batch.dtype == np.float32 and batch[:, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_what_cannot_become_an_array_is_named_with_the_reason():
+    class OnGpu:
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("it is on a GPU")
+
+    with pytest.raises(TypeError, match="component 'x' is a OnGpu that cannot become an array .it is on a GPU"):
+        stack([{"x": OnGpu()}])
+
+
+def test_tensors_are_stacked():
+    torch = pytest.importorskip("torch")
+    batch = stack([[torch.full((2, 2), k, dtype=torch.float16), torch.tensor(k)] for k in range(3)])
+    assert [column.dtype for column in batch] == [np.float16, np.int64] and batch[0].shape == (3, 2, 2)
+    with pytest.raises(TypeError, match=r"component 0 is a Tensor .*detach"):
+        stacked(torch.ones(2, requires_grad=True))
+    with pytest.raises(ShapeMismatch, match=r"\(2,\), \(3,\)"):
+        stacked(torch.ones(2), torch.ones(3))
+
+
+def test_jax_arrays_are_stacked():
+    jnp = pytest.importorskip("jax.numpy")
+    batch = stack([[jnp.full((2,), k, jnp.float32), jnp.ones((2,), jnp.bfloat16)] for k in range(3)])
+    assert batch[0].tolist() == [[0, 0], [1, 1], [2, 2]] and batch[0].dtype == np.float32
+    assert str(batch[1].dtype) == "bfloat16" and batch[1].shape == (3, 2)
+
+
+def test_images_are_stacked():
+    image = pytest.importorskip("PIL.Image")
+    batch = stacked(*(image.new("RGB", (4, 3), (k, 0, 0)) for k in range(2)))
+    assert batch.shape == (2, 3, 4, 3) and batch.dtype == np.uint8 and batch[:, 0, 0, 0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("code", [*"bBhHiIqQ"])
+def test_python_ints_have_the_dtype_that_is_asked_for(code):
+    dtype = np.dtype(code)
+    limits = np.iinfo(dtype)
+    (batch, nested, mixed) = stack([[limits.max, [limits.min], True], [limits.min, [limits.max], 1]], int_dtype=dtype)
+    assert batch.tolist() == [limits.max, limits.min] and nested.tolist() == [[limits.min], [limits.max]]
+    assert (batch.dtype, nested.dtype, mixed.dtype) == (dtype, dtype, dtype)
+    for values in ([limits.max + 1, 0], [[0], [limits.min - 1]], [limits.max + 1, np.int8(1)]):
+        with pytest.raises(OverflowError, match=f"does not fit into {dtype}"):
+            stack([[value] for value in values], int_dtype=dtype)

@@ -194,6 +194,11 @@ def hdf5_file(folder):
     return path
 
 
+def prefetch_to_device():
+    pytest.importorskip("torch")
+    return dataflow.PrefetchToDevice(numbers(), "cpu")
+
+
 def svmlight_file(folder):
     path = folder / "numbers.svm"
     path.write_text("1 1:2.5\n", "utf-8")
@@ -262,6 +267,7 @@ MINIMAL = {  # how to make each public node; a lambda may take a folder
     "MultiProcessRunner": lambda: MultiProcessRunner(numbers(), 5, 2),
     "MultiProcessRunnerZMQ": lambda: MultiProcessRunnerZMQ(numbers(), 2),
     "MultiThreadRunner": lambda: MultiThreadRunner(numbers, 5, 2),
+    "PrefetchToDevice": prefetch_to_device,
     "BackgroundData": lambda: BackgroundData(fill, [np.float32], [(3,)], 2),
     "DiskCacheData": lambda folder: dataflow.DiskCacheData(numbers(), folder / "cache.lmdb"),
     "HDF5Data": lambda folder: dataflow.HDF5Data(hdf5_file(folder)),
@@ -293,6 +299,7 @@ FIRST_LINES = {
     "FixedSizeData": "FixedSizeData(size=2)",
     "MixData": "MixData(weights=[1.0])",
     "PadBatchData": "PadBatchData(batch_size=2)",
+    "PrefetchToDevice": "PrefetchToDevice(device='cpu')",
     "RandomChooseData": "RandomChooseData()",
     "ShardData": "ShardData(rank=0, world_size=2)",
     "TestDataSpeed": "TestDataSpeed(size=10)",

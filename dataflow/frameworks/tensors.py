@@ -68,7 +68,7 @@ def tensor_maker(torch: Any) -> Callable[[Any], Any]:
 def _shareable(array: NDArray[Any]) -> NDArray[Any]:
     """The array, or a copy of it whose memory torch can use."""
     dtype = array.dtype
-    if dtype == np.int32:
+    if dtype.kind == "i" and dtype.itemsize == 4:
         return array.astype(np.int64)
     if not dtype.isnative:
         array = array.astype(dtype.newbyteorder("="))

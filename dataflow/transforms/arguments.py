@@ -99,8 +99,8 @@ def endless_input(ds: DataFlow) -> tuple[DataFlow, str]:
     return ds, ds._df_title
 
 
-def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:
-    """Return the elements of `df_lists` if there are any and each is a dataflow.
+def require_flows(df_lists: Iterable[Any], owner: object, parameter: str = "df_lists") -> list[DataFlow]:
+    """Return the elements of `df_lists`, which the user knows as `parameter`, if there are any and all are dataflows.
 
     Raises:
         TypeError: An element is not a dataflow.
@@ -109,13 +109,13 @@ def require_flows(df_lists: Iterable[Any], owner: object) -> list[DataFlow]:
     name = type(owner).__name__
     if isinstance(df_lists, DataFlow):
         raise TypeError(
-            f"{name}: df_lists is a list of dataflows, got one {type(df_lists).__name__}. Write {name}([a, b])"
+            f"{name}: {parameter} is a list of dataflows, got one {type(df_lists).__name__}. Write {name}([a, b])"
         )
     try:
         entries = list(df_lists)
     except TypeError:
         raise TypeError(
-            f"{name}: df_lists is a list of dataflows, got {type(df_lists).__name__}. Write {name}([a, b])"
+            f"{name}: {parameter} is a list of dataflows, got {type(df_lists).__name__}. Write {name}([a, b])"
         ) from None
     flows = [require_flow(ds, name) for ds in entries]
     if not flows:

@@ -221,7 +221,7 @@ class MixData(SeveralInputs):
     """
 
     def __init__(self, dfs: Sequence[DataFlow], weights: Sequence[float], seed: int | None = None) -> None:
-        super().__init__(dfs)
+        self.df_lists = require_flows(dfs, self, "dfs")
         self.weights = _checked(weights, len(self.df_lists))
         self._df_own_root = root_seed(self, seed)
         self._df_draws = seed is not None

@@ -205,19 +205,21 @@ def _padded(datapoints: list[Any], node: PadBatchData | BucketBatchData) -> Any:
     columns = columns_of(datapoints)
     is_dict, owner = isinstance(datapoints[0], dict), type(node).__name__
     keys = set(columns) if node.keys is None else {_column_of(key, datapoints[0], columns) for key in node.keys}
+    sequences = {key: _sequences(values, node, key) for key, values in columns.items() if key in keys}
+    wrong = [key for key, found in sequences.items() if found is None]
+    if wrong and node.keys is not None:
+        raise TypeError(
+            f"{owner}: component {wrong[0]!r} is a {type(columns[wrong[0]][0]).__name__}, which has no length to pad. "
+            "Leave it out of keys"
+        )
     batch: dict[Any, Any] = {}
     added: dict[Any, NDArray[Any]] = {}
     for key, values in columns.items():
-        sequences = _sequences(values, node, key) if key in keys else None
-        if sequences is None:
-            if key in keys and node.keys is not None:
-                raise TypeError(
-                    f"{owner}: component {key!r} is a {type(values[0]).__name__}, which has no length to pad. Leave it "
-                    "out of keys"
-                )
+        found = sequences.get(key)
+        if found is None:
             batch[key] = stack_column(values, key, node.int_dtype)
             continue
-        batch[key], lengths = _pad(sequences, key, node)
+        batch[key], lengths = _pad(found, key, node)
         if node.mask:
             lengths_of_key = empty(len(lengths), np.int64)
             lengths_of_key[:] = lengths

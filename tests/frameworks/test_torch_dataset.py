@@ -208,7 +208,9 @@ def test_a_mixture_of_several_workers_cannot_be_shared():
         next(iter(to_torch(mixed, rank=0, world_size=2)))
 
 
-@pytest.mark.parametrize("wrong", [{"rank": 2, "world_size": 2}, {"rank": 0}, {"world_size": 2}, {"rank": -1, "world_size": 2}])
+@pytest.mark.parametrize(
+    "wrong", [{"rank": 2, "world_size": 2}, {"rank": 0}, {"world_size": 2}, {"rank": -1, "world_size": 2}]
+)
 def test_a_wrong_rank_is_named(wrong):
     with pytest.raises(ValueError, match="to_torch: "):
         to_torch(shuffled(), **wrong)
@@ -323,7 +325,7 @@ def test_a_state_of_another_flow_is_refused():
     state = to_torch(shuffled()).state_dict()
     with pytest.raises(StateMismatch, match="BatchData"):
         to_torch(BatchData(shuffled(), 2)).load_state_dict(state)
-    with pytest.raises(StateMismatch, match="world_size|ShardData"):
+    with pytest.raises(StateMismatch, match="ShardData"):
         to_torch(shuffled(), rank=0, world_size=2).load_state_dict(state)
 
 

@@ -289,3 +289,31 @@ def test_numbers_have_a_shape_too_and_a_missing_component_is_named():
         list(BatchDataByShape(numbers(4), 2, 3))
     with pytest.raises(LengthUnknown, match="BatchDataByShape"):
         len(BatchDataByShape(numbers(4), 2, 0, remainder=True))
+
+
+def test_python_ints_have_the_dtype_that_is_asked_for():
+    (batch,) = BatchData(numbers(4), 4, int_dtype=np.int64)
+    assert batch[0].dtype == np.int64
+    assert next(iter(BatchData(numbers(4), 4)))[0].dtype == np.int32, "as in tensorpack"
+    assert BatchData.aggregate_batch([[1], [2**40]], int_dtype="i8")[0].tolist() == [1, 2**40]
+    for wrong in ("f4", "nonsense", None):
+        with pytest.raises(TypeError, match="int_dtype is an integer dtype"):
+            BatchData(numbers(4), 4, int_dtype=wrong)
+    with pytest.raises(OverflowError, match=r"int32.*int_dtype=np\.int64"):
+        list(BatchData(DataFromList([[2**40]]), 1))
+
+
+def test_a_function_can_make_the_batch():
+    df = BatchData(numbers(5), 2, collate=lambda group: {"sum": sum(k for (k,) in group)}, remainder=True)
+    assert list(df) == [{"sum": 1}, {"sum": 5}, {"sum": 4}] == df[0:3]
+    with pytest.raises(TypeError, match="BatchData expects a function, got int: collate gets a list of datapoints"):
+        BatchData(numbers(5), 2, collate=3)
+    with pytest.raises(ValueError, match="leave out use_list=True"):
+        BatchData(numbers(5), 2, collate=list, use_list=True)
+    assert "collate=<lambda>" in repr(df) and "collate" not in repr(BatchData(numbers(5), 2))
+
+
+def test_states_saved_before_there_were_these_parameters_stay_valid():
+    compared = BatchData(numbers(5), 2)._df_compared
+    assert {"int_dtype", "collate"}.isdisjoint(compared)
+    assert BatchData(numbers(5), 2, int_dtype=np.int64)._df_compared["int_dtype"] == np.int64

@@ -2,13 +2,19 @@ import itertools
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dataflow.errors import LengthUnknown
+from dataflow import MultiProcessRunnerZMQ
+from dataflow.errors import EmptyPass, LengthUnknown
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
 from dataflow.transforms.mapping import MapData
-from dataflow.transforms.mixing import RandomChooseData, RandomMixData
-from dataflow.transforms.repeating import RepeatedData
+from dataflow.transforms.mixing import MixData, RandomChooseData, RandomMixData, _Shares
+from dataflow.transforms.repeating import FixedSizeData, RepeatedData
+from dataflow.transforms.resuming import ResumableData
+from dataflow.transforms.sharding import ShardData
+from dataflow.transforms.shuffling import ShuffleData
 from tests.support.contract import OldStyle, seeded
 
 
@@ -137,3 +143,146 @@ def test_elements_must_be_flows():
     for node in (RandomChooseData, RandomMixData):
         with pytest.raises(ValueError, match="at least one"):
             node([])
+
+
+# -- MixData -----------------------------------------------------------------------------------------------------------
+
+
+def which(df, begin, end):
+    """Counts of the inputs of a mixture of `numbers(…, 1000 * j)`."""
+    return Counter(k // 1000 for k in df[begin:end])
+
+
+def inputs(num):
+    return [numbers(7 + j, 1000 * j) for j in range(num)]
+
+
+WEIGHTS = st.lists(
+    st.one_of(st.integers(0, 5), st.floats(0, 1, allow_subnormal=False), st.sampled_from([1e-9, 1 / 3, 0.1, 1e9])),
+    min_size=1,
+    max_size=6,
+).filter(lambda weights: sum(weights) > 1e-12)
+
+
+@given(WEIGHTS, st.sampled_from([None, 5]), st.integers(0, 10**9))
+def test_every_block_of_1000_has_the_weights(weights, seed, block):
+    df = MixData(inputs(len(weights)), weights, seed)
+    count = which(df, 1000 * block, 1000 * block + 1000)
+    assert count.total() == 1000
+    for j, weight in enumerate(weights):
+        assert abs(count[j] - 1000 * weight / sum(weights)) < 1 + 1e-6
+
+
+@given(WEIGHTS)
+def test_each_input_is_read_in_its_order_without_a_gap(weights):
+    df = MixData(inputs(len(weights)), weights)
+    expected = [itertools.cycle(ds.lst) for ds in df.df_lists]
+    found = df[0:3000]
+    assert found == [next(expected[k // 1000]) for k in found]
+    assert found[990:2010] == df[990:2010] and found[1500] == df[1500]
+
+
+def test_over_many_blocks_the_shares_are_the_weights():
+    weights = [0.1234567, 0.5, 1 / 7, 0.00012]
+    num_blocks = 20_000
+    total = _Shares(weights).before(num_blocks)
+    assert sum(total) == 1000 * num_blocks
+    for count, weight in zip(total, weights, strict=True):
+        assert abs(count - 1000 * num_blocks * weight / sum(weights)) < 5
+
+
+def test_whole_numbers_hold_in_any_1000_consecutive_and_are_spread_evenly():
+    df = MixData(inputs(3), [0.7, 0.2, 0.1])
+    for begin in (0, 1, 333, 1777):
+        assert which(df, begin, begin + 1000) == {0: 700, 1: 200, 2: 100}
+    for begin in range(0, 2000, 10):
+        assert abs(which(df, begin, begin + 10)[0] - 7) <= 1
+
+
+def test_a_seed_shuffles_each_block():
+    one, same, other = (MixData(inputs(2), [3, 1], seed) for seed in (1, 1, 2))
+    assert one[0:2000] == same[0:2000] != other[0:2000]
+    even = MixData(inputs(2), [3, 1])
+    assert [k // 1000 for k in one[0:1000]] != [k // 1000 for k in one[1000:2000]]
+    assert [k // 1000 for k in even[0:1000]] == [k // 1000 for k in even[1000:2000]]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_mixture_by_weight_is_the_same_with_and_without_indexes(seed):
+    by_index = MixData([numbers(9), numbers(4, 100)], [2, 1], seed)
+    in_order = MixData([generated(9), numbers(4, 100)], [2, 1], seed)
+    assert not in_order.addressable
+    assert list(itertools.islice(by_index, 2500)) == list(itertools.islice(in_order, 2500)) == by_index[0:2500]
+    assert next(iter(in_order)) == by_index[2500], "a loop goes on where the last one stopped"
+
+
+def test_a_mixture_by_weight_never_ends():
+    df = MixData([numbers(3)], [5])
+    with pytest.raises(LengthUnknown, match="MixData never ends"):
+        len(df)
+    assert list(FixedSizeData(df, 5)) == [0, 1, 2, 0, 1]
+    endless = RepeatedData(numbers(2, 50), -1)
+    assert MixData([endless, numbers(1)], [1, 1])[0:4] == [50, 0, 51, 0]
+
+
+def test_an_input_of_weight_0_is_never_read_and_may_be_empty():
+    df = MixData([numbers(3), numbers(0)], [1, 0])
+    assert df[0:4] == [0, 1, 2, 0] == list(itertools.islice(df, 4))
+    for others in (numbers(3), generated(3)):
+        with pytest.raises(EmptyPass, match=r"MixData: a pass of input 1 \(DataFromList\) is empty"):
+            list(itertools.islice(MixData([others, numbers(0)], [1, 1]), 4))
+
+
+def test_what_a_map_drops_keeps_its_position():
+    df = MixData([MapData(numbers(4), lambda k: k if k != 1 else None), numbers(1, 100)], [1, 1])
+    assert df[0:8] == [0, 100, 100, 2, 100, 3, 100] == list(itertools.islice(df, 7))
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "text"),
+    [
+        ([1], ValueError, "2 flows and 1 weights"),
+        ([1, 2, 3], ValueError, "2 flows and 3 weights"),
+        ([1, -1], ValueError, "finite numbers from 0"),
+        ([0, 0], ValueError, "one at least is above 0"),
+        ([1, float("nan")], ValueError, "finite"),
+        ([1, float("inf")], ValueError, "finite"),
+        (["1", 1], TypeError, "numbers from 0, got '1'"),
+        ([True, 1], TypeError, "got True"),
+        ("11", TypeError, "a list of numbers"),
+        (None, TypeError, "a list of numbers"),
+        (0.5, TypeError, "a list of numbers"),
+    ],
+)
+def test_wrong_weights_are_named(weights, error, text):
+    with pytest.raises(error, match=text):
+        MixData([numbers(1), numbers(1)], weights)
+
+
+def test_wrong_inputs_of_a_mixture_by_weight_are_named():
+    with pytest.raises(TypeError, match=r"dfs is a list of dataflows, got one DataFromList\. Write MixData\(\[a, b\]"):
+        MixData(numbers(1), numbers(1))
+    with pytest.raises(TypeError, match=r"weights is a list of numbers.*got DataFromList"):
+        MixData([numbers(1)], numbers(1))
+    with pytest.raises(ValueError, match="MixData: seed is an integer from 0"):
+        MixData([numbers(1)], [1], seed=-1)
+
+
+@pytest.mark.slow
+def test_a_mixture_by_weight_is_resumed_and_sharded_under_any_number_of_workers():
+    def mixture():
+        return MixData([ShuffleData(numbers(9)), ShuffleData(numbers(30, 100))], [0.25, 0.75])
+
+    with seeded(5):
+        whole = mixture()[0:120]
+        with MultiProcessRunnerZMQ(mixture(), 2, strict=True) as two:
+            resumable = ResumableData(two)
+            assert list(itertools.islice(resumable, 50)) == whole[:50]
+            state = resumable.state_dict()
+        for num_proc in (0, 3):
+            with MultiProcessRunnerZMQ(mixture(), num_proc, strict=True) as other:
+                resumed = ResumableData(other)
+                resumed.load_state_dict(state)
+                assert list(itertools.islice(resumed, 50)) == whole[50:100]
+        shards = [ShardData(mixture(), rank, 2)[0:60] for rank in range(2)]
+        assert [k for pair in zip(*shards, strict=True) for k in pair] == whole
