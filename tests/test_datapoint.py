@@ -371,9 +371,9 @@ def test_a_list_and_an_array_are_stacked():
 
 
 def test_lists_of_different_lengths_are_named_with_the_cure():
-    with pytest.raises(ShapeMismatch, match="component 't' is a list of different lengths .*: 3, 1. .*PadBatchData"):
+    with pytest.raises(ShapeMismatch, match=r"component 't' is a list of different lengths .*: 3, 1. .*PadBatchData"):
         stack([{"t": [1, 2, 3]}, {"t": [4]}, {"t": [4]}])
-    with pytest.raises(ShapeMismatch, match="component 0 .* different lengths"):
+    with pytest.raises(ShapeMismatch, match=r"component 0 .* different lengths"):
         stacked([[1], [2, 3]], [[1], [2, 3]])
     with pytest.raises(TypeError, match="component 0 is a NoneType"):
         stacked([1, None], [1, 2])
@@ -416,7 +416,7 @@ def test_what_cannot_become_an_array_is_named_with_the_reason():
         def __array__(self, dtype=None, copy=None):
             raise RuntimeError("it is on a GPU")
 
-    with pytest.raises(TypeError, match="component 'x' is a OnGpu that cannot become an array .it is on a GPU"):
+    with pytest.raises(TypeError, match=r"component 'x' is a OnGpu that cannot become an array .it is on a GPU"):
         stack([{"x": OnGpu()}])
 
 

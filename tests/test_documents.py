@@ -3,6 +3,7 @@
 The blocks of a page make one script, which runs in a process and a folder of its own; it keeps the page's
 line numbers, so a traceback points into it. A block below `<!-- not run -->` is only compiled, and so is a block below
 `<!-- needs: name, name -->` where one of these packages is not installed.
+In a page that runs blocks of the latter kind, warnings are no errors: they may be those of the packages.
 """
 
 import importlib.util
@@ -32,6 +33,7 @@ class Block(NamedTuple):
     line: int  # of the first line of code, counted from 0
     code: str
     is_run: bool
+    needs: str = ""  # packages without which it is not run
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -40,6 +42,7 @@ def blocks_of(text: str) -> list[Block]:
             line=text.count("\n", 0, match.start("code")),
             code=textwrap.dedent(match["code"]),
             is_run=match["unrun"] is None and all(map(is_installed, re.findall(r"[\w.]+", match["needs"] or ""))),
+            needs=match["needs"] or "",
         )
         for match in BLOCK.finditer(text)
     ]
@@ -58,11 +61,11 @@ def script_of(blocks: list[Block]) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def run_script(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_script(source: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     script = folder / "page.py"
     script.write_text(source, "utf-8")
     return subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
+        [sys.executable, *(options or ("-W", "error")), str(script)],
         cwd=folder,
         timeout=TIMEOUT,
         stdout=subprocess.PIPE,
@@ -84,7 +87,9 @@ def pages_with(is_wanted) -> list[object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with(lambda block: block.is_run))
 def test_the_code_of_a_page_runs(page, tmp_path):
-    result = run_script(script_of(blocks_of(page.read_text("utf-8"))), tmp_path)
+    blocks = blocks_of(page.read_text("utf-8"))
+    options = ("-W", "default") if any(block.is_run and block.needs for block in blocks) else ()
+    result = run_script(script_of(blocks), tmp_path, *options)
     assert result.returncode == 0, f"the code of {page} failed:\n{result.stdout}"
 
 

@@ -248,10 +248,33 @@ def test_sound_names_a_file_that_is_not_a_recording(content: str, tmp_path: Path
         sound.read_part(str(path), sound.np.random.default_rng(0))
 
 
+@needs_digits
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+@pytest.mark.slow
+def test_train_torch_learns() -> None:
+    run = run_example("train_torch.py", "--epochs", "12")
+    assert_ended_quietly(run)
+    assert read_percentage("accuracy", run.stdout) >= 0.96
+
+
+@pytest.mark.slow
+def test_text_learns_from_padded_batches() -> None:
+    run = run_example("text.py", "--epochs", "3")
+    assert_ended_quietly(run)
+    assert read_percentage("accuracy", run.stdout) >= 0.8
+
+
+def test_no_paragraph_is_in_both_parts() -> None:
+    training, test = load_example("text").load_paragraphs()
+    assert not {dp["text"] for dp in training} & {dp["text"] for dp in test}
+    assert len(training) > 3 * len(test) > 300
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "complaint"),
     [
         ("sound", ["--epochs", "0"], "give at least one epoch"),
+        ("text", ["--epochs", "0"], "--epochs: 0 is too small; give at least 1"),
         ("feed", ["--epochs", "0"], "--epochs: 0 is too small; give at least 1"),
         ("digits", ["--runner", "carrier-pigeon"], "invalid choice: 'carrier-pigeon'"),
         ("digits", ["--workers", "0"], "0 is too small; give at least 1"),
