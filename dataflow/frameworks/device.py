@@ -39,7 +39,7 @@ class PrefetchToDevice(ProxyDataFlow):
 
     Source:
         ``prefetch_to_device`` of Flax, and the notes of torch on pinned memory and streams. The CUDA part follows
-        their documents; it is not covered by tests, which run on the CPU.
+        their documents; tests check the order of its calls, without a GPU.
     """
 
     _df_run_settings = frozenset({"device", "depth"})

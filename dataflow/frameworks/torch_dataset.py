@@ -15,6 +15,7 @@ from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.parallel.worker_setup import WorkerSetup
 from dataflow.parameters import flag
 from dataflow.passes import walk
+from dataflow.pickling import dumps, imported_main, loads
 from dataflow.seeding import Stream, current_root, fresh_root
 from dataflow.state import state_of
 from dataflow.transforms.resuming import ResumableData
@@ -167,7 +168,9 @@ class FlowDataset:
     def __reduce__(self) -> tuple[Any, ...]:
         root = self._root if current_root() is None else current_root()
         given = self._given or self._rank()  # where this goes, torch.distributed may not be initialised
-        return _rebuilt, (self._df, given, self._drop_uneven, self.shared_state.words, root)
+        # As for our own workers: lambdas and classes of the main program can be sent as well.
+        df = dumps(self._df, main=imported_main())
+        return _rebuilt, (df, given, self._drop_uneven, self.shared_state.words, root)
 
     # -- the share of this process -------------------------------------------------------------------------------------
 
@@ -231,8 +234,8 @@ def _dataset_class() -> Any:
     return type("FlowIterableDataset", (FlowDataset, data.IterableDataset), {"__module__": __name__})
 
 
-def _rebuilt(*values: Any) -> Any:
-    return _dataset_class()(*values)
+def _rebuilt(df: bytes, *values: Any) -> Any:
+    return _dataset_class()(loads(df), *values)
 
 
 def _resumable(flow: DataFlow) -> DataFlow:
@@ -345,7 +348,7 @@ class TakenInTurn(ProxyDataFlow):
         return whole + (self.tail == "keep" and self.rank < rest)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        require_seed(self.ds, self.world_size, stream)
+        require_seed("to_torch", self.ds, self.world_size, stream)
         datapoints = self.ds._df_run_pass(p, stream)
         while True:
             taken = [*islice(datapoints, self.world_size)]

@@ -45,8 +45,8 @@ class GroupedData(ProxyDataFlow):
         if not remainder:
             _require_one_batch(ds, self.batch_size, self)
 
-    def _df_combine(self, group: list[Any]) -> Any:
-        """The batch of a list of datapoints."""
+    def _df_combiner(self) -> Callable[[list[Any]], Any]:
+        """The function that makes a batch of a list of datapoints. It is chosen once for a pass."""
         raise NotImplementedError
 
     @property
@@ -61,10 +61,11 @@ class GroupedData(ProxyDataFlow):
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
         taken = partial(_take, self.ds._df_run_pass(p, stream), self.batch_size)
         groups = iter(taken, [])
-        return map(self._df_combine, groups if self.remainder else takewhile(self._is_whole, groups))
+        return map(self._df_combiner(), groups if self.remainder else takewhile(self._is_whole, groups))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         n = None if self.ds._df_endless else len(self.ds)
+        combine = self._df_combiner()
         for block in blocks:
             if n is None:
                 first, size = block * self.batch_size, np.full(len(block), self.batch_size)
@@ -75,7 +76,7 @@ class GroupedData(ProxyDataFlow):
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
-            yield from map(self._df_combine, map(partial(_take, datapoints), size.tolist()))
+            yield from map(combine, map(partial(_take, datapoints), size.tolist()))
 
     def _is_whole(self, group: list[Any]) -> bool:
         return len(group) == self.batch_size
@@ -161,12 +162,15 @@ class BatchData(GroupedData):
             "collate": given.get("collate"),
         }
 
-    def _df_combine(self, group: list[Any]) -> Any:
+    def _df_combiner(self) -> Callable[[list[Any]], Any]:
         given = vars(self)  # a method of this name, of a user's subclass, means something else
-        collate = given.get("collate")
+        collate: Callable[[list[Any]], Any] | None = given.get("collate")
         if collate is not None:
-            return collate(group)
-        return stack(group, use_list=self.use_list, int_dtype=given.get("int_dtype", INT32))
+            return collate
+        return self._stack if self.use_list or "int_dtype" in given else stack
+
+    def _stack(self, group: list[Any]) -> Any:
+        return stack(group, use_list=self.use_list, int_dtype=vars(self).get("int_dtype", INT32))
 
 
 class BatchDataByShape(ProxyDataFlow):

@@ -6,6 +6,7 @@ import math
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from numbers import Real
 from typing import Any, Final
@@ -79,8 +80,8 @@ class PadBatchData(GroupedData):
         self.pad_value, self.max_length, self.keys = padding.pad_value, padding.max_length, padding.keys
         self.mask, self.int_dtype = padding.mask, padding.int_dtype
 
-    def _df_combine(self, group: list[Any]) -> Any:
-        return _padded(group, self)
+    def _df_combiner(self) -> Callable[[list[Any]], Any]:
+        return partial(_padded, node=self)
 
 
 class BucketBatchData(ProxyDataFlow):

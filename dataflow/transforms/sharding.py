@@ -88,11 +88,11 @@ class ShardData(ProxyDataFlow):
         return whole + (self.tail == "repeat" and rest > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        require_seed(self.ds, self.world_size, stream)
+        require_seed("ShardData", self.ds, self.world_size, stream)
         return order_by_index(self, p, stream)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        require_seed(self.ds, self.world_size, stream)
+        require_seed("ShardData", self.ds, self.world_size, stream)
         datapoints = self.ds._df_at(map(self._below, blocks), stream)
         return datapoints if self.tail == "keep" else none_dropped(datapoints, self)
 
@@ -105,8 +105,8 @@ class ShardData(ProxyDataFlow):
         return below
 
 
-def require_seed(ds: DataFlow, world_size: int, stream: Stream) -> None:
-    """Check that all ranks draw the same order.
+def require_seed(owner: str, ds: DataFlow, world_size: int, stream: Stream) -> None:
+    """Check that all ranks draw the same order. `owner` is the class or function that the user has called.
 
     Raises:
         NotReproducible: A node draws random numbers whose root seed differs from rank to rank.
@@ -116,7 +116,7 @@ def require_seed(ds: DataFlow, world_size: int, stream: Stream) -> None:
     for node in walk(ds, everywhere=True):
         if node._df_draws and node._df_own_root is None:
             raise NotReproducible(
-                f"ShardData: no seed is set, so {type(node).__name__} draws different numbers on each of the "
+                f"{owner}: no seed is set, so {type(node).__name__} draws different numbers on each of the "
                 f"{world_size} ranks, and their shares would overlap. Call dataflow.seed(n), with the same n on every "
                 "rank, before the loop"
             )

@@ -1,5 +1,6 @@
 """`PrefetchToDevice`, on the CPU."""
 
+import contextlib
 import gc
 import weakref
 
@@ -100,3 +101,92 @@ def test_wrong_parameters_are_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtra, match=r"PrefetchToDevice needs the package torch: pip install .*\[torch\]"):
         PrefetchToDevice(numbers(), "cpu")
+
+
+# -- the calls of the CUDA path, without a GPU -------------------------------------------------------------------------
+
+
+class FakeTensor:
+    """A tensor that notes what is done with it; `where` is numpy, pinned or cuda."""
+
+    def __init__(self, torch, where, is_cuda=False):
+        self.torch, self.where, self.is_cuda = torch, where, is_cuda
+
+    def is_pinned(self):
+        return self.where == "pinned"
+
+    def pin_memory(self):
+        self.torch.calls.append(f"pin on {self.torch.current}")
+        return FakeTensor(self.torch, "pinned")
+
+    def to(self, device, non_blocking):
+        self.torch.calls.append(
+            f"copy from {self.where} to {device} on {self.torch.current}, blocking {not non_blocking}"
+        )
+        return FakeTensor(self.torch, "cuda", is_cuda=True)
+
+    def record_stream(self, stream):
+        self.torch.calls.append(f"in use on {stream}")
+
+
+class FakeStream:
+    def __init__(self, torch, name):
+        self.torch, self.name = torch, name
+
+    def __str__(self):
+        return self.name
+
+    def record_event(self):
+        self.torch.calls.append(f"event on {self}")
+        return "event"
+
+    def wait_event(self, event):
+        self.torch.calls.append(f"{self} waits for {event}")
+
+
+class FakeTorch:
+    """As much of torch as a copy to a GPU needs."""
+
+    Tensor = FakeTensor
+
+    def __init__(self):
+        self.calls = []
+        self.loop = self.current = FakeStream(self, "the loop's stream")
+        self.cuda = self
+
+    def Stream(self, device):
+        return FakeStream(self, "the side stream")
+
+    def current_stream(self, device):
+        return self.current
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        self.current = stream
+        yield
+        self.current = self.loop
+
+    def device(self, name):
+        return torch.device(name)
+
+    def from_numpy(self, array):
+        return FakeTensor(self, "numpy")
+
+    def tensor(self, value):
+        return FakeTensor(self, "numpy")
+
+
+def test_copies_to_a_gpu_are_pinned_begun_ahead_on_their_own_stream_and_waited_for(monkeypatch):
+    fake = FakeTorch()
+    monkeypatch.setattr("dataflow.frameworks.device.import_torch", lambda purpose: fake)
+    df = PrefetchToDevice(DataFromList([[np.ones(2), "text"]] * 2, shuffle=False), "cuda:1", depth=1)
+    iterator = iter(df)
+    tensor, text = next(iterator)
+    assert tensor.is_cuda and text == "text"
+    copy = ["pin on the side stream", "copy from pinned to cuda:1 on the side stream, blocking False"]
+    copy += ["event on the side stream"]
+    wait = ["the loop's stream waits for event", "in use on the loop's stream"]
+    assert fake.calls == [*copy, *copy, *wait], "the second copy has begun before the loop gets the first"
+    next(iterator)
+    assert fake.calls == [*copy, *copy, *wait, *wait]
+    assert next(iterator, None) is None

@@ -258,10 +258,29 @@ def test_an_endless_flow_that_begins_again_in_new_workers_is_warned_about(log):
     assert log.read_text("utf-8").count("begins again with its first datapoints") == 1
 
 
+@pytest.mark.slow
+def test_ranks_share_the_work_of_a_strict_runner():
+    with seeded(3):
+        parts = []
+        for rank in range(2):
+            with MultiProcessRunnerZMQ(BatchData(shuffled(), 3, remainder=True), 2, strict=True) as runner:
+                dataset = to_torch(runner, rank=rank, world_size=2)
+                parts.append([flat(loader(dataset)) for _ in range(2)])
+                assert len(dataset) == 4
+    for one, other in zip(*parts, strict=True):
+        assert sorted(one + other) == list(range(N))
+
+
+@pytest.mark.slow
+def test_lambdas_are_sent_to_workers_started_by_spawn():
+    dataset = to_torch(MapData(DataFromList([[0, 1], [0, 2]], shuffle=False), lambda dp: [0, dp[1] * 10]))
+    assert labels(loader(dataset, 1, multiprocessing_context="spawn")) == [10, 20]
+
+
 # -- a flow itself in a DataLoader -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_flow_itself_is_refused_with_the_cure(num_workers):
     context = "fork" if num_workers else None
     with pytest.raises(TypeError, match=r"DataFromList is no map-style data set.*dataflow\.to_torch\(df\)"):
@@ -344,7 +363,9 @@ def flat(batches):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", FLOWS.values(), ids=FLOWS)
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("stop", [1, 4, 11, 12])
+@pytest.mark.parametrize(
+    "stop", [pytest.param(1, marks=pytest.mark.full), 4, pytest.param(11, marks=pytest.mark.full), 12]
+)
 def test_stateful_data_loader_resumes(make, num_workers, stop):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 

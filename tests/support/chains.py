@@ -13,6 +13,7 @@ from dataflow import (
     JoinData,
     MapData,
     MapDataComponent,
+    MixData,
     RandomMapData,
     RandomMixData,
     RepeatedData,
@@ -100,6 +101,7 @@ def counting(flows):
         st.builds(RepeatedData, flows, st.just(-1)),
         st.builds(lambda ds: RandomMapData(RepeatedData(ds, -1), jittered), flows),
         st.builds(lambda ds: ShardData(RepeatedData(ds, -1), 1, 2), flows),
+        st.builds(lambda ds, other, seed: MixData([ds, other], [2, 1], seed), flows, flows, st.sampled_from([None, 1])),
     )
     pairs = st.one_of(
         st.tuples(flows, flows), flows.map(lambda ds: (ds, ds)), st.tuples(endless, flows), st.tuples(flows, endless)
