@@ -12,7 +12,7 @@ from typing import Any, Final
 from dataflow.base import DataFlow, ProxyDataFlow, require_flow
 from dataflow.errors import NotReproducible
 from dataflow.frameworks.tensors import import_torch, tensor_maker
-from dataflow.parallel.worker_setup import WorkerSetup
+from dataflow.parallel.worker_node import WorkerNode
 from dataflow.parameters import flag
 from dataflow.passes import walk
 from dataflow.pickling import dumps, imported_main, loads
@@ -208,7 +208,7 @@ class FlowDataset:
     def _warn(self, flow: DataFlow, worker: Any, p: int) -> None:
         if worker is None or worker.id:
             return
-        runner = next((node for node in walk(self._df) if isinstance(node, WorkerSetup) and node.num_workers), None)
+        runner = next((node for node in walk(self._df) if isinstance(node, WorkerNode) and node.num_workers), None)
         if p == 0 and runner is not None:
             _LOG.warning(
                 "%s starts workers of its own in each of the %d workers of a DataLoader: num_workers=0 is enough",
@@ -325,7 +325,7 @@ class TakenInTurn(ProxyDataFlow):
         self.rank, self.world_size, self.tail = rank, world_size, tail
         mixed = next((node for node in walk(ds, everywhere=True) if not node._df_reproducible), None)
         if mixed is not None:
-            name = getattr(mixed, "_df_title", type(mixed).__name__)
+            name = mixed._df_title
             raise NotReproducible(
                 f"to_torch: {world_size} processes would have to share the datapoints of {name}, which come in another "
                 f"order in each. Pass strict=True to {name}, or use one process"
