@@ -25,7 +25,9 @@ __all__ = ["FlowDataset", "to_torch"]
 
 _LOG = logging.getLogger(__name__)
 
-_MAX_WORKERS: Final = 1024  # of one DataLoader
+_MAX_WORKERS: Final = 256  # of one DataLoader
+_MAX_RANKS: Final = 64  # that one process starts
+_NUM_SLOTS: Final = _MAX_WORKERS * _MAX_RANKS
 _IDENTITY_BITS: Final = 40
 _ROOT_WORDS: Final = 3
 
@@ -70,7 +72,7 @@ def to_torch(
     torch = import_torch("to_torch needs")
     require_flow(df, "to_torch", "df")
     given = None if rank is None and world_size is None else place("to_torch", rank, world_size, os.environ)
-    shared = torch.full((_MAX_WORKERS + _ROOT_WORDS,), -1, dtype=torch.int64).share_memory_()
+    shared = torch.full((_NUM_SLOTS + _ROOT_WORDS,), -1, dtype=torch.int64).share_memory_()
     dataset: FlowDataset = _dataset_class()(df, given, flag("to_torch", "drop_uneven", drop_uneven), shared)
     dataset.shared_state.keep_root(fresh_root())
     return dataset
@@ -102,7 +104,7 @@ class FlowDataset:
         # A generator, which begins a pass with its first step: StatefulDataLoader makes iterators that it does not use.
         flow, worker = self._here()
         p = self._next_pass(worker)
-        self.shared_state.begin(p, worker)
+        self.shared_state.begin(p, self._rank()[0], worker)
         self._warn(flow, worker, p)
         loaded, is_over = self._loaded is not None, self._is_over
         self._begun, self._loaded, self._is_over, self._has_ended = p, None, False, False
@@ -203,7 +205,7 @@ class FlowDataset:
         return flow, worker
 
     def _next_pass(self, worker: Any) -> int:
-        return self.shared_state.following(worker) if self._loaded is None else self._loaded
+        return self.shared_state.following(self._rank()[0], worker) if self._loaded is None else self._loaded
 
     def _warn(self, flow: DataFlow, worker: Any, p: int) -> None:
         if worker is None or worker.id:
@@ -255,42 +257,44 @@ class _SharedState:
     passes, and so the same number, whether or not they see what the others note meanwhile: a slot is one word.
 
     Args:
-        words: int64, in shared memory: one slot for each worker (pass and hash, or -1; the main process has the first),
-            then the root seed.
+        words: int64, in shared memory: slots with pass and hash, or -1, and the root seed. Each rank has slots of its
+            own, since ranks may be processes that were started with this object; in these, each worker has one, and the
+            process without workers has the first.
     """
 
     def __init__(self, words: Any) -> None:
         self.words = words
         self._num_begun = 0  # by this process: persistent workers keep their seed
 
-    def following(self, worker: Any) -> int:
+    def following(self, rank: int, worker: Any) -> int:
         """The number of the pass that begins now."""
-        slots: list[int] = self.words[:_MAX_WORKERS].tolist()
+        first = _slot(rank, worker) - (0 if worker is None else int(worker.id))
+        slots: list[int] = self.words[first : first + _MAX_WORKERS].tolist()
         numbers = [slot >> _IDENTITY_BITS for slot in slots]
         if worker is None:
             return max(numbers) + 1
         identity = self._identity(worker)
         same = [number for number, slot in zip(numbers, slots, strict=True) if slot & _IDENTITY_MASK == identity]
-        own = slots[_slot(worker)]
+        own = slots[worker.id]
         if own >= 0 and own & _IDENTITY_MASK == identity:
             return (own >> _IDENTITY_BITS) + 1  # by an earlier process: the same seed was drawn again
         return max(same) if same else max(numbers) + 1
 
-    def begin(self, p: int, worker: Any) -> None:
+    def begin(self, p: int, rank: int, worker: Any) -> None:
         """Note that this process begins pass `p`."""
         identity = 0 if worker is None else self._identity(worker)
-        self.words[0 if worker is None else _slot(worker)] = p << _IDENTITY_BITS | identity
+        self.words[_slot(rank, worker)] = p << _IDENTITY_BITS | identity
         self._num_begun += 1
 
     def root(self) -> int:
         """The root seed of flows without `dataflow.seed`."""
-        return sum(word << 62 * k for k, word in enumerate(self.words[_MAX_WORKERS:].tolist()))
+        return sum(word << 62 * k for k, word in enumerate(self.words[_NUM_SLOTS:].tolist()))
 
     def keep_root(self, root: int) -> None:
         """Set the root seed; one that is too long, which `dataflow.seed` may have set, is left out."""
         if root.bit_length() <= 62 * _ROOT_WORDS:
             for k in range(_ROOT_WORDS):
-                self.words[_MAX_WORKERS + k] = root >> 62 * k & (1 << 62) - 1
+                self.words[_NUM_SLOTS + k] = root >> 62 * k & (1 << 62) - 1
 
     def _identity(self, worker: Any) -> int:
         return hash((worker.seed - worker.id, self._num_begun)) & _IDENTITY_MASK or 1
@@ -299,10 +303,10 @@ class _SharedState:
 _IDENTITY_MASK: Final = (1 << _IDENTITY_BITS) - 1
 
 
-def _slot(worker: Any) -> int:
-    if worker.id >= _MAX_WORKERS:
+def _slot(rank: int, worker: Any) -> int:
+    if worker is not None and worker.num_workers > _MAX_WORKERS:
         raise ValueError(f"to_torch: a DataLoader may have {_MAX_WORKERS} workers, got {worker.num_workers}")
-    return int(worker.id)
+    return rank % _MAX_RANKS * _MAX_WORKERS + (0 if worker is None else int(worker.id))
 
 
 # -- shares ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@ import itertools
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow import MultiProcessRunnerZMQ
@@ -164,6 +164,7 @@ WEIGHTS = st.lists(
 ).filter(lambda weights: sum(weights) > 1e-12)
 
 
+@settings(max_examples=40)
 @given(WEIGHTS, st.sampled_from([None, 5]), st.integers(0, 10**9))
 def test_every_block_of_1000_has_the_weights(weights, seed, block):
     df = MixData(inputs(len(weights)), weights, seed)
@@ -173,6 +174,7 @@ def test_every_block_of_1000_has_the_weights(weights, seed, block):
         assert abs(count[j] - 1000 * weight / sum(weights)) < 1 + 1e-6
 
 
+@settings(max_examples=20)
 @given(WEIGHTS)
 def test_each_input_is_read_in_its_order_without_a_gap(weights):
     df = MixData(inputs(len(weights)), weights)
