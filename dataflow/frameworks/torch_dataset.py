@@ -104,8 +104,8 @@ class FlowDataset:
         # A generator, which begins a pass with its first step: StatefulDataLoader makes iterators that it does not use.
         flow, worker = self._here()
         p = self._next_pass(worker)
-        self.shared_state.begin(p, self._rank()[0], worker)
         self._warn(flow, worker, p)
+        self.shared_state.begin(p, self._rank()[0], worker)
         loaded, is_over = self._loaded is not None, self._is_over
         self._begun, self._loaded, self._is_over, self._has_ended = p, None, False, False
         state = state_of(flow)
@@ -217,7 +217,7 @@ class FlowDataset:
                 runner._df_title,
                 worker.num_workers,
             )
-        if p == 1 and (self._df._df_endless or not isinstance(flow, ResumableData)):
+        if p == 1 and not self.shared_state.num_begun and (self._df._df_endless or not isinstance(flow, ResumableData)):
             _LOG.warning(
                 "pass %d of %s begins again with its first datapoints, because the workers of a DataLoader are new and "
                 "its passes continue where the last one stopped. Pass num_workers=0, or cut it with FixedSizeData",
@@ -264,7 +264,7 @@ class _SharedState:
 
     def __init__(self, words: Any) -> None:
         self.words = words
-        self._num_begun = 0  # by this process: persistent workers keep their seed
+        self.num_begun = 0  # passes, by this process: persistent workers keep their seed
 
     def following(self, rank: int, worker: Any) -> int:
         """The number of the pass that begins now."""
@@ -275,7 +275,7 @@ class _SharedState:
             return max(numbers) + 1
         identity = self._identity(worker)
         same = [number for number, slot in zip(numbers, slots, strict=True) if slot & _IDENTITY_MASK == identity]
-        own = slots[worker.id]
+        own: int = slots[int(worker.id)]
         if own >= 0 and own & _IDENTITY_MASK == identity:
             return (own >> _IDENTITY_BITS) + 1  # by an earlier process: the same seed was drawn again
         return max(same) if same else max(numbers) + 1
@@ -284,7 +284,7 @@ class _SharedState:
         """Note that this process begins pass `p`."""
         identity = 0 if worker is None else self._identity(worker)
         self.words[_slot(rank, worker)] = p << _IDENTITY_BITS | identity
-        self._num_begun += 1
+        self.num_begun += 1
 
     def root(self) -> int:
         """The root seed of flows without `dataflow.seed`."""
@@ -297,7 +297,7 @@ class _SharedState:
                 self.words[_NUM_SLOTS + k] = root >> 62 * k & (1 << 62) - 1
 
     def _identity(self, worker: Any) -> int:
-        return hash((worker.seed - worker.id, self._num_begun)) & _IDENTITY_MASK or 1
+        return hash((worker.seed - worker.id, self.num_begun)) & _IDENTITY_MASK or 1
 
 
 _IDENTITY_MASK: Final = (1 << _IDENTITY_BITS) - 1
