@@ -29,7 +29,9 @@ _MAX_WORKERS: Final = 256  # of one DataLoader
 _MAX_RANKS: Final = 64  # that one process starts
 _NUM_SLOTS: Final = _MAX_WORKERS * _MAX_RANKS
 _IDENTITY_BITS: Final = 40
+_IDENTITY_MASK: Final = (1 << _IDENTITY_BITS) - 1
 _ROOT_WORDS: Final = 3
+_RANK: Final = ("RANK", "WORLD_SIZE")
 
 
 def to_torch(
@@ -51,7 +53,7 @@ def to_torch(
         df: The flow.
         rank: Number of this process, from 0. If neither `rank` nor `world_size` is given, both are those of
             `torch.distributed` if it is initialised, or of the environment (RANK and WORLD_SIZE), or 0 of 1. They are
-            read at the first iteration.
+            read when an iteration begins.
         world_size: Number of processes.
         drop_uneven: Leave out the last datapoints of a pass if they cannot be divided equally between the ranks, so
             that all make the same number of steps. Otherwise the first ranks may have one more.
@@ -226,9 +228,6 @@ class FlowDataset:
             )
 
 
-_RANK: Final = ("RANK", "WORLD_SIZE")
-
-
 @functools.cache
 def _dataset_class() -> Any:
     """`FlowDataset` as a subclass of IterableDataset, made when torch is there."""
@@ -298,9 +297,6 @@ class _SharedState:
 
     def _identity(self, worker: Any) -> int:
         return hash((worker.seed - worker.id, self.num_begun)) & _IDENTITY_MASK or 1
-
-
-_IDENTITY_MASK: Final = (1 << _IDENTITY_BITS) - 1
 
 
 def _slot(rank: int, worker: Any) -> int:

@@ -17,13 +17,22 @@ from dataflow import (
     ResumableData,
 )
 from dataflow.errors import MissingExtra
-from tests.support.contract import seeded
+from tests.support.contract import check_node, seeded
 
 torch = pytest.importorskip("torch")
 
 
 def numbers(n=6):
     return DataFromList([[np.full(2, k, np.float32), k, str(k)] for k in range(n)], shuffle=False)
+
+
+def as_arrays(dp):
+    values = {key: np.asarray(value) for key, value in (dp.items() if isinstance(dp, dict) else enumerate(dp))}
+    return values if isinstance(dp, dict) else list(values.values())
+
+
+def test_the_node_keeps_the_contract():
+    check_node(lambda ds: MapData(PrefetchToDevice(ds, "cpu"), as_arrays))
 
 
 def test_datapoints_are_tensors_in_order_and_text_stays():
