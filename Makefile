@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo quick test test-full test-all check ci format docs bench bench-all clean
+.PHONY: help demo quick test test-full test-all test-frameworks check ci format docs bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-all: ## run the quick suite on each of Python 3.11, 3.12 and 3.13 that is f
 	done; \
 	echo "== run:$${ran:- none}; failed:$${failed:- none}; not found:$${missing:- none}"; \
 	test -n "$$ran" && test -z "$$failed"
+
+test-frameworks: $(INSTALLED)frameworks ## run the tests that need PyTorch, JAX, Hugging Face datasets, polars or webdataset
+	$(RUN) -m pytest -q tests/frameworks tests/sources tests/formats tests/transforms tests/test_datapoint.py tests/test_documents.py tests/test_examples.py tests/test_notebooks.py $(PYTEST_ARGS)
 
 check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m ruff check .
@@ -72,6 +75,12 @@ clean: ## remove environments, caches and whatever was built
 # An environment whose installation was interrupted has no stamp, so it is made again.
 $(VENV)/.made:
 	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+# This version of PyTorch alone is small: others bring the libraries of GPUs.
+$(INSTALLED)frameworks: $(INSTALLED)test
+	$(RUN) -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[frameworks]'
 	touch $@
 
 # One stamp per extra of pyproject.toml; an edit there installs again.
