@@ -64,6 +64,7 @@ class Runner(WorkerNode):
     """
 
     _df_remote_inputs = True
+    _df_run_settings = WorkerNode._df_run_settings | {"_df_shares_items", "_flows", "_max_ahead", "_window"}
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class WorkerNode(ProxyDataFlow):
         options: The user's options.
     """
 
-    _df_run_settings = _OPTIONS | {"buffer_size", "options"}
+    _df_run_settings = _OPTIONS | {"_df_backend", "backend", "buffer_size", "options"}
     _df_shares_items: bool = False
     """Whether any worker may do any item: then a failed item counts once, whichever worker does it."""
 

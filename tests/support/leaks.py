@@ -49,7 +49,15 @@ def processes() -> Found:
                     found[pid] = process
         except (OSError, psutil.Error):
             continue
-    return {(pid, process.create_time()): f"process {_describe(process)}" for pid, process in found.items()}
+    return {(pid, _started(pid)): f"process {_describe(process)}" for pid, process in found.items()}
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in ticks since the system was: setting the system's clock changes nothing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:  # it is gone, or there is no such directory
+        return ""
 
 
 def threads() -> Found:
