@@ -267,11 +267,18 @@ class DataFlow:
     def __repr__(self) -> str:
         """The chain, one node per line from the outside in; what a runner runs in its workers is indented.
 
-        A line holds the parameters that differ from their defaults. Data are not read, and nothing is started.
+        A line holds the parameters that differ from their defaults, and the length of a pass where a node changes it.
+        Data are not read, and nothing is started.
         """
         from dataflow.representation import chain_text  # imported when it is first used
 
         return chain_text(self, DataFlow)
+
+    def _repr_html_(self) -> str:
+        """The chain as a table with lengths, for notebooks."""
+        from dataflow.representation import chain_html  # imported when it is first used
+
+        return chain_html(self, DataFlow)
 
     def __getitem__(self, index: int | slice) -> Any:
         """The datapoint at `index` of the endless sequence of passes, or a list of those of a slice.

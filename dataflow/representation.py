@@ -1,9 +1,12 @@
-"""The text of a chain, `repr(df)`: one node per line, from the outside in, with its parameters and its workers.
+"""The text of a chain, `repr(df)`: one node per line, from the outside in, with its parameters, workers and length.
+
+`chain_html` is the same for notebooks; `chain_rows` gives the lines to reports, each with its node.
 
 Guarantees:
 
 - It never raises, and starts nothing: values come from the ``__dict__`` of a node, not from properties of the user's.
-- Data are neither iterated nor measured: a length is taken only of built-in containers, which know it.
+- Data are neither iterated nor measured: a length is taken only of built-in containers, which know it. A node has a
+  length here if it follows from those: no ``__len__`` of the user's is called, and no file is opened.
 - A node is shown once. Where it stands again, only its own line is repeated; so a graph of shared nodes has as many
   lines as it has edges, and a node that contains itself has an end.
 - The user's own ``__repr__`` of a node or a value is called, at most once each. If it shows a node in turn, it gets
@@ -15,6 +18,7 @@ Guarantees:
 from __future__ import annotations
 
 import functools
+import html
 import inspect
 import os
 import re
@@ -26,7 +30,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-__all__ = ["chain_text"]
+__all__ = ["ChainRow", "chain_html", "chain_rows", "chain_text"]
 
 _WIDTH: Final = 100  # columns of a line
 _MIN_WIDTH: Final = 56  # columns of a node, beside a long note
@@ -36,6 +40,7 @@ _MAX_BRANCHES: Final = 12  # inputs of one node
 _MAX_OWN: Final = 5  # parameters of a user's node
 _MAX_ITEMS: Final = 8  # elements of a list that is shown in full
 _MAX_STRING: Final = 4000  # a longer one is shown by its beginning
+_MAX_MEASURED: Final = 100  # nodes of a chain whose lengths are shown: each asks all nodes below it
 
 _INPUTS: Final = frozenset({"df_lists", "ds", "get_df", "lmdb_data", "others"})  # shown as lines of their own
 _IN_NOTE: Final = frozenset(
@@ -58,20 +63,52 @@ def chain_text(df: Any, kind: type) -> str:
     try:
         if depth:
             return f"{_name_of(type(df))}(…)" if depth > 2 else _call(df, kind, _WIDTH)
-        return _laid_out(_lines(df, kind))
+        return _laid_out(chain_rows(df, kind))
     except Exception:
         return f"<{_name_of(type(df))}>"
     finally:
         _here.depth = depth
 
 
+def chain_html(df: Any, kind: type) -> str:
+    """The chain that ends with `df` as an HTML table, for notebooks: nodes, lengths, workers."""
+    try:
+        rows = "".join(_html_row(row) for row in chain_rows(df, kind))
+    except Exception:
+        return f"<pre>{html.escape(chain_text(df, kind))}</pre>"
+    head = "".join(f'<th style="text-align:left">{name}</th>' for name in ("node", "length", "workers"))
+    return f'<table class="dataflow"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def _html_row(row: ChainRow) -> str:
+    length = "" if row.length is None else f"{row.length:,}"
+    node = f'<code style="white-space:pre">{html.escape(row.prefix + row.text)}</code>'
+    cells = ((node, "left"), (length, "right"), (html.escape(row.note), "left"))
+    made = [f'<td style="text-align:{side}">{cell}</td>' for cell, side in cells]
+    return f"<tr>{''.join(made)}</tr>"
+
+
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-class _NodeLine(NamedTuple):
+class ChainRow(NamedTuple):
+    """One line of a chain.
+
+    Attributes:
+        prefix: Indentation and branches of the tree.
+        text: The node as a call of its class.
+        note: Its workers, or that the same node was shown before.
+        node: The node; None for a line that stands for what was left out.
+        length: Datapoints per pass, if this is known without running code of the user's.
+        changes_length: Whether the length differs from that of the first input.
+    """
+
     prefix: str
     text: str
     note: str
+    node: Any = None
+    length: int | None = None
+    changes_length: bool = False
 
 
 class _TreePlace(NamedTuple):
@@ -83,16 +120,16 @@ class _TreePlace(NamedTuple):
     above: _TreePlace | None
 
 
-def _lines(top: Any, kind: type) -> list[_NodeLine]:
+def chain_rows(top: Any, kind: type) -> list[ChainRow]:
     """The lines of all nodes. A loop rather than a recursion: chains are deeper than Python's stack."""
-    lines: list[_NodeLine] = []
+    lines: list[ChainRow] = []
     seen: dict[int, Any] = {}
     stack = [_TreePlace(top, "", "", None)]
     while stack:
         place = stack.pop()
         df, first = place.df, place.first
         if type(df) is str:
-            lines.append(_NodeLine(first, df, ""))
+            lines.append(ChainRow(first, df, ""))
             continue
         is_new = id(df) not in seen
         seen[id(df)] = df
@@ -100,10 +137,56 @@ def _lines(top: Any, kind: type) -> list[_NodeLine]:
         width = max(_MIN_WIDTH, _WIDTH - len(note) - 2) - len(first) if note else _WIDTH - len(first)
         show = _call if df is top else _line_of  # the top node's own `__repr__` has called this, if it has one
         text = show(df, kind, width, has_note=is_new and bool(note))
-        lines.append(_NodeLine(first, text, note))
+        lines.append(ChainRow(first, text, note, df))
         if is_new:
             stack.extend(reversed(_below(place, kind)))
-    return lines
+    return _with_lengths(lines, kind)
+
+
+def _with_lengths(lines: list[ChainRow], kind: type) -> list[ChainRow]:
+    """The lines with the lengths of the nodes.
+
+    A length is asked of all nodes below, again and again where nodes are shared or many, so such chains have none.
+    """
+    nodes = [line.node for line in lines if line.node is not None]
+    if len(nodes) > _MAX_MEASURED or len({id(node) for node in nodes}) < len(nodes) or len(nodes) < len(lines):
+        return lines
+    lengths = {id(node): _length(node, kind) for node in nodes}
+    return [
+        line._replace(length=length, changes_length=length is not None and length != _below_length(line, kind, lengths))
+        for line in lines
+        for length in [lengths[id(line.node)]]
+    ]
+
+
+def _below_length(line: ChainRow, kind: type, lengths: dict[int, int | None]) -> int | None:
+    """The length of the first input of a node; that of a source is its own, which its parameters show."""
+    inputs = _inputs(line.node, kind)
+    return lengths.get(id(inputs[0] if inputs else line.node))
+
+
+def _length(df: Any, kind: type) -> int | None:
+    """Datapoints per pass of a node, if all nodes below know it without running code of the user's."""
+    try:
+        waiting = [df]
+        while waiting:
+            node = waiting.pop()
+            if not _knows_length(node):
+                return None
+            waiting += _inputs(node, kind)
+        return len(df)
+    except Exception:
+        return None
+
+
+def _knows_length(df: Any) -> bool:
+    cls = type(df)
+    if cls._df_user_written or not _is_ours(_owner(cls, "__len__")):
+        return False
+    if str(cls.__module__).split(".")[1] in {"formats", "remote", "shared"} and not _attributes(df).get("ds"):
+        return False  # would have to look into a file
+    held = [value for name, value in _attributes(df).items() if name in _DATA]
+    return all(_size(value) is not None for value in held)
 
 
 def _below(place: _TreePlace, kind: type) -> list[_TreePlace]:
@@ -133,8 +216,9 @@ def _is_inside_itself(place: _TreePlace) -> bool:
     return above is not None
 
 
-def _laid_out(lines: list[_NodeLine]) -> str:
-    """The lines, with the notes about workers in one column where they fit."""
+def _laid_out(lines: list[ChainRow]) -> str:
+    """The lines, with the notes about workers and lengths in one column where they fit."""
+    lines = [line._replace(note=", ".join(filter(None, [line.note, _length_note(line)]))) for line in lines]
     aligned = [line for line in lines if line.note not in {"", _AGAIN, _AGAIN_BELOW}]
     column = max((len(line.prefix) + len(line.text) for line in aligned), default=0)
     made = []
@@ -149,6 +233,10 @@ def _laid_out(lines: list[_NodeLine]) -> str:
             whole = f"{padded}  {note}"
         made.append(whole)
     return "\n".join(made)
+
+
+def _length_note(line: ChainRow) -> str:
+    return f"length {line.length:,}" if line.changes_length else ""
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 import collections
 import enum
 import functools
+import html
 import multiprocessing
 import pathlib
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -116,23 +118,23 @@ def users_chain():
 
 CHAINS = {
     runner_chain: """\
-BatchData(batch_size=32)
+BatchData(batch_size=32)                        length 1,875
 MultiProcessRunnerZMQ(num_proc=4, strict=True)  4 processes over ZeroMQ, strict, ordered
   MapData(func=decode)
   DataFromList([…] of 60,000, shuffle=True)""",
     map_chain: """\
-BatchData(batch_size=8, remainder=True)
+BatchData(batch_size=8, remainder=True)     length 13
 MultiProcessMapDataZMQ(map_func=<Augment>)  2 processes over ZeroMQ (spawn), strict, unordered
 SelectComponent(idxs=[0])
 DataFromList([…] of 100, shuffle=True, seed=7)""",
     joined_chain: """\
 ShuffleData()
-JoinData()
+JoinData()                     length 3
 ├─ MapData(func=partial(with_rng))
 │  DataFromList([…] of 4, shuffle=False)
-└─ ConcatData()
+└─ ConcatData()                length 3
    ├─ DataFromList([…] of 2, shuffle=False)
-   └─ BatchData(batch_size=5)
+   └─ BatchData(batch_size=5)  length 1
       FakeData([(2, 3), ()], size=5)""",
     nested_runners: """\
 MultiThreadRunner(num_thread=1)      1 thread, default mode
@@ -164,6 +166,56 @@ def test_a_typical_chain_is_shown_like_this(make):
 @pytest.mark.parametrize("make", CHAINS, ids=lambda make: make.__name__)
 def test_a_line_fits_into_a_terminal(make):
     assert all(len(line) <= 100 for line in repr(make()).splitlines())
+
+
+def test_a_length_is_shown_where_a_node_changes_it():
+    lines = repr(BatchData(MapData(dataflow.RepeatedData(numbers(10), 3), decode), 4)).splitlines()
+    assert [line.rpartition("  ")[2] for line in lines[:3]] == ["length 7", "MapData(func=decode)", "length 30"]
+
+
+def test_no_length_is_asked_of_the_users_code_or_of_a_file():
+    class Counts(ProxyDataFlow):
+        def __iter__(self):
+            yield from self.ds
+
+        def __len__(self):
+            assert not built, "the length was asked for"
+            return 4
+
+    built = False
+    guarded = DataFromIterable([[1]])
+    guarded.iterable = NoCopy()
+    chains = [BatchData(MapData(ds, decode), 2) for ds in (Counts(numbers()), numbers(), numbers())]
+    chains[1].ds.ds = guarded
+    chains[2].ds.ds = dataflow.LMDBData.__new__(dataflow.LMDBData)
+    built = True
+    assert not any("length" in repr(df) for df in chains)
+
+
+def test_shared_nodes_take_no_time():
+    df = numbers()
+    for _ in range(60):  # a length would ask 2**60 nodes
+        df = JoinData([df, df])
+    assert "length" not in repr(df)
+
+
+def test_a_notebook_shows_a_table():
+    df = BatchData(MultiProcessRunnerZMQ(MapData(numbers(10), lambda dp: dp), num_proc=4, strict=True), 5)
+    rows = re.findall("<tr>(.*?)</tr>", df._repr_html_())
+    cells = [[html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall("<td.*?</td>", row)] for row in rows[1:]]
+    assert [cell[1:] for cell in cells] == [
+        ["2", ""],
+        ["10", "4 processes over ZeroMQ, strict, ordered"],
+        ["10", ""],
+        ["10", ""],
+    ]
+    assert [cell[0] for cell in cells][1] == "MultiProcessRunnerZMQ(num_proc=4, strict=True)"
+    assert "<lambda> at test_repr.py:" in cells[2][0]
+
+
+def test_a_notebook_shows_any_node():
+    for df in (with_attributes({"a": Raises()}), BatchData.__new__(BatchData), Mine()):
+        assert df._repr_html_().startswith("<table")
 
 
 def square(dp):
@@ -293,22 +345,22 @@ FIRST_LINES = {
     "DataFromIterable": "DataFromIterable([…] of 1)",
     "DataFromQueue": "DataFromQueue(<Queue>)",
     "FakeData": "FakeData([(2,)], size=3)",
-    "BatchDataByShape": "BatchDataByShape(batch_size=2, idx=0)",
+    "BatchDataByShape": "BatchDataByShape(batch_size=2, idx=0)  length 2",
     "BucketBatchData": "BucketBatchData(batch_size=2, key=decode, boundaries=[2])",
     "FilterData": "FilterData(predicate=bool)",
-    "FixedSizeData": "FixedSizeData(size=2)",
+    "FixedSizeData": "FixedSizeData(size=2)  length 2",
     "MixData": "MixData(weights=[1.0])",
-    "PadBatchData": "PadBatchData(batch_size=2)",
+    "PadBatchData": "PadBatchData(batch_size=2)  length 2",
     "PrefetchToDevice": "PrefetchToDevice(device='cpu')",
     "RandomChooseData": "RandomChooseData()",
-    "ShardData": "ShardData(rank=0, world_size=2)",
+    "ShardData": "ShardData(rank=0, world_size=2)  length 2",
     "TestDataSpeed": "TestDataSpeed(size=10)",
     "BackgroundData": "BackgroundData(fill, dtypes=[float32], shapes=[(3,)], n_proc=2)  2 processes, ordered",
     "LMDBDataDecoder": "LMDBDataDecoder(decoder=with_rng)",
     "TableData": "TableData({'x': [1]}, shuffle=False)",
     "RemoteDataZMQ": "RemoteDataZMQ('tcp://127.0.0.1:*')",
     "MultiProcessMapAndBatchData": (
-        "MultiProcessMapAndBatchDataZMQ(map_func=decode, batch_size=2)  2 processes over ZeroMQ, default mode"
+        "MultiProcessMapAndBatchDataZMQ(map_func=decode, batch_size=2)  2 processes over ZeroMQ, default mode, length 2"
     ),
     "MultiThreadRunner": "MultiThreadRunner(num_thread=2)  2 threads, default mode",
 }
@@ -632,7 +684,9 @@ def test_a_node_without_an_init_of_its_own_shows_its_attributes():
     df = Counts(numbers())
     df.num_seen = 3
     assert repr(df).splitlines()[0] == "Counts(num_seen=3)"
-    assert repr(Batches(numbers(), 2, use_list=True)).splitlines()[0] == "Batches(batch_size=2, use_list=True)"
+    assert (
+        repr(Batches(numbers(), 2, use_list=True)).splitlines()[0] == "Batches(batch_size=2, use_list=True)  length 2"
+    )
     assert repr(Wraps(numbers(), decode, max_failures=3)).splitlines()[0] == (
         "Wraps(func=decode, max_failures=3, num_seen=3)"
     )

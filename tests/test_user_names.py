@@ -125,10 +125,10 @@ def test_each_name_alone_is_free(name):
 
 @pytest.mark.parametrize("base", [DataFlow, ProxyDataFlow, RNGDataFlow])
 def test_what_a_node_inherits_is_public_or_has_the_prefix(base):
-    public = {"addressable", "close", "get_data", "reset_state", "size", "statistics"}
+    public = {"addressable", "close", "get_data", "report", "reset_state", "size", "statistics", "trace"}
     own = {DataFlow: set(), ProxyDataFlow: {"ds"}, RNGDataFlow: {"rng"}}[base]
     others = [name for name in dir(base) if not (name.startswith("__") and name.endswith("__"))]
-    assert {name for name in others if not name.startswith("_df_")} <= public | own
+    assert {name for name in others if not name.startswith("_df_")} <= public | own | {"_repr_html_"}
 
 
 def instances():
