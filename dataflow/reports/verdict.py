@@ -1,0 +1,235 @@
+"""The verdict: which part of a flow limits its speed, and what to do. A pure function of the figures.
+
+The outermost runner is judged first. If its consumer hardly waits, the consumer is the bottleneck. Otherwise the time
+of the workers tells: they compute, send, wait for memory, or wait for tasks. If a runner further in is what they wait
+for, that one is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dataflow.reports.figures import FlowStatistics, NodeStatistics, RunnerStatistics
+
+__all__ = ["Bottleneck", "FlowVerdict", "verdict_of"]
+
+Bottleneck = Literal["consumer", "workers", "source", "transport", "memory", "too many workers", "none", "unknown"]
+
+_MIN_SECONDS: Final = 0.05  # of the consumer's time, before anything can be said
+_HARDLY: Final = 0.1  # of its time: a consumer that waits less is the bottleneck
+_MOSTLY: Final = 0.5
+_MUCH: Final = 0.25
+_LOCKED: Final = 0.7  # of one core: what all threads together use if they wait for the interpreter lock
+_CROWDED: Final = 0.35  # of the time of workers that are ready to run and have no processor
+
+
+@dataclass(frozen=True, slots=True)
+class FlowVerdict:
+    """What limits the speed of a flow.
+
+    Attributes:
+        bottleneck: "consumer", "workers", "source" (the input of a parallel map), "transport", "memory" (`max_bytes`),
+            "too many workers"; "none" if no part stands out, "unknown" if too little was measured.
+        runner: Position of the runner that it is about, among the runners of the flow; None if there is none.
+        text: One or two sentences for the user.
+    """
+
+    bottleneck: Bottleneck
+    runner: int | None
+    text: str
+
+
+def verdict_of(statistics: FlowStatistics) -> FlowVerdict:
+    """Judge which part of a flow limits its speed.
+
+    Args:
+        statistics: The figures, as `DataFlow.statistics` returns them.
+    """
+    if not statistics.runners:
+        return FlowVerdict(
+            "unknown",
+            None,
+            "No workers have been started, so nothing was measured: dataflow.profile(df) measures a flow without "
+            "workers.",
+        )
+    return _judge(statistics, 0)
+
+
+def _judge(statistics: FlowStatistics, position: int) -> FlowVerdict:
+    runner = statistics.runners[position]
+    total = runner.consumer_seconds
+    if total < _MIN_SECONDS * runner.num_outer or not runner.datapoints:
+        return FlowVerdict(
+            "unknown", position, f"Too little was measured: {runner.name} has run for {total:.2g} seconds."
+        )
+    waiting, source = runner.waiting_seconds / total, runner.source_seconds / total
+    receiving = runner.receiving_seconds / total
+    if runner.reads_input and source >= _MOSTLY and source >= waiting:
+        return _source(statistics, position, source)
+    if receiving >= _MOSTLY:
+        return FlowVerdict(
+            "transport",
+            position,
+            f"Transport is the bottleneck: the consumer spends {receiving:.0%} of its time receiving {_each(runner)}. "
+            "Send less: batches instead of many small datapoints, or fewer bytes.",
+        )
+    if waiting < _HARDLY:
+        return _consumer(statistics, position, waiting)
+    return _of_workers(statistics, position, waiting)
+
+
+def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> FlowVerdict:
+    """The consumer waits: what do the workers do?"""
+    runner = statistics.runners[position]
+    total = sum(worker.seconds for worker in runner.workers)
+    if runner.backend == "ray":
+        return FlowVerdict(
+            "workers",
+            position,
+            f"The actors or the network are the bottleneck: the consumer waits {waiting:.0%} of the time. Actors "
+            "report no figures of their own.",
+        )
+    if not total:
+        return FlowVerdict("unknown", position, f"The workers of {runner.name} have reported nothing yet.")
+    busy = sum(worker.busy_seconds for worker in runner.workers)
+    memory = sum(worker.memory_seconds for worker in runner.workers) / total
+    starved = sum(worker.starved_seconds for worker in runner.workers) / total
+    if memory >= _MUCH:
+        limit = "" if runner.max_bytes is None else f" ({_bytes(runner.max_bytes)})"
+        return FlowVerdict(
+            "memory",
+            position,
+            f"The memory limit is the bottleneck: the workers wait {memory:.0%} of the time for room within "
+            f"max_bytes{limit}. Raise max_bytes, or use fewer workers or smaller datapoints.",
+        )
+    if starved >= _MOSTLY:
+        if runner.reads_input:
+            return _source(statistics, position, runner.source_seconds / runner.consumer_seconds)
+        return FlowVerdict(
+            "none",
+            position,
+            f"No part stands out: the workers wait {starved:.0%} of the time for tasks, and the consumer {waiting:.0%} "
+            "for datapoints. A pass may be short, or one datapoint much slower than the others.",
+        )
+    if busy < _MOSTLY * total:
+        return FlowVerdict(
+            "none",
+            position,
+            f"No part stands out: the consumer waits {waiting:.0%} of the time, and the workers are busy "
+            f"{busy / total:.0%} of it. Datapoints may come in bursts; a larger window evens them out.",
+        )
+    inner = _inner(statistics, position)
+    if inner is not None:
+        return _judge(statistics, inner)
+    return _busy(statistics, position, busy, total)
+
+
+def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) -> FlowVerdict:
+    """The workers are busy: do they compute, send, or wait for a processor?"""
+    runner = statistics.runners[position]
+    n, cores = len(runner.workers), runner.cores
+    delayed = sum(worker.delayed_seconds for worker in runner.workers) / busy
+    computing = sum(worker.cpu_seconds for worker in runner.workers) / busy
+    if runner.sending is not None and runner.sending >= _MOSTLY:
+        return FlowVerdict(
+            "transport",
+            position,
+            f"Transport is the bottleneck: sending {_each(runner)} takes {runner.sending:.0%} of the workers' time. "
+            "Send less: smaller dtypes, uint8 instead of float32, or threads, which send nothing.",
+        )
+    if runner.backend == "process" and n > cores and delayed >= _CROWDED:
+        return FlowVerdict(
+            "too many workers",
+            position,
+            f"There are too many workers: {n} share {_cores(cores)}, and each waits {delayed:.0%} of its time for a "
+            f"processor. {cores} would be as fast, and need less memory.",
+        )
+    who = "worker is" if n == 1 else "workers are"
+    start = f"The {who} the bottleneck: {_dearest(statistics, position)}{_busy_part(n, busy / total)}."
+    one_core = sum(worker.cpu_seconds for worker in runner.workers) / max(worker.seconds for worker in runner.workers)
+    if runner.backend == "thread" and n > 1 and _LOCKED <= one_core <= 1.2:
+        cure = "They take turns holding the interpreter lock: processes do not."
+    elif computing + delayed < _MOSTLY:
+        cure = (
+            f"They compute only {computing:.0%} of the time and wait for the rest, so more workers help, even more "
+            "than there are cores."
+        )
+    elif n < cores:
+        cure = f"More workers would help: {n} of {_cores(cores)} {'is' if n == 1 else 'are'} used."
+    else:
+        cure = f"All {_cores(cores)} are used: only cheaper work, or another machine, helps."
+    return FlowVerdict("workers", position, f"{start} {cure}")
+
+
+def _dearest(statistics: FlowStatistics, position: int) -> str:
+    """Which node takes most of the workers' time, as the beginning of a sentence that goes on with "and"."""
+    known = [node for node in statistics.nodes if node.runner == position and node.share is not None]
+    dearest = max(known, key=_share, default=None)
+    if dearest is None or _share(dearest) < 0.01:
+        return ""
+    whose = "its" if len(statistics.runners[position].workers) == 1 else "their"
+    return f"{dearest.node} takes {_share(dearest):.0%} of {whose} time, and "
+
+
+def _share(node: NodeStatistics) -> float:
+    return node.share or 0.0
+
+
+def _busy_part(n: int, part: float) -> str:
+    who = "it is" if n == 1 else "both are" if n == 2 else f"all {n} are"
+    return f"{who} busy {part:.0%} of it"
+
+
+def _inner(statistics: FlowStatistics, position: int) -> int | None:
+    """The runner inside of these workers for which they wait most of the time."""
+    outer = statistics.runners[position]
+    busy = sum(worker.busy_seconds for worker in outer.workers)
+    for k, runner in enumerate(statistics.runners):
+        total = runner.consumer_seconds
+        if runner.outer == position and total >= _MUCH * busy and runner.waiting_seconds >= _MOSTLY * total:
+            return k
+    return None
+
+
+def _source(statistics: FlowStatistics, position: int, part: float) -> FlowVerdict:
+    runner = statistics.runners[position]
+    for k, other in enumerate(statistics.runners[position + 1 :], position + 1):
+        if other.outer == runner.outer and other.waiting_seconds >= _MOSTLY * runner.source_seconds:
+            return _judge(statistics, k)
+    return FlowVerdict(
+        "source",
+        position,
+        f"The source is the bottleneck: {runner.name} reads its input in the consumer, which takes {part:.0%} of the "
+        "time, and its workers wait for it. Make the input faster, or let the workers read it: a runner around a flow "
+        "that can be addressed.",
+    )
+
+
+def _consumer(statistics: FlowStatistics, position: int, waiting: float) -> FlowVerdict:
+    runner = statistics.runners[position]
+    if runner.outer is not None:
+        what = "What the workers around it do is the bottleneck"
+    else:
+        what = "Your training step is the bottleneck"
+    above = [node.node for node in statistics.nodes[: runner.node] if node.runner is None]
+    also = f" The nodes above {runner.name} ({', '.join(above)}) count for it." if above else ""
+    return FlowVerdict(
+        "consumer", position, f"{what}: the consumer waits {waiting:.0%} of the time for {runner.name}.{also}"
+    )
+
+
+def _each(runner: RunnerStatistics) -> str:
+    return f"datapoints of {_bytes(runner.nbytes / max(1, runner.datapoints))}"
+
+
+def _cores(num: int) -> str:
+    return f"{num} {'core' if num == 1 else 'cores'}"
+
+
+def _bytes(num: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if num < 1024:
+            return f"{num:.3g} {unit}"
+        num /= 1024
+    return f"{num:.3g} GiB"

@@ -1,0 +1,140 @@
+"""Text, page and trace of made-up figures."""
+
+import dataclasses
+import html.parser
+import json
+import re
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from dataflow.reports.figures import FlowStatistics, Moment, NodeStatistics, WorkerMoment
+from dataflow.reports.page import Sample, page_of, png_of
+from dataflow.reports.text import report_text
+from dataflow.reports.tracing import intervals, trace_of
+from dataflow.reports.verdict import verdict_of
+from tests.reports.made_up import flow, runner, workers
+
+MADE = flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.9, failures=3, restarts=1))
+
+
+def test_the_text_has_the_tree_the_rates_and_the_verdict():
+    assert report_text(MADE) == (
+        "node                                share        rate     length\n"
+        "BatchData(batch_size=32)                                      31\n"
+        "MultiProcessRunnerZMQ(num_proc=2)               200/s      1,000\n"
+        "  MapData(func=decode)                84%                  1,000\n"
+        "  DataFromList([…] of 1,000)          12%                  1,000\n"
+        "\n"
+        "MultiProcessRunnerZMQ: 2,000 datapoints in 10.0 s; the consumer waits 90%, receives 0%, is elsewhere 10%\n"
+        "  3 failures, 1 restarts\n"
+        "  worker      pid  datapoints   busy  window full  memory full  no task  no processor\n"
+        "       0     4711       1,000    90%          10%           0%       0%            0%\n"
+        "       1     4712       1,000    90%          10%           0%       0%            0%\n"
+        "\n" + verdict_of(MADE).text
+    )
+
+
+def test_figures_without_runners_are_shown():
+    alone = FlowStatistics((NodeStatistics("FakeData()"),))
+    assert "FakeData()" in report_text(alone)
+    assert "FakeData()" in page_of(alone)
+    assert trace_of(alone)["traceEvents"] == []
+
+
+class Tags(html.parser.HTMLParser):
+    VOID = {"meta", "link", "img", "rect", "polyline"}  # noqa: RUF012
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.found, self.figures = [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.figures += data
+
+
+def test_the_page_contains_its_figures_and_needs_no_network():
+    odd = FlowStatistics((NodeStatistics("MapData(func=</script><b>)"), *MADE.nodes[1:]), MADE.runners)
+    png = png_of(np.zeros((8, 8), np.uint8))
+    page = page_of(odd, [[Sample("0", "uint8 (8, 8)", png), Sample("<1>", "text")]])
+    tags = Tags()
+    tags.feed(page)
+    assert not tags.open
+    assert json.loads(tags.figures) == json.loads(json.dumps(dataclasses.asdict(odd)))
+    addresses = [value for _, attrs in tags.found for name, value in attrs.items() if name in {"src", "href"}]
+    assert addresses
+    assert all(address.startswith("data:") for address in addresses)
+    assert not re.search("https?://", page)
+    assert "<b>" not in page.split("<script", maxsplit=1)[0]
+    assert html.escape(verdict_of(odd).text) in page
+
+
+def test_the_trace_has_a_track_for_each_worker():
+    events = json.loads(json.dumps(trace_of(MADE)))["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["ph"] == "M"]
+    assert names == ["MultiProcessRunnerZMQ", "worker 0 (pid 4711)", "worker 1 (pid 4712)"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {event["tid"] for event in slices} == {1, 2}
+    busy = sum(event["dur"] for event in slices if event["name"] == "busy" and event["tid"] == 1)
+    assert busy == pytest.approx(9e6)
+    ends = {event["ts"] + event["dur"] for event in slices}
+    assert max(ends) == pytest.approx(10e6)
+
+
+def test_states_fit_between_two_moments():
+    before = Moment(1.0, 0, workers=(WorkerMoment(0.0), WorkerMoment(1.0)))
+    after = Moment(2.0, 5, workers=(WorkerMoment(3.0, 1.0), WorkerMoment(0.5), WorkerMoment(1.0)))
+    assert intervals(before, after) == [[("busy", 0.75), ("window full", 0.25)], []]
+
+
+def decoded(png):
+    """Width, height, colour type and rows of a PNG without filters."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height, depth, colour = struct.unpack(">IIBB", png[16:26])
+    (size,) = struct.unpack(">I", png[33:37])
+    data = zlib.decompress(png[41 : 41 + size])
+    channels = {0: 1, 2: 3, 6: 4}[colour]
+    rows = np.frombuffer(data, np.uint8).reshape(height, 1 + width * channels)
+    assert depth == 8
+    assert not rows[:, 0].any()
+    return rows[:, 1:].reshape(height, width, channels)
+
+
+def test_arrays_that_look_like_images_become_pictures():
+    image = np.arange(5 * 6 * 3, dtype=np.uint8).reshape(5, 6, 3)
+    assert (decoded(png_of(image)) == image).all()
+    assert (decoded(png_of(image.transpose(2, 0, 1))) == image).all()
+    assert (decoded(png_of(image[:, :, 0]))[:, :, 0] == image[:, :, 0]).all()
+    assert decoded(png_of(image[:, :, :1])).shape == (5, 6, 1)
+    assert decoded(png_of(image / 255.0)).max() == 255
+    assert decoded(png_of(image[:, :, 0] > 3)).min() == 0
+    assert decoded(png_of(np.zeros((1000, 500, 4), np.uint8))).shape == (167, 84, 4)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((2, 100)),
+        np.zeros(100),
+        np.zeros((5, 5, 5, 5)),
+        np.zeros((8, 8, 2)),
+        np.zeros((8, 8), "i8"),
+        np.full((8, 8), np.nan),
+        np.full((8, 8), "a"),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_other_arrays_do_not(array):
+    assert png_of(array) is None

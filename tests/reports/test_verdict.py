@@ -1,0 +1,140 @@
+"""The verdict over made-up figures."""
+
+from dataclasses import replace
+
+import pytest
+
+from dataflow.reports.figures import FlowStatistics, NodeStatistics
+from dataflow.reports.verdict import verdict_of
+from tests.reports.made_up import flow, runner, worker, workers
+
+BUSY = workers(2, busy=0.97, blocked=0.03)
+
+CASES = {
+    "workers, cores left": (
+        flow(runner(BUSY, waiting=0.9)),
+        "workers",
+        "The workers are the bottleneck: MapData(func=decode) takes 84% of their time, and both are busy 97% of it. "
+        "More workers would help: 2 of 8 cores are used.",
+    ),
+    "workers, no core left": (
+        flow(runner(BUSY, waiting=0.9, cores=2)),
+        "workers",
+        "The workers are the bottleneck: MapData(func=decode) takes 84% of their time, and both are busy 97% of it. "
+        "All 2 cores are used: only cheaper work, or another machine, helps.",
+    ),
+    "workers that wait": (
+        flow(runner(workers(2, busy=0.97, cpu=0.05), waiting=0.9, cores=2)),
+        "workers",
+        "They compute only 5% of the time and wait for the rest, so more workers help, even more than there are cores.",
+    ),
+    "a source in the workers": (
+        flow(runner(workers(1, busy=0.9), waiting=0.9), (0.1, 0.85)),
+        "workers",
+        "DataFromList([…] of 1,000) takes 85% of its time, and it is busy 100% of it. More workers would help: "
+        "1 of 8 cores is used.",
+    ),
+    "threads that share the lock": (
+        flow(runner(workers(4, busy=0.98, cpu=0.24), waiting=0.9, backend="thread", cores=4)),
+        "workers",
+        "They take turns holding the interpreter lock",
+    ),
+    "consumer": (
+        flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03)),
+        "consumer",
+        "Your training step is the bottleneck: the consumer waits 3% of the time for MultiProcessRunnerZMQ. The nodes "
+        "above MultiProcessRunnerZMQ (BatchData(batch_size=32)) count for it.",
+    ),
+    "transport, in the workers": (
+        flow(runner(workers(2, busy=0.97), waiting=0.6, sending=0.7)),
+        "transport",
+        "Transport is the bottleneck: sending datapoints of 1.02 KiB takes 70% of the workers' time.",
+    ),
+    "transport, in the consumer": (
+        flow(runner(workers(2, busy=0.5, blocked=0.5), waiting=0.05, receiving=0.8)),
+        "transport",
+        "the consumer spends 80% of its time receiving",
+    ),
+    "memory": (
+        flow(runner(workers(2, busy=0.5, memory=0.5), waiting=0.5, max_bytes=1 << 20)),
+        "memory",
+        "the workers wait 50% of the time for room within max_bytes (1 MiB)",
+    ),
+    "memory, one worker": (
+        flow(runner(workers(1, busy=0.6, memory=0.4), waiting=0.5, max_bytes=1 << 20)),
+        "memory",
+        "Raise max_bytes",
+    ),
+    "too many workers": (
+        flow(runner(workers(8, busy=0.97, delayed=0.7), waiting=0.8, cores=2)),
+        "too many workers",
+        "There are too many workers: 8 share 2 cores, and each waits 72% of its time for a processor. 2 would be as ",
+    ),
+    "two workers on a loaded machine": (
+        flow(runner(workers(2, busy=0.97, delayed=0.5), waiting=0.8, cores=2)),
+        "workers",
+        "All 2 cores are used",
+    ),
+    "the input of a map": (
+        flow(runner(workers(2, busy=0.2, starved=0.8), waiting=0.1, source=0.8, reads_input=True)),
+        "source",
+        "The source is the bottleneck: MultiProcessRunnerZMQ reads its input in the consumer, which takes 80% of the",
+    ),
+    "a map that is busy": (
+        flow(runner(workers(2, busy=0.95, starved=0.05), waiting=0.8, source=0.1, reads_input=True)),
+        "workers",
+        "More workers would help",
+    ),
+    "bursts": (
+        flow(runner(workers(2, busy=0.3, blocked=0.7), waiting=0.4)),
+        "none",
+        "No part stands out",
+    ),
+    "no tasks": (flow(runner(workers(2, busy=0.2, starved=0.8), waiting=0.8)), "none", "for tasks"),
+    "nothing yet": (flow(runner(BUSY, datapoints=0)), "unknown", "Too little was measured"),
+    "actors": (flow(runner((), waiting=0.8, backend="ray")), "workers", "Actors report no figures"),
+    "nothing reported": (flow(runner(workers(2), waiting=0.8)), "unknown", "have reported nothing"),
+    "no runner": (FlowStatistics((NodeStatistics("DataFromList()"),)), "unknown", "dataflow.profile(df)"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_bottleneck_is_named(name):
+    statistics, bottleneck, text = CASES[name]
+    verdict = verdict_of(statistics)
+    assert verdict.bottleneck == bottleneck, verdict
+    assert text in verdict.text
+    assert verdict.runner == (0 if statistics.runners else None)
+
+
+def nested(outer, inner):
+    """A runner in the workers of another."""
+    nodes = (
+        NodeStatistics("MultiProcessRunnerZMQ(num_proc=2)"),
+        NodeStatistics("MultiThreadMapData(num_thread=2)", "  ", runner=0, share=0.95),
+        NodeStatistics("FakeData()", "  ", runner=0, share=0.01),
+    )
+    return FlowStatistics(nodes, (replace(outer, node=0), replace(inner, node=1, outer=0, name="MultiThreadMapData")))
+
+
+def test_a_runner_for_which_the_outer_workers_wait_is_judged_instead():
+    outer = runner(BUSY, waiting=0.9)
+    slow_map = runner(workers(2, busy=0.95), waiting=0.9, reads_input=True, num_outer=2, waiting_seconds=18.0)
+    verdict = verdict_of(nested(outer, slow_map))
+    assert (verdict.bottleneck, verdict.runner) == ("workers", 1)
+    slow_source = runner(workers(2, busy=0.1, starved=0.9), source=0.9, reads_input=True, num_outer=2)
+    assert verdict_of(nested(outer, slow_source)).runner == 0
+    quick = runner(workers(2, busy=0.1, blocked=0.9), waiting=0.02, num_outer=2)
+    assert verdict_of(nested(outer, quick)).runner == 0
+
+
+def test_a_runner_below_a_map_is_judged_if_its_input_is_what_the_map_waits_for():
+    nodes = (NodeStatistics("MultiThreadMapData(…)"), NodeStatistics("MultiProcessRunner(…)"))
+    source = runner(workers(2, starved=1.0), source=0.9, node=0, reads_input=True)
+    below = runner(BUSY, waiting=0.85, node=1)
+    assert verdict_of(FlowStatistics(nodes, (source, below))).runner == 1
+
+
+def test_one_idle_worker_among_busy_ones_changes_nothing():
+    crew = (worker(0, busy=1.0), worker(1, busy=1.0), worker(2, starved=1.0))
+    assert verdict_of(flow(runner(crew, waiting=0.9))).bottleneck == "workers"
