@@ -65,6 +65,7 @@ class FlowState:
         self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated
         self.continued = Continued()  # iterators that outlive a pass
         self.resource: Closeable | None = None  # what close() must close: a runner's engine
+        self.observer: Any = None  # of the workers started last: where the time goes; it outlives them
         self._finaliser: weakref.finalize[Any, Any] | None = None  # closes it when the flow is collected
 
     def root(self) -> int:

@@ -17,13 +17,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
 from dataflow.channel.flow_control import Quota, Room
 from dataflow.channel.messages import NO_TASK, Kind, Message
 from dataflow.channel.protocols import Sender
+from dataflow.channel.worker_counters import WorkerActivity, WorkerCounters
 from dataflow.codec.message_layout import NO_ROOM, PLAIN_BYTES
 from dataflow.codec.protocols import Encoder
 from dataflow.failures import Report, forked_off
@@ -64,11 +65,33 @@ class BatchingSender:
         self._sending = threading.Lock()
         self._flusher: threading.Thread | None = None
         self._closed = threading.Event()
+        self._awake = threading.Event()  # ends a wait of the flusher
+        self._tick: Callable[[], object] | None = None  # called by the flusher in each of its rounds
+        self._idle_interval = _FLUSH_INTERVAL  # seconds of a round while messages are of one datapoint
+        self._memory_seconds = 0.0  # spent waiting for room in the arena, for the message under way
         self._pid = os.getpid()
 
     def hello(self) -> None:
         """Report that the worker is connected."""
         self._send(Message(Kind.HELLO, self._worker))
+
+    @property
+    def counters(self) -> WorkerCounters:
+        """Where the worker records what it has done."""
+        return self._quota.counters
+
+    def window_in_use(self) -> float:
+        """The part of the window that is in use, 0 to 1."""
+        return self._quota.window_in_use()
+
+    def watch(self, tick: Callable[[], object], interval: float) -> None:
+        """Let the flusher thread call `tick` in each of its rounds.
+
+        Args:
+            tick: Takes a sample of what the worker does. An exception of it ends the calls.
+            interval: Seconds between two calls, at least, while the flusher has nothing to flush.
+        """
+        self._tick, self._idle_interval = tick, max(interval, _FLUSH_INTERVAL)
 
     def calibrate_encoder(self) -> None:
         """Calibrate the encoder by encoding sample datapoints on this path, without sending them."""
@@ -101,20 +124,27 @@ class BatchingSender:
         """
         self._kind = kind
         steps = iter(datapoints)
-        start = self._sent
+        start, quota = self._sent, self._quota
+        ended = time.perf_counter()
         while True:
-            room = self._quota.wait_for_room()
+            room = quota.wait_for_room()
             if room is None:
                 raise Stopped
             before = self._sent
             began = time.perf_counter()
+            self._memory_seconds = 0.0
             self._fill(steps, room, start)
             self.flush()
             count = self._sent - before
+            last, ended = ended, time.perf_counter()
+            blocked, memory = quota.waited, self._memory_seconds
+            if blocked and quota.waited_for_memory:
+                blocked, memory = 0.0, memory + blocked
+            quota.counters.add_step(ended, ended - last - blocked - memory, blocked, memory)
             if not count:
                 return before - start
-            self._adapt(count, time.perf_counter() - began)
-            self._quota.yield_processor()
+            self._adapt(count, ended - began)
+            quota.yield_processor()
 
     def _fill(self, steps: Iterator[Any], room: Room, start: int) -> None:
         """Put datapoints until there are enough for a message, or the pass has ended."""
@@ -205,6 +235,8 @@ class BatchingSender:
         if os.getpid() != self._pid:
             return
         self._closed.set()
+        self._awake.set()
+        self._quota.counters.end()
         if self._flusher is not None:
             self._flusher.join()
         self._sender.close(0.0 if self._quota.stopped else flush)
@@ -215,9 +247,10 @@ class BatchingSender:
         if took < _SHORT:
             if count >= self._target:
                 self._target = min(2 * self._target, _MAX)
+                self._awake.set()  # from now on something may have to be flushed
         elif took > _LONG:
             self._target = max(1, count // 2)
-        if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory):
+        if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory or self._tick is not None):
             flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
             try:
                 flusher.start()
@@ -233,7 +266,16 @@ class BatchingSender:
         message, and each worker has only one such message at a time, so the queue stays bounded.
         """
         self.flush()
-        delay = _MIN_SLEEP
+        delay, began = _MIN_SLEEP, time.perf_counter()
+        self._quota.counters.enter(WorkerActivity.MEMORY, began)
+        try:
+            return self._encoded_after_wait(dp, delay)
+        finally:
+            ended = time.perf_counter()
+            self._memory_seconds += ended - began
+            self._quota.counters.enter(WorkerActivity.BUSY, ended)
+
+    def _encoded_after_wait(self, dp: Any, delay: float) -> Any:
         while not self._quota.stopped:
             all_done = self._quota.all_done()
             item = self._encoder.encode(dp)
@@ -246,7 +288,15 @@ class BatchingSender:
         raise Stopped
 
     def _keep_flushing(self) -> None:
-        while not self._closed.wait(_FLUSH_INTERVAL):
+        while not self._closed.is_set():
+            is_idle = self._target == 1 and not self._encoder.keeps_memory
+            self._awake.wait(self._idle_interval if is_idle else _FLUSH_INTERVAL)
+            self._awake.clear()
+            try:
+                if self._tick is not None:
+                    self._tick()
+            except Exception:
+                self._tick = None
             try:
                 with self._sending:
                     # The worker's thread may append at the same time.
@@ -265,10 +315,12 @@ class BatchingSender:
             # Counted before the message can arrive: a worker that waits for room compares the datapoints made with
             # those done.
             self._quota.spend(count, nbytes)
+            self._quota.counters.add_message(count, nbytes)
             try:
                 self._sender.send(message)
             except BaseException:
                 self._quota.spend(-count, -nbytes)
+                self._quota.counters.add_message(-count, -nbytes, -1)
                 raise
             self._quota.queue(message.queued)
             self._sent += count

@@ -9,6 +9,7 @@ Guarantees:
   the stop flag while it waits. At least one datapoint may always be under way.
 - A waiting worker sleeps for a limited time, 20 µs at first and 2 ms at most, and checks again. So no memory barrier is
   needed: a store that becomes visible late costs one more sleep.
+- The counters of what a worker has done (`worker_counters`) are beside those of the credit.
 - A worker that has sent a message yields the processor if the consumer already had something to do; it does not wait.
   Otherwise, with more processes than processors, the consumer would wait for whole time slices while the windows fill
   up, and then all workers would wait for the consumer.
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from dataflow.channel.worker_counters import NUM_WORDS, WorkerActivity, WorkerCounters
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
 __all__ = ["Credit", "CreditPort", "Quota", "Room", "Window"]
@@ -31,12 +33,15 @@ __all__ = ["Credit", "CreditPort", "Quota", "Room", "Window"]
 # -- Layout of the counters --------------------------------------------------------------------------------------------
 
 
-_WORDS: Final = 16  # per worker: one cache line for the words of the consumer, and one for those of the worker
+# Per worker: one cache line for the words of the consumer, one for those of the worker, and what it has done.
+_CREDIT_WORDS: Final = 16
+_WORDS: Final = _CREDIT_WORDS + NUM_WORDS
 # Index in the block before those of the workers; set by senders, cleared by the consumer before it waits.
 _BUSY: Final = 0
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP, _REPORTS = range(6)  # written by the consumer
 _MADE: Final = 8  # written by the worker
 _WORD_BYTES: Final = 8
+_now: Final = time.perf_counter
 _MIN_SLEEP: Final = 20e-6
 _MAX_SLEEP: Final = 2e-3
 # Yields the processor; no-op if no other process is ready.
@@ -124,6 +129,11 @@ class Credit:
         """Record that one report of `worker` was received."""
         self._counters.words[_start_of(worker) + _REPORTS] += 1
 
+    def counters_of(self, worker: int) -> list[int]:
+        """A copy of the counters of what `worker` has done, for `worker_counters.totals_of`; none after `close`."""
+        start = _start_of(worker) + _CREDIT_WORDS
+        return self._counters.words[start : start + NUM_WORDS].tolist()
+
     def idle(self) -> None:
         """Record that the consumer has nothing to do and is about to wait."""
         self._counters.words[_BUSY] = 0
@@ -174,12 +184,19 @@ class Quota:
         window: How far the worker may run ahead.
         yields: Whether the worker yields the processor to a consumer that is behind: one in another process of this
             machine.
+
+    Attributes:
+        counters: Where the worker records what it has done.
+        waited: Seconds of the last wait for room.
+        waited_for_memory: Whether messages filled the memory limit as it began.
     """
 
     def __init__(self, words: memoryview, worker: int, window: Window, *, yields: bool = False) -> None:
         self._all_words = words
         start = _start_of(worker)
-        self._words = words[start : start + _WORDS]
+        self._words = words[start : start + _CREDIT_WORDS]
+        self.waited, self.waited_for_memory = 0.0, False
+        self.counters = WorkerCounters(words[start + _CREDIT_WORDS : start + _WORDS])
         self._window = window
         self._yields = yields
         # All are 0, unless this worker replaces another: then it continues with the counts received from that one.
@@ -221,14 +238,33 @@ class Quota:
 
     def wait_for_room(self) -> Room | None:
         """Wait until datapoints may be made. Return how many; None if the worker has to stop."""
-        delay = _MIN_SLEEP
+        self.waited = 0.0
+        if (room := self._room()) is not None and not self.stopped:
+            return room
+        delay, began = _MIN_SLEEP, _now()
+        self.waited_for_memory = self._is_queue_full()
+        self.counters.enter(WorkerActivity.MEMORY if self.waited_for_memory else WorkerActivity.BLOCKED, began)
+        self.counters.set_window(1.0)
         while not self.stopped:
             room = self._room()
             if room is not None:
+                self.waited = _now() - began
                 return room
             time.sleep(delay)
             delay = min(2 * delay, _MAX_SLEEP)
         return None
+
+    def window_in_use(self) -> float:
+        """The part of the window that is in use, 0 to 1."""
+        window = self._window
+        return min(
+            (self._made - self._words[_COUNT]) / max(1, window.count),
+            (self._made_bytes - self._words[_BYTES]) / window.nbytes if window.nbytes else 1.0,
+        )
+
+    def _is_queue_full(self) -> bool:
+        limit = self._window.max_queued
+        return limit > 0 and self._sent_bytes - self._words[_FRAMES] >= limit
 
     def wait_for_report_credit(self, max_outstanding: int) -> bool:
         """Wait until fewer than `max_outstanding` reports are outstanding, and count one more.

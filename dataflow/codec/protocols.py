@@ -104,6 +104,9 @@ class Codec(Protocol):
         The next `port` is for its successor.
         """
 
+    def bytes_in_use(self) -> int:
+        """Bytes of shared memory in use for arrays."""
+
     def close(self) -> None:
         """Close what this process holds; decoded datapoints stay valid. Idempotent."""
 
@@ -129,6 +132,9 @@ class ObjectCodec:
 
     def renew(self, worker: int) -> None:
         """No-op: there is no state per worker."""
+
+    def bytes_in_use(self) -> int:
+        return 0
 
     def close(self) -> None:
         """No-op."""
@@ -213,6 +219,9 @@ class ArrayCodec:
         self.memory_limit.give_back(worker, self.memory_limit.held()[worker])
         self._arenas[worker] = Arena(worker, self.memory_limit)
         self._readers[worker] = self._arenas[worker].open_reader()
+
+    def bytes_in_use(self) -> int:
+        return sum(self.memory_limit.held())
 
     def close(self) -> None:
         while self._readers:

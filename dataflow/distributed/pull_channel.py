@@ -215,6 +215,10 @@ class PullCredit(Credit):
     def done(self, worker: int, count: int) -> None:
         """No-op: no worker waits for it."""
 
+    def counters_of(self, worker: int) -> list[int]:
+        """Empty: an actor's counters are in its own process."""
+        return []
+
     def stop(self) -> None:
         self._channel.stop_workers()
 

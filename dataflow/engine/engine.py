@@ -21,6 +21,7 @@ time while waiting.
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 import threading
@@ -35,7 +36,9 @@ from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar, final
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import RESULT_KINDS, Kind, Message
 from dataflow.channel.protocols import Channel, Port
+from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable
+from dataflow.engine.observer import Observer
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.supervisor import Death, DiedError, Supervisor
 from dataflow.engine.worker_errors import died, late, unreadable
@@ -153,6 +156,7 @@ class WaitTimer:
 # -- Engine ------------------------------------------------------------------------------------------------------------
 
 
+_LOG: Final = logging.getLogger(__name__)
 _POLL: Final = 0.1  # maximum seconds of one wait
 
 
@@ -164,6 +168,7 @@ class Engine(Generic[S]):
         schedule: Its schedule. Its methods are called under `lock`.
         stream: The place in the chain of nodes for which the workers were started.
         session: Which process and which iteration may use the engine.
+        observer: Where the time goes.
         lock: Held for every step.
         is_free: Whether no pass is under way.
     """
@@ -176,6 +181,7 @@ class Engine(Generic[S]):
         self.schedule = plan.schedule
         self.stream = plan.stream
         self.session = Session(plan.owner)
+        self.observer = Observer(plan.credit.counters_of, len(plan.specs), plan.codec.bytes_in_use)
         self.lock = threading.RLock()
         self.is_free = True
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
@@ -218,6 +224,7 @@ class Engine(Generic[S]):
         generation = self.session.supersede()
         with self.lock:
             self.session.check(generation)
+            self.observer.end_iteration()
             self._wait_timer.reset()
             # The previous iteration may be in the middle of a chunk: take the rest away from it.
             self._chunk = iter(list(self._chunk))
@@ -244,6 +251,7 @@ class Engine(Generic[S]):
             return
         with self.lock:
             if self.session.generation is generation and not self.session.closed:
+                self.observer.end_iteration()
                 self._discard_work()
                 self.is_free = True
 
@@ -260,7 +268,13 @@ class Engine(Generic[S]):
             Exception: A worker raised it.
         """
         self.session.check_process()
-        supervisor = self._supervisor
+        try:
+            return self._next_chunk(generation, timeout, wait)
+        finally:
+            self.observer.leave()
+
+    def _next_chunk(self, generation: object, timeout: float | None, wait: bool) -> Iterator[Any] | None:
+        supervisor, observer = self._supervisor, self.observer
         silent = False
         while True:
             now = time.monotonic()
@@ -269,10 +283,12 @@ class Engine(Generic[S]):
                 self._wait_timer.advance(now)
                 if operator.length_hint(self._chunk):
                     return self._checked_chunk(now)
+                observer.enter()
                 self._finish_chunk()
                 ready = self._ready()
                 over = ready is None and (supervisor.states.exhausted or self.schedule.exhausted)
                 if over and not supervisor.num_unreported_ends:
+                    observer.end_iteration()
                     return None
                 progressed = not ready and self._step(now, silent or over)
                 if progressed and ready is None:
@@ -287,11 +303,17 @@ class Engine(Generic[S]):
                 if not progressed:
                     self._plan.credit.idle()
                     silent = not supervisor.wait(min(_POLL, timeout or _POLL))
+                    observer.waited(time.monotonic() - now)
 
     def release_chunk(self) -> None:
         """Report the last chunk as used up, if it is: its memory may be needed for the next. Under the lock."""
         if not operator.length_hint(self._chunk):
             self._finish_chunk()
+
+    def end_iteration(self, generation: object) -> None:
+        """Record that this iteration is over: what its consumer does from now on has to do with other things."""
+        if self.session.generation is generation:
+            self.observer.end_iteration()
 
     def end_pass(self, generation: object) -> None:
         """Check the workers at the end of a complete pass: a death that no restart covers is raised.
@@ -324,11 +346,14 @@ class Engine(Generic[S]):
         if not self.session.is_own:
             self._inherited.append(self)
             return
-        self.session.closed = True
+        was_closed, self.session.closed = self.session.closed, True
         with signals_deferred(), self.lock, ExitStack() as last:  # closes all, even if one of them raises
             last.callback(self._plan.close)
+            last.callback(self.observer.freeze)
             last.callback(self._supervisor.stop)
             list(self._chunk)  # an iteration in the middle of the chunk finds it empty, and asks for the next
+        if not was_closed:
+            _log_end(self._plan.owner, self.observer)
 
     def drop_chunk(self) -> None:
         """Drop the current chunk, in a child forked from this process: these datapoints belong to the parent alone."""
@@ -390,6 +415,7 @@ class Engine(Generic[S]):
         if message.kind is Kind.TASK_FAILED:
             error = self._decoder.decode_failure(message.body)
         elif message.count:
+            self.observer.received(message.count, message.nbytes)
             try:
                 datapoints = self._decoder.decode(worker, message.body)
             except Undecodable as broken:
@@ -421,6 +447,7 @@ class Engine(Generic[S]):
         if death.last is not None:
             death.error.__cause__ = self._decoder.decode_failure(death.last.body)  # shows where
         if death.replaced:
+            self.observer.restarts += 1
             self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != death.worker]
             self.schedule.replaced(death.worker)
         elif self.schedule.lost(death.worker, death.error):
@@ -449,6 +476,23 @@ class Engine(Generic[S]):
         self.session.fail(error)
         self.close()
         raise error
+
+
+def _log_end(owner: str, observer: Observer) -> None:
+    if not _LOG.isEnabledFor(logging.INFO):
+        return
+    found = observer.observed()
+    _LOG.info("%s has stopped its workers, after %d datapoints in %.1f seconds", owner, found.datapoints, found.seconds)
+    for k, worker in enumerate(found.workers):
+        _LOG.debug(
+            "worker %d of %s: %d datapoints in %d messages of %.0f bytes on average; %s",
+            k,
+            owner,
+            worker.datapoints,
+            worker.messages,
+            worker.nbytes / max(1, worker.messages),
+            ", ".join(f"{state.name.lower()} {worker.seconds[state]:.2f} s" for state in list(WorkerActivity)[1:]),
+        )
 
 
 _engines: Final[weakref.WeakSet[Engine[Any]]] = weakref.WeakSet()

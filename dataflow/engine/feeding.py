@@ -54,6 +54,7 @@ class Feeder:
             more = False
             if reading:
                 session.check_process()
+                self._engine.observer.enter()
                 try:
                     reading, more = self._read()
                 except Exception as error:
@@ -107,6 +108,7 @@ class Feeder:
             session.check_process()
             now = time.perf_counter()
             took = now - began
+            engine.observer.read_source(took)
             if took > _SHORT:
                 self._num_at_once = max(1, int(max_count * _SHORT / took))
             elif self._num_at_once < 2 * max_count:

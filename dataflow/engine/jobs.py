@@ -19,6 +19,7 @@ from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopp
 from dataflow.channel.messages import Kind
 from dataflow.channel.protocols import ConsumerGone
 from dataflow.channel.task_queue import Task, TaskReader
+from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.datapoint import stack
 from dataflow.engine.rebatching import stacks_evenly
 from dataflow.passes import open_flow
@@ -35,6 +36,10 @@ __all__ = ["Address", "Apply", "ApplyAndBatch", "TaskInput", "Job", "Produce", "
 class Job(Protocol):
     """The job of one worker."""
 
+    @property
+    def flow(self) -> DataFlow:
+        """The flow that the worker iterates."""
+
     def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
         """Run until the work is complete or the sender raises `Stopped`; `task_reader` is where tasks come from."""
 
@@ -49,6 +54,10 @@ class Produce:
     df: DataFlow
     stream: Stream
     first: int
+
+    @property
+    def flow(self) -> DataFlow:
+        return self.df
 
     def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
         state_of(self.df).worker_thread = threading.current_thread()
@@ -84,17 +93,27 @@ class _Tasks:
     stream: Stream
     note: str
 
+    @property
+    def flow(self) -> DataFlow:
+        """The flow that the worker iterates."""
+        return self.node
+
     def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
         """Execute tasks until the consumer wants no more."""
         assert task_reader is not None, "tasks come from a task queue"
         state_of(self.node).worker_thread = threading.current_thread()
         open_flow(self.node, self.stream)
         limit_threads_again()
-        pace = 0.0
+        pace, counters = 0.0, sender.counters
+        ended = time.perf_counter()
+        counters.enter(WorkerActivity.STARVED, ended)
         while (task := task_reader.receive()) is not None:
             began = time.perf_counter()
+            counters.add_starved(began, began - ended)
             self._run_task(task, sender, task_reader, pace)
-            pace = (time.perf_counter() - began) / self.count(task)
+            ended = time.perf_counter()
+            counters.enter(WorkerActivity.STARVED, ended)
+            pace = (ended - began) / self.count(task)
 
     def count(self, task: Task) -> int:
         """Number of datapoints that the task asks for."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from dataflow.codec.protocols import EncoderPort
 from dataflow.datapoint import allocating
 from dataflow.engine.jobs import Job
 from dataflow.engine.memory_limit import memory_share
+from dataflow.engine.node_sampler import NodeSampler
 from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
@@ -81,6 +83,7 @@ def _nodes(value: Any) -> Iterator[DataFlow]:
 
 
 _FLUSH_SECONDS: Final = 30.0
+_SAMPLE_INTERVAL: Final = 0.008  # seconds between two samples of one of the threads of a process
 
 
 @dataclass
@@ -135,6 +138,13 @@ class WorkerSpec:
         finally:
             sender.close(_FLUSH_SECONDS)
 
+    def _watch(self, job: Job, sender: BatchingSender) -> None:
+        """Let the sender's second thread look where the time of this one goes."""
+        sender.counters.begin(time.perf_counter())
+        sampler = NodeSampler(job.flow, sender.counters, sender.window_in_use)
+        _, num_workers = self.info.path[-1]
+        sender.watch(sampler.tick, _SAMPLE_INTERVAL * num_workers)
+
     def _work(self, sender: BatchingSender) -> None:
         job: Job | None = None
         pid = os.getpid()
@@ -145,6 +155,7 @@ class WorkerSpec:
                 if self.reseed:
                     seed(derived(self.seed))
                 job = self.payload.load()
+                self._watch(job, sender)
                 job.run(sender, None if self.task_queue is None else self.task_queue.open())
             except BaseException as error:
                 end_if_forked(pid, error)
@@ -169,6 +180,12 @@ class Prepared:
 
     job: Any
     worker_init: Callable[[], object]
+
+    @property
+    def flow(self) -> DataFlow:
+        """The flow that the worker iterates."""
+        flow: DataFlow = self.job.flow
+        return flow
 
     def run(self, *ends: Any) -> None:
         """Call `worker_init`, then run the job."""

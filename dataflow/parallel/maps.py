@@ -208,14 +208,17 @@ class ParallelMap(WorkerNode):
         engine: Engine[MapTasks] = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         generation = engine.take_over(engine.schedule.resume)
-        return self._datapoints(engine, Feeder(engine, generation, source))
+        return self._datapoints(engine, generation, source)
 
-    def _datapoints(self, engine: Engine[MapTasks], feeder: Feeder) -> Iterator[Any]:
+    def _datapoints(
+        self, engine: Engine[MapTasks], generation: object, source: Iterator[SourceReader]
+    ) -> Iterator[Any]:
         """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
         try:
-            for chunk in feeder.chunks(self.options.timeout):
+            for chunk in Feeder(engine, generation, source).chunks(self.options.timeout):
                 yield from chunk
         finally:
+            engine.end_iteration(generation)
             if engine.session.failed:
                 state_of(self).settle()
         _LOG.warning("%s has ended: a pass of its input was empty", type(self).__name__)

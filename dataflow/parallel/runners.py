@@ -229,6 +229,7 @@ class Runner(WorkerNode):
                     step = min(2 * step, _LONGEST_STEP)
             engine.end_pass(generation)
         finally:
+            engine.end_iteration(generation)
             if engine.session.failed:
                 state_of(self).settle()
 

@@ -37,24 +37,30 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.channel.flow_control import Window
 from dataflow.descriptors import closed_on_error, counted
 from dataflow.engine.engine import Engine, Plan
+from dataflow.engine.figures import figures_of
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, prepared
 from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
 from dataflow.interrupts import signals_deferred
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
 from dataflow.parallel.options import WorkerOptions
-from dataflow.passes import known_length, passes_on, picked_here
+from dataflow.passes import known_length, passes_on, picked_here, walk
+from dataflow.reports.gathering import Figures
 from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, state_of
 from dataflow.workers.info import worker_info, worker_info_of
+from dataflow.workers.native_threads import available_cores
 from dataflow.workers.pool import Worker
+from dataflow.workers.process import context_of
 
 __all__ = ["WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
 
 
 T = TypeVar("T")
 
-_LOG = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
+_NO_LIMIT: Final = 1 << 40  # datapoints: a worker makes what it is asked for
+
 _OPTIONS: Final = frozenset(field.name for field in fields(WorkerOptions))
 
 
@@ -70,6 +76,7 @@ class WorkerNode(ProxyDataFlow):
         options: The user's options.
     """
 
+    _df_has_workers = True
     _df_run_settings = _OPTIONS | {"_df_backend", "backend", "buffer_size", "options"}
     _df_shares_items: bool = False
     """Whether any worker may do any item: then a failed item counts once, whichever worker does it."""
@@ -161,8 +168,7 @@ class WorkerNode(ProxyDataFlow):
     @property
     def _df_summary(self) -> str:
         n, (noun, way) = self.num_workers, self._df_backend.describe(self.options)
-        plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-        workers = f"{n} {noun if n == 1 else plural}{way}" if n else "no workers"
+        workers = f"{n} {noun if n == 1 else _plural(noun)}{way}" if n else "no workers"
         order = "strict, ordered" if self.ordered else "strict, unordered"
         return f"{workers}, {order if self.strict else 'default mode'}"
 
@@ -194,7 +200,27 @@ class WorkerNode(ProxyDataFlow):
             with counted(options.owner, backend.num_descriptors(options)):
                 engine = Engine(self._df_plan(stream, start, self._df_links()))
             state.own(self, engine)
+            state.observer = engine.observer
+            if _LOG.isEnabledFor(logging.INFO):
+                _LOG.info("%s", self._df_started(engine))
             return engine
+
+    def _df_started(self, engine: Engine[Any]) -> str:
+        """What was started, for the log."""
+        options, backend, window = self.options, self._df_backend, self._df_window()
+        noun, way = backend.describe(options)
+        n, memory, threads = self.num_workers, backend.memory(options), backend.thread_limit(options)
+        ahead = f" or {window.nbytes:,} bytes" if window.nbytes else ""
+        pids = [str(worker.pid) for worker in engine.workers if worker.pid is not None] if backend.own_process else []
+        limits = [
+            *([] if memory is None else [f"at most {memory:,} bytes under way"]),
+            *([] if window.count >= _NO_LIMIT else [f"{window.count:,} datapoints{ahead} ahead for each"]),
+            *([] if threads is None else [f"native threads: {threads.count} each"]),
+        ]
+        if noun == "process":
+            limits.insert(0, f"start method {context_of(options.context).get_start_method()}")
+        started = f"{options.owner} has started {n} {noun if n == 1 else _plural(noun)}{way}"
+        return "; ".join([started, *([f"pids {', '.join(pids)}"] if pids else []), *limits])
 
     def _df_links(self) -> Links:
         """What lies between the consumer and its workers."""
@@ -244,6 +270,27 @@ class WorkerNode(ProxyDataFlow):
         tolerance = Tolerance(options.owner, options.max_failures, failure_reporter(), shared=self._df_shares_items)
         state_of(self).tolerance = tolerance
         return tolerance
+
+    def _df_figures(self) -> Figures | None:
+        observer = state_of(self).observer
+        if observer is None:
+            return None
+        options, backend = self.options, self._df_backend
+        # The nodes that a worker runs, in the order in which its samples count.
+        nodes = list(walk(self.ds, everywhere=True)) if self._df_remote_inputs else [self]
+        noun, _ = backend.describe(options)
+        statistics, samples, inner = figures_of(observer.observed(), nodes)
+        tolerance = state_of(self).tolerance
+        statistics = replace(
+            statistics,
+            name=options.owner,
+            backend="process" if noun == "process" else "thread" if noun == "thread" else "ray",
+            reads_input=not self._df_remote_inputs,
+            cores=available_cores(),
+            max_bytes=backend.memory(options),
+            failures=0 if tolerance is None else tolerance.num_failures,
+        )
+        return Figures(statistics, nodes, samples, inner)
 
     def _df_note(self, worker: int) -> str:
         """The note that is added to an exception of a worker."""
@@ -331,6 +378,10 @@ class WorkerNode(ProxyDataFlow):
                 return None  # a node in two places has workers at one only: starting others for each block costs more
             engine = self._df_engine_at(stream)
         return engine if engine.is_free else None
+
+
+def _plural(noun: str) -> str:
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def is_consecutive(block: NDArray[np.int64]) -> bool:

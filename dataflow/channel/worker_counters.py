@@ -1,0 +1,239 @@
+"""Worker counters: words in shared memory that say what a worker has done, so that reading them costs it nothing.
+
+They are written once per message or task, never per datapoint, and stay readable when the worker has been killed. They
+are part of the memory of the credit counters (`flow_control`).
+
+Guarantees:
+
+- Every word has one writer at a time: the worker's own thread, or under the sender's lock whichever thread sends, or
+  for the samples the flusher thread. A reader may see one word newer than another, never half a word.
+- The state and the time of the last change tell what a worker does at present, however long it takes: a slow datapoint
+  counts before it is finished.
+- A worker that replaces another goes on with its counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["NUM_NODES", "NUM_WORDS", "InnerTotals", "WorkerCounters", "WorkerTotals", "WorkerActivity", "totals_of"]
+
+
+class WorkerActivity(IntEnum):
+    """What a worker does at present."""
+
+    ENDED = 0  # or not begun
+    BUSY = 1  # makes and sends datapoints
+    BLOCKED = 2  # waits for room in its window
+    MEMORY = 3  # waits for room within the memory limit
+    STARVED = 4  # waits for a task
+
+
+_DATAPOINTS, _NBYTES, _MESSAGES, _CPU, _DELAYED, _STATE, _SINCE, _PID = range(8)
+_TIMES: Final = 7  # plus a `WorkerActivity`: nanoseconds in this state; 8 to 11
+_SENDING, _OTHER = 12, 13  # samples that belong to no node
+_WINDOW: Final = 14  # per mille of the window in use
+_INNER: Final = 16  # runners inside of this worker
+_INNER_WORDS: Final = 16  # of each
+_MAX_INNER: Final = 3
+_NODES: Final = _INNER + _MAX_INNER * _INNER_WORDS  # samples of each node
+NUM_NODES: Final = 64
+"""Nodes of a worker's flow that samples tell apart; further ones count as no node."""
+
+NUM_WORDS: Final = _NODES + NUM_NODES
+"""Words of one worker."""
+
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class InnerTotals:
+    """What a runner inside of a worker, and its workers, have done so far.
+
+    Attributes:
+        node: Position of the runner among the nodes of the worker's flow.
+        num_workers: Its workers.
+        datapoints: Datapoints that it has received.
+        nbytes: Bytes of these.
+        consumer: Seconds of its consumer: waiting, receiving, reading the source, elsewhere.
+        workers: Seconds of all its workers: busy, blocked, memory, starved, processor time, delayed.
+    """
+
+    node: int
+    num_workers: int
+    datapoints: int
+    nbytes: int
+    consumer: tuple[float, ...]
+    workers: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTotals:
+    """What a worker has done so far.
+
+    Attributes:
+        pid: Its process; 0 before it has begun.
+        datapoints: Datapoints sent.
+        nbytes: Bytes of these.
+        messages: Messages with these.
+        seconds: Seconds in each state, by `WorkerActivity`, with what is under way.
+        cpu: Processor time of its thread, in seconds.
+        delayed: Seconds in which its thread was ready to run and had no processor.
+        window: Part of its window in use when it last looked, 0 to 1.
+        sending: Samples in which it encoded or sent.
+        other: Samples that belong to no node.
+        nodes: Samples of each node of its flow.
+        inner: Runners inside of it.
+    """
+
+    pid: int
+    datapoints: int
+    nbytes: int
+    messages: int
+    seconds: tuple[float, ...]
+    cpu: float
+    delayed: float
+    window: float
+    sending: int
+    other: int
+    nodes: tuple[int, ...]
+    inner: tuple[InnerTotals, ...]
+
+
+class WorkerCounters:
+    """The worker's end of its counters.
+
+    Args:
+        words: `NUM_WORDS` words, possibly with the counts of a worker before it.
+    """
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def begin(self, now: float) -> None:
+        """Record that the worker begins; `now` is ``time.perf_counter()``, as for all methods."""
+        self._words[_PID] = os.getpid()
+        self.enter(WorkerActivity.BUSY, now)
+
+    def enter(self, state: WorkerActivity, now: float) -> None:
+        """Record what the worker does from now on; the time until now must have been added."""
+        words = self._words
+        words[_STATE] = state
+        words[_SINCE] = int(now * _NS)
+
+    def add_step(self, now: float, busy: float, blocked: float, memory: float) -> None:
+        """Add the seconds of one message; the worker is busy from now on."""
+        words = self._words
+        words[_TIMES + WorkerActivity.BUSY] += int(busy * _NS)
+        if blocked > 0:
+            words[_TIMES + WorkerActivity.BLOCKED] += int(blocked * _NS)
+        if memory > 0:
+            words[_TIMES + WorkerActivity.MEMORY] += int(memory * _NS)
+        words[_STATE] = WorkerActivity.BUSY
+        words[_SINCE] = int(now * _NS)
+
+    def add_starved(self, now: float, seconds: float) -> None:
+        """Add seconds without a task; the worker is busy from now on."""
+        self._words[_TIMES + WorkerActivity.STARVED] += max(0, int(seconds * _NS))
+        self.enter(WorkerActivity.BUSY, now)
+
+    def add_message(self, count: int, nbytes: int, num: int = 1) -> None:
+        """Add a message of `count` datapoints. Negative numbers take one back that could not be sent."""
+        words = self._words
+        words[_DATAPOINTS] += count
+        words[_NBYTES] += nbytes
+        words[_MESSAGES] += num
+
+    def set_window(self, part: float) -> None:
+        """Record which part of the window is in use."""
+        self._words[_WINDOW] = int(1000 * min(1.0, max(0.0, part)))
+
+    def set_processor_times(self, cpu: float, delayed: float) -> None:
+        """Record the processor time of the worker's thread, and how long it was ready without a processor."""
+        self._words[_CPU] = int(cpu * _NS)
+        self._words[_DELAYED] = int(delayed * _NS)
+
+    @property
+    def state(self) -> int:
+        """What the worker does, a `WorkerActivity`."""
+        return int(self._words[_STATE])
+
+    @property
+    def seconds_per_message(self) -> float:
+        """Seconds of work for one message, on average."""
+        words = self._words
+        return float(words[_TIMES + WorkerActivity.BUSY] / _NS / max(1, words[_MESSAGES]))
+
+    def sample_node(self, node: int) -> None:
+        """Count a sample for a node of the worker's flow, by its position."""
+        if node < NUM_NODES:
+            self._words[_NODES + node] += 1
+        else:
+            self._words[_OTHER] += 1
+
+    def sample_sending(self) -> None:
+        """Count a sample in which the worker encodes or sends."""
+        self._words[_SENDING] += 1
+
+    def sample_other(self) -> None:
+        """Count a sample that belongs to no node."""
+        self._words[_OTHER] += 1
+
+    def set_nodes_of_inner(self, nodes: Sequence[int], samples: Sequence[int]) -> None:
+        """Record samples of nodes that run in workers of a runner inside; this worker's own do not see them."""
+        for node, num in zip(nodes, samples, strict=False):
+            if node < NUM_NODES:
+                self._words[_NODES + node] = num
+
+    def set_inner(self, slot: int, totals: InnerTotals) -> None:
+        """Record what a runner inside of this worker has done; a few have room."""
+        if slot >= _MAX_INNER:
+            return
+        start = _INNER + slot * _INNER_WORDS
+        times = (*totals.consumer, *totals.workers)
+        values = [totals.node + 1, totals.num_workers, totals.datapoints, totals.nbytes, *(int(t * _NS) for t in times)]
+        for k, value in enumerate(values):
+            self._words[start + k] = value
+
+    def end(self) -> None:
+        """Record that the worker has ended."""
+        self._words[_STATE] = WorkerActivity.ENDED
+
+
+def totals_of(words: Sequence[int], now: float | None = None) -> WorkerTotals:
+    """Read the counters of a worker.
+
+    Args:
+        words: A copy of its words.
+        now: ``time.perf_counter()``, to include what is under way; None for a worker that has ended.
+    """
+    seconds = [0.0, *(words[_TIMES + state] / _NS for state in range(1, len(WorkerActivity)))]
+    state = words[_STATE]
+    if now is not None and state:
+        seconds[state] += max(0.0, now - words[_SINCE] / _NS)
+    inner = []
+    for start in range(_INNER, _NODES, _INNER_WORDS):
+        node, num_workers, datapoints, nbytes, *times = words[start : start + _INNER_WORDS]
+        if node:
+            consumer, workers = (tuple(t / _NS for t in part) for part in (times[:4], times[4:10]))
+            inner.append(InnerTotals(node - 1, num_workers, datapoints, nbytes, consumer, workers))
+    return WorkerTotals(
+        words[_PID],
+        words[_DATAPOINTS],
+        words[_NBYTES],
+        words[_MESSAGES],
+        tuple(seconds),
+        words[_CPU] / _NS,
+        words[_DELAYED] / _NS,
+        words[_WINDOW] / 1000,
+        words[_SENDING],
+        words[_OTHER],
+        tuple(words[_NODES : _NODES + NUM_NODES]),
+        tuple(inner),
+    )

@@ -1,0 +1,212 @@
+"""Observer: where the time of a runner's consumer goes, and the counters of its workers over time.
+
+The engine calls it when the consumer enters and leaves, per chunk of datapoints. Reading is safe from any thread, also
+after the engine was closed: then the last figures stay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dataflow.channel.worker_counters import InnerTotals, WorkerActivity, WorkerTotals, totals_of
+from dataflow.reports.figures import Moment, WorkerMoment
+
+__all__ = ["Observed", "Observer"]
+
+_MOMENT_SECONDS: Final = 0.1  # between two moments of the history, at first
+_MAX_MOMENTS: Final = 400  # then every second one is dropped, and the distance doubled
+_WAITING: Final = frozenset({WorkerActivity.BLOCKED, WorkerActivity.MEMORY, WorkerActivity.STARVED})
+_now: Final = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was observed, until now.
+
+    Attributes:
+        seconds: Since the workers were started.
+        datapoints: Received.
+        nbytes: Of these.
+        waiting: Seconds in which the consumer waited.
+        receiving: Seconds in which it decoded messages and gave out tasks.
+        source: Seconds in which it read the input of a map.
+        elsewhere: Seconds between.
+        workers: Totals of each worker; none if they cannot be read here.
+        history: Moments.
+        restarts: Workers that died and were replaced.
+        nbytes_in_use: Bytes of shared memory in use for arrays.
+    """
+
+    seconds: float
+    datapoints: int
+    nbytes: int
+    waiting: float
+    receiving: float
+    source: float
+    elsewhere: float
+    workers: tuple[WorkerTotals, ...]
+    history: tuple[Moment, ...]
+    restarts: int = 0
+    nbytes_in_use: int = 0
+
+
+class Observer:
+    """Observes one engine.
+
+    Args:
+        read: Returns a copy of the counters of a worker by its index; an empty list if there are none.
+        num_workers: How many workers there are.
+        bytes_in_use: Returns the bytes of shared memory in use for arrays.
+
+    Attributes:
+        restarts: Workers that died and were replaced.
+    """
+
+    def __init__(
+        self, read: Callable[[int], Sequence[int]], num_workers: int, bytes_in_use: Callable[[], int] = int
+    ) -> None:
+        self.restarts = 0
+        self._bytes_in_use = bytes_in_use
+        self._last_bytes = 0
+        self._read = read
+        self._num_workers = num_workers
+        self._started = _now()
+        self._datapoints = self._nbytes = 0
+        self._waiting = self._receiving = self._source = self._elsewhere = 0.0
+        self._inside_since: float | None = None  # None while the consumer is elsewhere
+        self._accounted = 0.0  # seconds since then that were waiting, or reading the source
+        self._left: float | None = None  # since when the consumer is elsewhere; None before its first datapoint
+        # The workers' seconds when the consumer ended its last iteration: what they wait until the next does not count.
+        self._idle_since: list[tuple[float, ...]] | None = [(0.0,) * len(WorkerActivity)] * num_workers
+        self._idle = [[0.0] * len(WorkerActivity) for _ in range(num_workers)]  # seconds that do not count
+        self._last: tuple[WorkerTotals, ...] | None = None  # after the end
+        self._ended: float | None = None
+        self._history: list[Moment] = []
+        self._interval = _MOMENT_SECONDS
+        self._next_moment = self._started
+
+    def enter(self) -> None:
+        """The consumer asks for datapoints. No-op if it has already entered."""
+        if self._inside_since is None:
+            now = _now()
+            if self._left is not None:
+                self._elsewhere += now - self._left
+            elif self._idle_since is not None:
+                self._idle = self._idle_until(now)
+                self._idle_since = None
+            self._inside_since, self._accounted = now, 0.0
+
+    def leave(self) -> None:
+        """The consumer leaves with datapoints."""
+        if self._inside_since is not None:
+            now = _now()
+            self._receiving += max(0.0, now - self._inside_since - self._accounted)
+            self._left, self._inside_since = now, None
+            if now >= self._next_moment:
+                self._record(now)
+
+    def end_iteration(self) -> None:
+        """The iteration is over: what follows is no work of its consumer's."""
+        self.leave()
+        self._left = None
+        if self._idle_since is None and self._last is None:
+            self._idle_since = [worker.seconds for worker in self._counted(_now())]
+
+    def waited(self, seconds: float) -> None:
+        """Add seconds of waiting, between `enter` and `leave`."""
+        self._waiting += seconds
+        self._accounted += seconds
+
+    def read_source(self, seconds: float) -> None:
+        """Add seconds of reading the input of a map, between `enter` and `leave`."""
+        self._source += seconds
+        self._accounted += seconds
+
+    def received(self, count: int, nbytes: int) -> None:
+        """Add a message with datapoints."""
+        self._datapoints += count
+        self._nbytes += nbytes
+
+    def freeze(self) -> None:
+        """Read the counters for the last time: their memory is about to be released."""
+        if self._last is None:
+            now = _now()
+            self._record(now)
+            self._last = self._workers(now)
+            self._last_bytes = self._bytes_in_use()
+            self._ended = now
+
+    def observed(self) -> Observed:
+        """What was observed until now."""
+        now = self._ended or _now()
+        waiting, receiving, elsewhere = self._waiting, self._receiving, self._elsewhere
+        inside, left = self._inside_since, self._left
+        if self._ended is None and inside is not None:  # it may be waiting at this moment
+            waiting += max(0.0, now - inside - self._accounted)
+        elif self._ended is None and left is not None:
+            elsewhere += max(0.0, now - left)
+        return Observed(
+            now - self._started,
+            self._datapoints,
+            self._nbytes,
+            waiting,
+            receiving,
+            self._source,
+            elsewhere,
+            self._workers(now) if self._last is None else self._last,
+            tuple(self._history),
+            self.restarts,
+            self._bytes_in_use() if self._last is None else self._last_bytes,
+        )
+
+    def totals(self) -> tuple[InnerTotals, Sequence[int]]:
+        """The sums over all workers, for a worker around this runner, and the samples of their nodes."""
+        found = self.observed()
+        workers = found.workers
+        sums = [sum(worker.seconds[state] for worker in workers) for state in list(WorkerActivity)[1:]]
+        sums += [sum(worker.cpu for worker in workers), sum(worker.delayed for worker in workers)]
+        consumer = (found.waiting, found.receiving, found.source, found.elsewhere)
+        samples = [sum(counts) for counts in zip(*(worker.nodes for worker in workers), strict=True)]
+        totals = InnerTotals(0, self._num_workers, found.datapoints, found.nbytes, consumer, tuple(sums))
+        return totals, samples
+
+    def _counted(self, now: float) -> list[WorkerTotals]:
+        """The totals of the workers, as they have counted them."""
+        copies = [self._read(k) for k in range(self._num_workers)]
+        return [totals_of(words, now) for words in copies if words]
+
+    def _idle_until(self, now: float) -> list[list[float]]:
+        """The seconds of each worker that do not count: those of waiting between two iterations."""
+        if self._idle_since is None:
+            return self._idle
+        pairs = zip(self._idle, self._idle_since, self._counted(now), strict=False)
+        return [
+            [
+                seconds + (worker.seconds[state] - before[state] if state in _WAITING else 0.0)
+                for state, seconds in enumerate(idle)
+            ]
+            for idle, before, worker in pairs
+        ]
+
+    def _workers(self, now: float) -> tuple[WorkerTotals, ...]:
+        """The totals of the workers, without what they waited between two iterations."""
+        pairs = zip(self._counted(now), self._idle_until(now), strict=False)
+        return tuple(
+            replace(worker, seconds=tuple(max(0.0, s - i) for s, i in zip(worker.seconds, idle, strict=True)))
+            for worker, idle in pairs
+        )
+
+    def _record(self, now: float) -> None:
+        """Add a moment to the history."""
+        workers = self._workers(now)
+        states = (WorkerActivity.BUSY, WorkerActivity.BLOCKED, WorkerActivity.MEMORY, WorkerActivity.STARVED)
+        moments = tuple(WorkerMoment(*(worker.seconds[state] for state in states)) for worker in workers)
+        window = sum(worker.window for worker in workers) / len(workers) if workers else 0.0
+        self._history.append(Moment(now - self._started, self._datapoints, self._waiting, window, moments))
+        if len(self._history) >= _MAX_MOMENTS:
+            del self._history[1::2]
+            self._interval *= 2
+        self._next_moment = now + self._interval

@@ -1,0 +1,116 @@
+"""The observer divides the consumer's time, and forgets what workers wait between two iterations."""
+
+import pytest
+
+from dataflow.channel.flow_control import Credit, Window
+from dataflow.channel.worker_counters import WorkerActivity
+from dataflow.engine import observer as module
+from dataflow.engine.observer import Observer
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(module, "_now", lambda: self.now)
+
+    def pass_by(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def observe(num_workers=1):
+    credit = Credit(num_workers, shared=False)
+    counters = [credit.port(k).quota(Window(1)).counters for k in range(num_workers)]
+    return Observer(credit.counters_of, num_workers), counters, credit
+
+
+def test_the_consumers_time_is_divided(clock):
+    observer, _, _ = observe()
+    clock.pass_by(5)  # before the first iteration: nobody waits
+    for _ in range(2):
+        observer.enter()
+        observer.enter()  # as a map does, which reads its input first
+        clock.pass_by(1)
+        observer.read_source(1)
+        clock.pass_by(3)
+        observer.waited(3)
+        clock.pass_by(0.5)
+        observer.received(4, 100)
+        observer.leave()
+        clock.pass_by(2)
+    found = observer.observed()
+    assert (found.waiting, found.source, found.receiving, found.elsewhere) == pytest.approx((6, 2, 1, 4))
+    assert (found.datapoints, found.nbytes, found.seconds) == (8, 200, pytest.approx(18))
+
+
+def test_time_between_two_iterations_is_no_work_of_the_consumer(clock):
+    observer, (counters,), _ = observe()
+    counters.begin(clock.now)
+    for _ in range(2):
+        counters.enter(WorkerActivity.BLOCKED, clock.now)
+        clock.pass_by(100)
+        observer.enter()
+        clock.pass_by(1)
+        counters.add_step(clock.now, 0.5, 100.5, 0)
+        observer.leave()
+        clock.pass_by(1)
+        counters.add_step(clock.now, 1, 0, 0)
+        observer.enter()
+        observer.leave()
+        observer.end_iteration()
+    clock.pass_by(50)
+    found = observer.observed()
+    assert found.elsewhere == pytest.approx(2)
+    (worker,) = found.workers
+    assert worker.seconds[WorkerActivity.BLOCKED] == pytest.approx(1)  # while the consumer was there
+    assert worker.seconds[WorkerActivity.BUSY] >= 3
+
+
+def test_a_consumer_that_waits_now_is_seen_to_wait(clock):
+    observer, _, _ = observe()
+    observer.enter()
+    clock.pass_by(7)
+    assert observer.observed().waiting == pytest.approx(7)
+    observer.waited(7)
+    observer.leave()
+    clock.pass_by(3)
+    assert observer.observed().waiting == pytest.approx(7)
+    assert observer.observed().elsewhere == pytest.approx(3)
+
+
+def test_the_last_figures_stay(clock):
+    observer, (counters,), credit = observe()
+    observer.enter()
+    counters.add_message(3, 30)
+    observer.received(3, 30)
+    observer.leave()
+    observer.freeze()
+    observer.freeze()
+    credit.close()
+    clock.pass_by(100)
+    found = observer.observed()
+    assert found.seconds == pytest.approx(0)
+    assert found.workers[0].datapoints == 3
+    assert found.history[-1].datapoints == 3
+    totals, samples = observer.totals()
+    assert (totals.datapoints, len(samples)) == (3, 64)
+
+
+def test_the_history_stays_short_and_complete(clock):
+    observer, _, _ = observe()
+    for _ in range(3000):
+        observer.enter()
+        clock.pass_by(0.06)
+        observer.received(1, 1)
+        observer.leave()
+        clock.pass_by(0.06)
+    history = observer.observed().history
+    seconds = [moment.seconds for moment in history]
+    assert 100 <= len(history) <= 400
+    assert seconds == sorted(seconds)
+    assert history[0].datapoints == 1
+    assert history[-1].datapoints > 2900
