@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     # Diagnostics
     from dataflow.diagnostics.display import PrintData
     from dataflow.diagnostics.speed import TestDataSpeed
+    from dataflow.profiling import profile as profile
 
     # Runners and parallel maps
     from dataflow.parallel.map_variants import (
@@ -112,7 +113,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
 
 __all__ = [
-    # The protocol. `TimeoutError`, `seed` and `empty` are importable, but a star import must not shadow such names.
+    # The protocol. A star import must not shadow names such as `TimeoutError`, `seed`, `empty` and `profile`.
     "DataFlow",
     "ProxyDataFlow",
     "RNGDataFlow",
@@ -290,6 +291,7 @@ _MODULE_OF = {
     # Diagnostics
     "PrintData": "dataflow.diagnostics.display",
     "TestDataSpeed": "dataflow.diagnostics.speed",
+    "profile": "dataflow.profiling",
     # Runners and parallel maps
     "MultiProcessMapAndBatchData": "dataflow.parallel.map_variants",
     "MultiProcessMapAndBatchDataZMQ": "dataflow.parallel.map_variants",

@@ -1,32 +1,42 @@
-"""Command line interface: ``python -m dataflow`` with the commands `convert`, `keys`, `migrate`, `send` and `speed`."""
+"""Command line interface: ``python -m dataflow COMMAND``.
+
+The commands are `convert`, `keys`, `migrate`, `profile`, `report`, `send`, `speed` and `top`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import importlib.util
+import math
 import sys
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from dataflow.base import DataFlow
 from dataflow.diagnostics.speed import TestDataSpeed
 from dataflow.errors import DataFlowError
+from dataflow.extras import optional
 from dataflow.formats.converting import SUFFIXES, convert
 from dataflow.migrate.files import migrate
+from dataflow.profiling import profile
 from dataflow.remote.keys import make_keys
 from dataflow.remote.options import HEARTBEAT, HWM_BYTES
 from dataflow.remote.sending import send_dataflow_zmq
 from dataflow.transforms.repeating import RepeatedData
 
-__all__ = ["flow_named", "main"]
+__all__ = ["NoSuchFlow", "flow_named", "main"]
+
+_FLOW_HELP: Final = "a flow, or a function that makes one"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command given by the arguments.
 
     Returns:
-        The exit code: 0 on success; 1 on failure, with the reason on stderr; 130 after Ctrl-C.
+        The exit code: 0 on success; 1 on failure, with the reason on stderr; 2 if there is no such flow; 130 after
+        Ctrl-C.
 
     Raises:
         SystemExit: The arguments are invalid; the exit code is 2.
@@ -34,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         code: int = options.command(options)
+    except NoSuchFlow as error:
+        print(f"{options.prog}: {error}", file=sys.stderr)
+        return 2
     except (DataFlowError, OSError, ValueError, KeyError) as error:
         text = error.args[0] if isinstance(error, KeyError) else error  # str() of a KeyError adds quotation marks
         print(f"{options.prog}: {text}", file=sys.stderr)
@@ -49,8 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_convert(commands)
     _add_keys(commands)
     _add_migrate(commands)
+    _add_profile(commands)
+    _add_report(commands)
     _add_send(commands)
     _add_speed(commands)
+    _add_top(commands)
     return parser
 
 
@@ -202,30 +218,124 @@ def _speed(options: argparse.Namespace) -> int:
     return 0 if speed else 1
 
 
+def _add_profile(commands: Any) -> None:
+    parser = commands.add_parser(
+        "profile",
+        help="measure what each node of a flow costs, and predict its speed with workers",
+        description="Run a flow in this process, without its workers; print what each node costs, the speed predicted "
+        "with workers, and which runner to use.",
+    )
+    parser.add_argument("flow", metavar="MODULE:FLOW", help=_FLOW_HELP)
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", default=10.0, help="how long to measure, about (%(default)s)"
+    )
+    parser.set_defaults(command=_profile, prog=parser.prog)
+
+
+def _profile(options: argparse.Namespace) -> int:
+    with flow_named(options.flow) as flow:
+        print(profile(flow, options.seconds))
+    return 0
+
+
+def _add_report(commands: Any) -> None:
+    parser = commands.add_parser(
+        "report",
+        help="run a flow and say where the time goes",
+        description="Iterate a flow for a while, and print where the time goes and what the bottleneck is.",
+    )
+    parser.add_argument("flow", metavar="MODULE:FLOW", help=_FLOW_HELP)
+    parser.add_argument("--seconds", type=float, metavar="S", default=10.0, help="how long to run (%(default)s)")
+    parser.add_argument("--html", metavar="PATH", help="write the report as an HTML page, too")
+    parser.add_argument("--trace", metavar="PATH", help="write a trace for ui.perfetto.dev, too")
+    parser.set_defaults(command=_report, prog=parser.prog)
+
+
+def _report(options: argparse.Namespace) -> int:
+    with flow_named(options.flow) as flow:
+        for _ in _running(flow, options.seconds):
+            pass
+        print(DataFlow.report(flow))
+        if options.html:
+            print(DataFlow.report(flow, options.html))
+        if options.trace:
+            DataFlow.trace(flow, options.trace)
+            print(options.trace)
+    return 0
+
+
+def _add_top(commands: Any) -> None:
+    parser = commands.add_parser(
+        "top",
+        help="run a flow and watch where the time goes",
+        description="Iterate a flow, pass after pass, and show twice a second where the time goes. Ctrl-C ends it.",
+    )
+    parser.add_argument("flow", metavar="MODULE:FLOW", help=_FLOW_HELP)
+    parser.add_argument("--seconds", type=float, metavar="S", help="how long to run (default: until Ctrl-C)")
+    parser.set_defaults(command=_top, prog=parser.prog)
+
+
+def _top(options: argparse.Namespace) -> int:
+    flow = flow_named(options.flow)
+    live = optional("rich.live", "top", "the command top needs")
+    text = optional("rich.text", "top", "the command top needs")
+    with flow, live.Live(auto_refresh=False) as view:
+        for _ in _running(flow, options.seconds):
+            view.update(text.Text(DataFlow.report(flow)), refresh=True)
+        view.update(text.Text(DataFlow.report(flow)), refresh=True)
+    return 0
+
+
+_VIEW_SECONDS: Final = 0.5
+
+
+def _running(flow: DataFlow, seconds: float | None) -> Iterator[None]:
+    """Iterate a flow, pass after pass, for `seconds` or without end. Yields twice a second."""
+    now = time.monotonic()
+    end, next_view = math.inf if seconds is None else now + seconds, now + _VIEW_SECONDS
+    while now < end:
+        is_empty = True
+        for dp in DataFlow.__iter__(flow):
+            del dp
+            is_empty = False
+            now = time.monotonic()
+            if now >= end:
+                return
+            if now >= next_view:
+                yield
+                next_view = now + _VIEW_SECONDS
+        if is_empty:
+            raise ValueError(f"a pass of {type(flow).__name__} is empty")
+
+
+class NoSuchFlow(ValueError):
+    """A name on the command line is not that of a flow."""
+
+
 def flow_named(name: str) -> DataFlow:
     """Return the flow ``module:flow``; a function or class is called, and its result is the flow.
 
     Raises:
-        ValueError: There is no such module, it has no such name, or the object is not a dataflow.
+        NoSuchFlow: There is no such module, it has no such name, or the object is not a dataflow.
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise ValueError(f"name a flow as MODULE:FLOW, such as feeding:make_flow, not {name!r}")
+        raise NoSuchFlow(f"name a flow as MODULE:FLOW, such as feeding:make_flow, not {name!r}")
     try:
         found = importlib.util.find_spec(module_name)
     except ImportError:  # raised by a parent package
         found = None
     if found is None:
-        raise ValueError(f"there is no module {module_name!r} in this folder or on Python's search path")
+        raise NoSuchFlow(f"there is no module {module_name!r} in this folder or on Python's search path")
     value: Any = importlib.import_module(module_name)
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise ValueError(f"there is no {part!r} in {name.removesuffix(part).rstrip('.:')}")
+            raise NoSuchFlow(f"there is no {part!r} in {name.removesuffix(part).rstrip('.:')}")
         value = getattr(value, part)
     if not isinstance(value, DataFlow) and callable(value):
         value = value()
     if not isinstance(value, DataFlow):
-        raise ValueError(f"{name} is a {type(value).__name__}, not a dataflow or a function that makes one")
+        raise NoSuchFlow(f"{name} is a {type(value).__name__}, not a dataflow or a function that makes one")
     return value
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from sys import _getframe
@@ -39,6 +40,9 @@ from dataflow.passes import innermost_pass, next_pass, open_flow, pick, root_str
 from dataflow.seeding import IndexRngs, Rng, Stream, rng
 from dataflow.state import state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
+
+if TYPE_CHECKING:
+    from dataflow.reports.figures import FlowStatistics
 
 __all__ = ["Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
 
@@ -106,6 +110,9 @@ class DataFlow:
 
     _df_remote_inputs: ClassVar[bool] = False
     """Whether the inputs are reset and iterated by workers, outside this process or thread."""
+
+    _df_has_workers: ClassVar[bool] = False
+    """Whether the node is of a class that has workers."""
 
     @property
     def _df_indexed(self) -> bool:
@@ -195,6 +202,12 @@ class DataFlow:
     def _df_summary(self) -> str:
         """For `repr`: what is shown beside the node, such as the number of its workers."""
         return ""
+
+    # -- statistics ----------------------------------------------------------------------------------------------------
+
+    def _df_figures(self) -> Any:
+        """For statistics: the `reports.gathering.Figures` of the node's workers; None without workers."""
+        return None
 
     # -- saved states --------------------------------------------------------------------------------------------------
 
@@ -345,6 +358,49 @@ class DataFlow:
         """
         self._df_close()
 
+    def statistics(self) -> FlowStatistics:
+        """Where the time goes: the figures of all nodes and workers, since the workers were started.
+
+        Works at any time and from any thread: before the first pass, while the flow runs, after it was closed or has
+        failed. Reading costs the workers nothing. ``dataclasses.asdict`` makes what ``json.dump`` writes.
+
+        Example:
+            >>> df = MultiThreadRunner(lambda: DataFromList([[1], [2]]), 10, 1, strict=True)
+            >>> datapoints = list(df)
+            >>> df.statistics().runners[0].datapoints
+            2
+        """
+        from dataflow.reports.gathering import statistics_of  # imported when it is first used
+
+        return statistics_of(self, DataFlow)
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Say where the time goes: a tree of the nodes with their shares and rates, and what the bottleneck is.
+
+        Args:
+            path: Where to write the report as an HTML page, with charts over time and sample datapoints; None returns
+                text.
+
+        Returns:
+            The text, or the path.
+
+        Raises:
+            ValueError: `path` does not end with .html.
+        """
+        from dataflow.reports.gathering import report_of  # imported when it is first used
+
+        return report_of(self, DataFlow, path)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what each worker did over time, in Chrome's trace format, for ui.perfetto.dev.
+
+        Args:
+            path: The file; a name that ends with .json.
+        """
+        from dataflow.reports.gathering import write_trace  # imported when it is first used
+
+        write_trace(self, DataFlow, path)
+
     def __enter__(self) -> Self:
         return self
 
@@ -363,7 +419,8 @@ class DataFlow:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.pop("_df_state", None)
+        for name in ("_df_state", "_df_run_pass", "_df_at", "_df_kernel"):  # what belongs to this process
+            state.pop(name, None)
         return state
 
     # -- users' own nodes ----------------------------------------------------------------------------------------------

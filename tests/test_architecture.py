@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "representation", "version"},
     {"descriptors", "interrupts", "session"},
-    {"extras", "failures", "pickling", "temporary"},
+    {"extras", "failures", "pickling", "reports", "temporary"},
     {"memory", "urls"},
     {"codec"},
     {"datapoint", "seeding", "channel", "workers"},
@@ -29,7 +29,7 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"sources", "transforms", "diagnostics"},
     {"engine"},
     {"parallel", "serial"},
-    {"formats", "shared"},
+    {"formats", "profiling", "shared"},
     {"remote", "distributed", "migrate", "frameworks"},
     {"aliases", "parallel_data"},
     {"__init__"},
@@ -46,11 +46,13 @@ MAX_LEVELS = 2  # dataflow/room/file.py
 DRAWERS = re.compile(r"(utils?|helpers?|common|misc|part_?\d+)$")
 ANSWERS_OLD_IMPORTS = "dataflow.old_places.watch"  # has to be there before somebody imports what is not
 MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
-DOCUMENTED = {"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace"}  # public names of the standard library
+# Public names of the standard library.
+DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_make", "_replace"}
 NOT_IN_ALL = {  # used as dataflow.seed(…): a star import must not bring them
     "TimeoutError",
     "__version__",
     "empty",
+    "profile",
     "seed",
 }
 

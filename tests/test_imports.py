@@ -16,7 +16,7 @@ from tests.support.waits import LIMIT
 ROOT = Path(__file__).parents[1]
 HEAVY = {"asyncio", "cloudpickle", "cv2", "h5py", "lmdb", "msgpack", "multiprocessing", "pandas", "ray", "scipy"}
 HEAVY |= {"sklearn", "torch", "tqdm", "zmq", "pyarrow", "polars", "fsspec", "datasets", "webdataset"}
-NOT_IN_ALL = {"TimeoutError", "__version__", "empty", "seed"}
+NOT_IN_ALL = {"TimeoutError", "__version__", "empty", "profile", "seed"}
 
 NODES = "dataflow.DataFromList, dataflow.MapData, dataflow.BatchData"
 CHAIN = "list(dataflow.BatchData(dataflow.MapData(dataflow.DataFromList([[1], [2]]), list), 2))"

@@ -54,7 +54,7 @@ def test_a_flow_is_found_by_its_name_or_made_by_a_function(module, name):
 def test_what_is_no_flow_is_named(module, name, text, capsys):
     with pytest.raises(ValueError, match=text):
         flow_named(name)
-    assert main(["speed", name]) == 1
+    assert main(["speed", name]) == 2
     assert re.search(text, capsys.readouterr().err)
 
 
