@@ -85,7 +85,7 @@ class Placement:
         runner: Name of the class to use; empty for no workers.
         num_workers: How many workers; 0 for none.
         datapoints_per_second: Predicted speed.
-        code: How to write it, with the node as ``ds``, or made by ``make_ds``; empty for no workers.
+        code: How to write it, with the node as ``ds``; empty for no workers.
     """
 
     kind: Literal["runner", "map", "none"]
@@ -157,8 +157,7 @@ class FlowProfile:
         best = self.recommended
         if best.kind == "none":
             return "Use no workers: none are predicted to be much faster."
-        flow = "make_ds makes" if "make_ds" in best.code else "ds is"
-        where = f"in place of {best.node}" if best.kind == "map" else f"where {flow} the flow up to {best.node}"
+        where = f"in place of {best.node}" if best.kind == "map" else f"where ds is the flow up to {best.node}"
         factor = best.datapoints_per_second * self.seconds_per_datapoint
         return (
             f"Use {best.code}, {where}: {best.datapoints_per_second:,.4g} datapoints/s predicted, {factor:.1f} times "
@@ -625,8 +624,8 @@ def _costs(node: Any, work: float, sent: Iterable[Any], measured: _Measured) -> 
 def _placement(kind: Literal["runner", "map"], text: str, best: Prediction) -> Placement:
     n, is_process = best.num_workers, best.backend == "process"
     if kind == "runner":
-        name = "MultiProcessRunnerZMQ" if is_process else "MultiThreadRunner"
-        code = f"{name}(ds, num_proc={n}, strict=True)" if is_process else f"{name}(make_ds, 50, {n}, strict=True)"
+        name = "ParallelData"
+        code = f"{name}(ds, {n})" if is_process else f'{name}(ds, {n}, backend="thread")'
     else:
         name = "MultiProcessMapData" if is_process else "MultiThreadMapData"
         code = f"{name}(ds, {n}, func, strict=True)"
