@@ -129,7 +129,7 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
     """The workers are busy: do they compute, send, or wait for a processor?"""
     runner = statistics.runners[position]
     n, cores = len(runner.workers), runner.cores
-    delayed = sum(worker.delayed_seconds for worker in runner.workers) / busy
+    delayed = min(1.0, sum(worker.delayed_seconds for worker in runner.workers) / busy)
     computing = sum(worker.cpu_seconds for worker in runner.workers) / busy
     if runner.sending is not None and runner.sending >= _MOSTLY:
         return FlowVerdict(
