@@ -183,7 +183,7 @@ def _knows_length(df: Any) -> bool:
     cls = type(df)
     if cls._df_user_written or not _is_ours(_owner(cls, "__len__")):
         return False
-    if str(cls.__module__).split(".")[1] in {"formats", "remote", "shared"} and not _attributes(df).get("ds"):
+    if str(cls.__module__).split(".")[1] in {"formats", "remote", "shared"}:
         return False  # would have to look into a file
     held = [value for name, value in _attributes(df).items() if name in _DATA]
     return all(_size(value) is not None for value in held)

@@ -66,8 +66,8 @@ class BatchingSender:
         self._flusher: threading.Thread | None = None
         self._closed = threading.Event()
         self._awake = threading.Event()  # ends a wait of the flusher
-        self._tick: Callable[[], object] | None = None  # called by the flusher in each of its rounds
-        self._idle_interval = _FLUSH_INTERVAL  # seconds of a round while messages are of one datapoint
+        self._tick: Callable[[], object] | None = None  # called by the flusher now and then
+        self._tick_interval = _FLUSH_INTERVAL  # seconds between two of these calls, at least
         self._memory_seconds = 0.0  # spent waiting for room in the arena, for the message under way
         self._pid = os.getpid()
 
@@ -85,13 +85,13 @@ class BatchingSender:
         return self._quota.window_in_use()
 
     def watch(self, tick: Callable[[], object], interval: float) -> None:
-        """Let the flusher thread call `tick` in each of its rounds.
+        """Let the flusher thread call `tick` now and then.
 
         Args:
             tick: Takes a sample of what the worker does. An exception of it ends the calls.
-            interval: Seconds between two calls, at least, while the flusher has nothing to flush.
+            interval: Seconds between two calls, at least.
         """
-        self._tick, self._idle_interval = tick, max(interval, _FLUSH_INTERVAL)
+        self._tick, self._tick_interval = tick, max(interval, _FLUSH_INTERVAL)
 
     def calibrate_encoder(self) -> None:
         """Calibrate the encoder by encoding sample datapoints on this path, without sending them."""
@@ -288,12 +288,14 @@ class BatchingSender:
         raise Stopped
 
     def _keep_flushing(self) -> None:
+        next_tick = 0.0
         while not self._closed.is_set():
             is_idle = self._target == 1 and not self._encoder.keeps_memory
-            self._awake.wait(self._idle_interval if is_idle else _FLUSH_INTERVAL)
+            self._awake.wait(self._tick_interval if is_idle else _FLUSH_INTERVAL)
             self._awake.clear()
             try:
-                if self._tick is not None:
+                if self._tick is not None and (now := time.monotonic()) >= next_tick:
+                    next_tick = now + self._tick_interval
                     self._tick()
             except Exception:
                 self._tick = None

@@ -83,7 +83,7 @@ def _nodes(value: Any) -> Iterator[DataFlow]:
 
 
 _FLUSH_SECONDS: Final = 30.0
-_SAMPLE_INTERVAL: Final = 0.008  # seconds between two samples of one of the threads of a process
+_SAMPLE_INTERVAL: Final = 0.008  # seconds between two looks at one of the workers, at least
 
 
 @dataclass
