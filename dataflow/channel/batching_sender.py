@@ -246,8 +246,9 @@ class BatchingSender:
     def _adapt(self, count: int, took: float) -> None:
         if took < _SHORT:
             if count >= self._target:
-                self._target = min(2 * self._target, _MAX)
-                self._awake.set()  # from now on something may have to be flushed
+                was_single, self._target = self._target == 1, min(2 * self._target, _MAX)
+                if was_single:
+                    self._awake.set()  # from now on something may have to be flushed
         elif took > _LONG:
             self._target = max(1, count // 2)
         if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory or self._tick is not None):

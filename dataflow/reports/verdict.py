@@ -147,8 +147,10 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
         )
     who = "worker is" if n == 1 else "workers are"
     start = f"The {who} the bottleneck: {_dearest(statistics, position)}{_busy_part(n, busy / total)}."
-    one_core = sum(worker.cpu_seconds for worker in runner.workers) / max(worker.seconds for worker in runner.workers)
-    if runner.backend == "thread" and n > 1 and _LOCKED <= one_core <= 1.2:
+    longest = max(worker.seconds for worker in runner.workers)
+    used = sum(worker.cpu_seconds for worker in runner.workers) / longest
+    wanted = used + sum(worker.delayed_seconds for worker in runner.workers) / longest
+    if runner.backend == "thread" and n > 1 and used <= 1.2 and wanted >= _LOCKED:
         cure = "They take turns holding the interpreter lock: processes do not."
     elif computing + delayed < _MOSTLY:
         cure = (
