@@ -34,7 +34,7 @@ class Probe:
             raise Reached
 
     def tick(self):
-        for _ in range(3):  # the third one takes a sample
+        for _ in range(2):  # the second one takes a sample
             self.sampler.tick()
 
 
