@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import contenders, machine, plot, report, suite
 from benchmarks.environments import python_of
 from benchmarks.figures import Figures
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import TRAINING, WORKLOADS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -42,6 +42,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         help=f"of {', '.join(contenders.ALL)}; by default those that are installed within a minute",
     )
     parser.add_argument("--all", action="store_true", help="every contender")
+    parser.add_argument("--training", action="store_true", help="the training loops, with the contenders that have one")
     parser.add_argument(
         "--runs", type=int, default=5, help="number of runs of every job, each in a fresh process (%(default)s)"
     )
@@ -68,6 +69,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     if chosen.publish and chosen.no_plot:
         parser.error("--publish needs the plot: leave out --no-plot")
     chosen.contenders = list(contenders.ALL) if chosen.all else chosen.contenders
+    if chosen.training:
+        chosen.workloads, chosen.contenders = list(TRAINING), list(contenders.TRAINING)
     return chosen
 
 

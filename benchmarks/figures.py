@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Figure", "Figures", "is_peer"]
+from benchmarks.workloads import TRAINING
+
+__all__ = ["Figure", "Figures", "is_ours", "is_peer"]
 
 Record = dict[str, Any]
 
@@ -16,8 +18,9 @@ class Figure:
     """One variant with one workload and number of workers: medians over its runs.
 
     Attributes:
-        rate: Datapoints per second; `slowest` and `fastest` are the extremes.
-        consumer_cpu: Seconds of the consumer's CPU per datapoint.
+        rate: Datapoints per second, or whatever is the unit of the workload; `slowest` and `fastest` are the extremes.
+        consumer_cpu: Seconds of the consumer's CPU per unit.
+        memory: Bytes of physical memory that the consumer and its workers hold.
         startup: Seconds from the constructor to the first datapoint.
         close: Seconds.
     """
@@ -30,6 +33,7 @@ class Figure:
     slowest: float
     fastest: float
     consumer_cpu: float
+    memory: float
     startup: float
     close: float
     runs: int
@@ -37,7 +41,11 @@ class Figure:
 
 def is_peer(label: str) -> bool:
     """Whether the label is of another library: neither this one nor a reference."""
-    return not label.startswith(("ours/", "references/"))
+    return not is_ours(label) and not label.startswith(("references/", "training_limit/"))
+
+
+def is_ours(label: str) -> bool:
+    return label.startswith(("ours/", "training_ours/"))
 
 
 class Figures:
@@ -78,16 +86,22 @@ class Figures:
         return self.best(workload, lambda figure: figure.label == label)
 
     def best_peer(self, workload: str, workers: int | None = None) -> Figure | None:
-        """The fastest other library that works in processes."""
+        """The fastest other library that works in processes; in a training loop, also in threads."""
         return self.best(
             workload,
-            lambda figure: is_peer(figure.label) and figure.in_processes and workers in {None, figure.workers},
+            lambda figure: (
+                is_peer(figure.label)
+                and (figure.in_processes or workload in TRAINING)
+                and workers in {None, figure.workers}
+            ),
         )
 
 
 def summary(runs: list[Record]) -> Figure:
     rates = [run["rate"] for run in runs]
-    medians = {key: statistics.median(run[key] for run in runs) for key in ("consumer_cpu", "startup", "close")}
+    medians = {
+        key: statistics.median(run[key] for run in runs) for key in ("consumer_cpu", "memory", "startup", "close")
+    }
     return Figure(
         **{key: runs[0][key] for key in ("label", "workload", "workers", "in_processes")},
         rate=statistics.median(rates),

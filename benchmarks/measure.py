@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,13 +32,14 @@ WARM_UP = 0.25  # warm-up, as a fraction of the measured time
 
 
 def throughput(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
-    """Datapoints per second in the steady state, CPU time of the consumer, and the time to start and to close.
+    """Datapoints per second in the steady state, CPU of the consumer, memory, and the time to start and to close.
 
     Between two steps the consumer holds no datapoint: some transports wait until theirs are given back.
     """
     workload = by_name(job["workload"])
     consume = workload.consume if job["touch"] == "ends" else read_everything(workload)
     workload.pool  # noqa: B018 — prepared now, and inherited by workers that are forked
+    getattr(workload, "expected", None)
     with ExitStack() as stack:
         opened = time.perf_counter()
         stream = stack.enter_context(variant.open(workload, job["workers"]))
@@ -58,15 +60,31 @@ def throughput(variant: Variant, job: dict[str, Any]) -> dict[str, Any]:
             dp = None
             now = time.perf_counter()
         elapsed = now - begun
+        memory = resident_bytes()
 
         workload.check(next(stream), whole=True)
         closing = time.perf_counter()
+    done *= workload.unit[0]
     return {
         "rate": done / elapsed,
         "consumer_cpu": cpu / done,
+        "memory": memory,
         "startup": startup,
         "close": time.perf_counter() - closing,
     }
+
+
+def resident_bytes() -> int:
+    """Physical memory of this process and its workers, which share its session; shared pages count once."""
+    total, session = 0, os.getsid(0)
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and os.getsid(int(folder.name)) == session:
+                rollup = (folder / "smaps_rollup").read_text()
+                total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+        except OSError:  # it has ended meanwhile
+            continue
+    return total * 1024
 
 
 def warm_up(stream: Iterator[Any], consume: Callable[[Iterator[Any]], Any], seconds: float) -> int:

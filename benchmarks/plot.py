@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.figures import Figures, is_peer
+from benchmarks.figures import Figures, is_ours, is_peer
 from benchmarks.targets import LIMITS
+from benchmarks.workloads import TRAINING, WORKLOADS
 
 __all__ = ["REQUIRES", "draw"]
 
@@ -51,19 +52,27 @@ def draw(results: dict[str, Any], path: Path) -> None:
         axis.margins(x=0.15, y=0.15)
         axis.grid(axis="y", linewidth=0.4)
         axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.set_xlabel("datapoints per second, logarithmic")
+        axis.set_xlabel(f"{WORKLOADS[workload].unit[1]}s per second, logarithmic")
     drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
 
 
 def rates(figures: Figures, workload: str) -> list[tuple[str, float]]:
-    """The fastest variant of each contender that works in processes, the slowest contender first."""
+    """The fastest variant of each contender that works in processes, the slowest contender first.
+
+    Of training loops, also those that work in threads.
+    """
     best: dict[str, float] = {}
     for label in figures.labels:
         figure = figures.best_of(workload, label)
-        if figure and figure.in_processes and (is_peer(label) or label == "ours/zmq"):
-            name = label.partition("/")[0]
+        if figure and (figure.in_processes or workload in TRAINING) and (is_peer(label) or is_headline(label)):
+            name = label.partition("/")[0].removeprefix("training_")
             best[name] = max(best.get(name, 0.0), figure.rate)
     return sorted(best.items(), key=lambda item: item[1])
+
+
+def is_headline(label: str) -> bool:
+    """Whether the variant of this library is the one that is shown; of training loops, the best of all."""
+    return is_ours(label) and (label == "ours/zmq" or label.startswith("training_"))
 
 
 def main() -> None:

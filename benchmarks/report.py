@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.figures import Figure, Figures
-from benchmarks.targets import LIMITS, SLOTS, Verdict, verdicts
+from benchmarks.targets import LIMITS, LOADER, OF_LOOPS, SLOTS, Verdict, verdicts
+from benchmarks.workloads import IMAGES_PER_BATCH, TRAINING, WORKLOADS
 
 __all__ = ["insert", "markdown", "overview_table", "probes_table", "rates_table", "ratios_table", "targets_table"]
 
@@ -22,15 +23,16 @@ def markdown(results: dict[str, Any], *, only_ratios: bool = False) -> str:
     """All results as sections of a page; or only the ratios, which carry over to other machines."""
     figures, probes = Figures(results["runs"]), [run for run in results["runs"] if run["measurement"] != "throughput"]
     sections = [
+        ("A training loop", training_table(figures)),
         ("Against the best peer and the limit of the machine", ratios_table(figures)),
-        ("Datapoints per second", rates_table(figures)),
+        ("Datapoints (images, samples) per second", rates_table(figures)),
         ("Costs of the consumer", costs_table(figures)),
         ("Latency and failures", probes_table(probes)),
         ("Targets", targets_table(verdicts(figures, probes))),
         ("Failed measurements", errors_list(results["runs"])),
     ]
     if only_ratios:
-        sections = [sections[0], sections[3]]
+        sections = [sections[0], sections[1], sections[4]]
     return f"{conditions(results)}\n" + "".join(f"\n### {title}\n\n{text}\n" for title, text in sections if text)
 
 
@@ -45,7 +47,7 @@ def conditions(results: dict[str, Any]) -> str:
 
 
 def ratios_table(figures: Figures) -> str:
-    """The speed of this library's runner, relative to the others."""
+    """The speed of this library's runner, relative to the others. Training loops have a table of their own."""
 
     def row(workload: str) -> list[str]:
         ours = figures.best_of(workload, "ours/zmq")
@@ -63,7 +65,10 @@ def ratios_table(figures: Figures) -> str:
 
 
 def overview_table(figures: Figures) -> str:
-    """The table in the README: three workloads, relative to tensorpack, SPDL and the machine."""
+    """The table in the README: three workloads, relative to tensorpack, SPDL and the machine.
+
+    Above it stands that of training loops, if they were measured.
+    """
 
     def row(workload: str, datapoint: str, limit: str) -> list[str]:
         ours = figures.best_of(workload, "ours/zmq")
@@ -77,7 +82,62 @@ def overview_table(figures: Figures) -> str:
 
     header = ["datapoint", "vs tensorpack", "vs SPDL", "vs the machine"]
     rows = [row(name, *words) for name, words in OVERVIEW.items() if figures.best_of(name, "ours/zmq")]
-    return table(header, rows)
+    return "\n\n".join(filter(None, [training_overview(figures), table(header, rows)]))
+
+
+LOOPS = {
+    "training": "JPEG files, decoded, cropped, mirrored, normalised",
+    "tokens": "lists of tokens, padded",
+}
+
+
+def training_overview(figures: Figures) -> str:
+    """Training loops in the README: the better of the two kinds of runner, relative to the others."""
+
+    def row(workload: str) -> list[str]:
+        ours = figures.best(workload, lambda figure: figure.label in OF_LOOPS[:2])
+        peers = {
+            name: figures.best(workload, lambda figure, name=name: figure.label.startswith(f"training_{name}/"))
+            for name in ("torch", "spdl", "grain", "tensorpack")
+        }
+        limit = figures.best_of(workload, LIMITS[workload])
+        return [
+            f"{LOOPS[workload]} ({WORKLOADS[workload].unit[1]}s/s: {rounded(ours.rate) if ours else ''})",
+            *(quotient(ours, peer) for peer in peers.values()),
+            f"{percentage(ours, limit)} of one core" if limit else "",
+        ]
+
+    header = [f"training loop, batches of {IMAGES_PER_BATCH}", "vs DataLoader", "vs SPDL", "vs grain", "vs tensorpack"]
+    rows = [row(workload) for workload in figures.workloads if workload in TRAINING]
+    return table([*header, "vs the work alone"], rows)
+
+
+def training_table(figures: Figures) -> str:
+    """All figures of training loops, with the most workers: absolute, and relative to DataLoader."""
+
+    def row(workload: str, label: str) -> list[str]:
+        found = figures.select(workload, label)
+        figure = max(found, key=lambda figure: figure.workers)
+        loader = next(iter(figures.select(workload, LOADER, figure.workers)), None)
+        return [
+            workload,
+            f"{label.removeprefix('training_')} ({figure.workers})",
+            rounded(figure.rate),
+            quotient(figure, loader),
+            percentage(figure, figures.best_of(workload, LIMITS[workload])),
+            f"{figure.consumer_cpu * 1e6:.3g}",
+            f"{figure.memory / 2**20:.0f}",
+            f"{figure.startup * 1e3:.3g}",
+        ]
+
+    header = ["workload", "contender (workers)", "per second", "vs DataLoader", "of one core's work"]
+    rows = [
+        row(workload, label)
+        for workload in figures.workloads
+        for label in figures.labels
+        if workload in TRAINING and figures.select(workload, label)
+    ]
+    return table([*header, "consumer CPU, µs", "memory, MiB", "first batch, ms"], rows)
 
 
 def rates_table(figures: Figures) -> str:

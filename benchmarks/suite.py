@@ -1,18 +1,20 @@
 """The scheduler of the benchmarks: each round runs all jobs, one at a time, each in a fresh process."""
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from benchmarks import contenders
 from benchmarks.environments import python_of
-from benchmarks.workloads import JPEGS_VARIABLE
+from benchmarks.workloads import FILES_VARIABLE, JPEGS_VARIABLE, write_photographs
 
 __all__ = ["plan", "probe_plan", "run_job", "run_rounds"]
 
@@ -81,7 +83,10 @@ def run_job(job: Job) -> Job:
         python = python_of(name, None if requires is None else (*contenders.COMMON, *requires))
     except subprocess.CalledProcessError as error:
         return job | {"error": f"cannot be installed: {error}"}
-    variables = getattr(contender, "ENVIRONMENT", {}) | {JPEGS_VARIABLE: os.pathsep.join(photographs())}
+    variables = getattr(contender, "ENVIRONMENT", {}) | {
+        JPEGS_VARIABLE: os.pathsep.join(photographs()),
+        FILES_VARIABLE: str(training_files()),
+    }
     # Output goes to files, because workers that outlive their parent would hold a pipe open.
     with TemporaryDirectory() as folder, TemporaryFile("w+") as result, TemporaryFile("w+") as noise:
         process = subprocess.Popen(
@@ -120,6 +125,15 @@ def photographs() -> list[str]:
     import sklearn.datasets
 
     return sorted(map(str, (Path(sklearn.datasets.__file__).parent / "images").glob("*.jpg")))
+
+
+@cache
+def training_files() -> Path:
+    """The folder of the JPEG files of a training set: written now, and removed when this process ends."""
+    folder = TemporaryDirectory(prefix="benchmarks-")
+    atexit.register(folder.cleanup)
+    write_photographs(photographs(), Path(folder.name))
+    return Path(folder.name)
 
 
 def last_line(text: str) -> str:

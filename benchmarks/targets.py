@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 
 from benchmarks.figures import Figure, Figures, Record
+from benchmarks.workloads import TRAINING
 
 __all__ = ["LIMITS", "SLOTS", "Verdict", "verdicts"]
 
 LIMITS = {
+    "training": "training_limit/serial",
+    "tokens": "training_limit/serial",
     "small": "references/in-process",
     "mnist": "references/in-process",
     "image": "references/memcpy",
@@ -24,6 +27,8 @@ ZMQ = "ours/zmq"
 TENSORPACK = "tensorpack/zmq"
 RAY = "ray_actors/runner"
 BEST_PEER = "best peer in processes"
+LOADER = "training_torch/loader"
+OF_LOOPS = ("training_ours/default", "training_ours/strict", "training_ours/map")
 READY_MADE = ("small", "mnist", "image", "batch")  # workloads whose datapoints are made in advance
 
 
@@ -36,6 +41,17 @@ class AtLeast:
     against: str
     factor: float
     workers: int | None = None
+
+
+@dataclass(frozen=True)
+class CpuAtMost:
+    """Target: with `workers` workers, `label` costs the consumer at most `factor` times the CPU of `against`."""
+
+    workload: str
+    label: str
+    against: str
+    factor: float
+    workers: int
 
 
 @dataclass(frozen=True)
@@ -99,12 +115,23 @@ OF_OTHERS = (
 )
 
 
+OF_TRAINING = tuple(
+    AtLeast(workload, label, against, factor, workers=2)
+    for workload in TRAINING
+    for label in OF_LOOPS
+    for against, factor in ((LOADER, 1.5), (BEST_PEER, 0.97), (LIMITS[workload], 2 * 0.95))
+)
+CPU_OF_TRAINING = tuple(CpuAtMost(workload, label, LOADER, 0.2, 2) for workload in TRAINING for label in OF_LOOPS)
+
+
 def verdicts(figures: Figures, probes: list[Record]) -> list[Verdict]:
     return [
         *(ratio(item, figures) for item in OF_ZMQ),
         *upper_bounds(figures),
         burst(probes),
         *(ratio(item, figures) for item in OF_OTHERS),
+        *(ratio(item, figures) for item in OF_TRAINING),
+        *(cpu_ratio(item, figures) for item in CPU_OF_TRAINING),
     ]
 
 
@@ -119,6 +146,17 @@ def ratio(item: AtLeast, figures: Figures) -> Verdict:
     promise = f"{item.label} / {item.against}" + (f", {item.workers} workers" if item.workers else "")
     found = ours.rate / other.rate if ours and other else None
     return Verdict(item.workload, promise, found, item.factor, "×", is_upper=False)
+
+
+def cpu_ratio(item: CpuAtMost, figures: Figures) -> Verdict:
+    found = [
+        figure.consumer_cpu
+        for label in (item.label, item.against)
+        for figure in figures.select(item.workload, label, item.workers)
+    ]
+    promise = f"{item.label} / {item.against}, {item.workers} workers: CPU of the consumer"
+    value = found[0] / found[1] if len(found) == 2 else None
+    return Verdict(item.workload, promise, value, item.factor, "×", is_upper=True)
 
 
 def upper_bounds(figures: Figures) -> list[Verdict]:

@@ -13,9 +13,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-__all__ = ["JPEGS_VARIABLE", "WORKLOADS", "Workload", "by_name"]
+__all__ = [
+    "FILES_VARIABLE",
+    "JPEGS_VARIABLE",
+    "TRAINING",
+    "TRANSPORT",
+    "WORKLOADS",
+    "Workload",
+    "by_name",
+    "pad",
+    "write_photographs",
+]
 
 JPEGS_VARIABLE = "BENCHMARK_JPEGS"  # paths of the photographs, separated by os.pathsep; scikit-learn ships them
+FILES_VARIABLE = "BENCHMARK_FILES"  # folder of the JPEG files of a training set
 IMAGES_PER_BATCH = 32
 
 
@@ -27,6 +38,7 @@ class Workload:
         chunk: Datapoints per task, for contenders that send tasks.
         max_bytes: Maximum size of the arrays of one datapoint.
         items_per_batch: Number of `items` per batch, for a workload whose batches are stacked in the worker.
+        unit: What the figures count: how many of it a datapoint is, and its name.
     """
 
     name: ClassVar[str]
@@ -34,6 +46,7 @@ class Workload:
     chunk: ClassVar[int]
     max_bytes: ClassVar[int]
     items_per_batch: ClassVar[int | None] = None
+    unit: ClassVar[tuple[int, str]] = (1, "datapoint")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return by_name, (self.name,)
@@ -293,6 +306,130 @@ class Ragged(Workload):
             require_equal(dp[key], expected[key], whole)
 
 
+class TrainingLoop(Workload):
+    """Samples made by index with user code, batched by 32, received as torch tensors.
+
+    Contenders apply `sample` to the indexes 0, 1, 2, …, and collate 32 of its results.
+    """
+
+    chunk = 1
+
+    def sample(self, index: int) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def collate(samples: list[Any]) -> list[Any]:
+        """The arrays of a batch, for contenders that have no function of their own for it."""
+        raise NotImplementedError
+
+    def make(self, index):
+        return self.collate([self.sample(k) for k in range(index * IMAGES_PER_BATCH, (index + 1) * IMAGES_PER_BATCH)])
+
+    def consume(self, datapoints):
+        dp, total = None, 0
+        for dp in datapoints:
+            first, second = dp
+            total += first.view(-1)[0].item() + first.view(-1)[-1].item() + second[0].item() + second[-1].item()
+        return dp
+
+
+class Training(TrainingLoop):
+    """JPEG files: read, decoded, cropped, mirrored, normalised."""
+
+    name = "training"
+    window, max_bytes = 4, 19_268_000
+    unit = (IMAGES_PER_BATCH, "image")
+    side: ClassVar[int] = 224
+    mean: ClassVar[Any] = np.array([123.675, 116.28, 103.53], np.float32)
+    deviation: ClassVar[Any] = np.array([58.395, 57.12, 57.375], np.float32)
+
+    @cached_property
+    def pool(self):
+        """The paths of the files."""
+        return sorted(map(str, Path(os.environ[FILES_VARIABLE]).glob("*.jpg")))
+
+    @cached_property
+    def expected(self) -> list[np.ndarray]:
+        """A few elements of every image, so that the consumer can check datapoints without decoding."""
+        return [self.sample(index)[0].reshape(-1)[::4093].copy() for index in range(len(self.pool))]
+
+    def sample(self, index):
+        import cv2
+
+        cv2.setNumThreads(1)
+        index %= len(self.pool)
+        random = np.random.default_rng(index)
+        image = cv2.imdecode(np.fromfile(self.pool[index], np.uint8), cv2.IMREAD_COLOR)
+        top, left = (int(random.integers(length - self.side + 1)) for length in image.shape[:2])
+        image = image[top : top + self.side, left : left + self.side]
+        if random.random() < 0.5:
+            image = image[:, ::-1]
+        normal = (image.astype(np.float32) - self.mean) / self.deviation
+        return [np.ascontiguousarray(normal.transpose(2, 0, 1)), index]
+
+    @staticmethod
+    def collate(samples):
+        images, labels = zip(*samples, strict=True)
+        return [np.stack(images), np.array(labels)]
+
+    def check(self, dp, whole=False):
+        images, labels = (tensor.numpy() for tensor in dp)
+        require(images.shape == (IMAGES_PER_BATCH, 3, self.side, self.side), images.shape)
+        require(images.dtype == np.float32 and labels.dtype.kind == "i" and labels.shape == (IMAGES_PER_BATCH,), labels)
+        for row in range(IMAGES_PER_BATCH) if whole else (0, IMAGES_PER_BATCH - 1):
+            require_equal(images[row].reshape(-1)[::4093], self.expected[int(labels[row])], whole=True)
+
+
+class Tokens(TrainingLoop):
+    """Lists of 10 to 512 tokens, padded to the longest of the batch."""
+
+    name = "tokens"
+    window, max_bytes = 50, IMAGES_PER_BATCH * (512 + 1) * 8
+    unit = (IMAGES_PER_BATCH, "sample")
+    num_prepared: ClassVar[int] = 4096
+
+    @cached_property
+    def pool(self):
+        random = np.random.default_rng(0)
+        lengths = np.clip(random.lognormal(4.6, 0.7, self.num_prepared), 10, 512).astype(int)
+        return [[index, *random.integers(0, 50_000, lengths[index] - 1).tolist()] for index in range(self.num_prepared)]
+
+    def sample(self, index):
+        return self.pool[index % self.num_prepared]
+
+    @staticmethod
+    def collate(samples):
+        return pad(samples)
+
+    def check(self, dp, whole=False):
+        tokens, lengths = (tensor.numpy() for tensor in dp)
+        require_equal(tokens, pad([self.pool[first] for first in tokens[:, 0]])[0], whole)
+        require_equal(lengths, np.array([len(self.pool[first]) for first in tokens[:, 0]]), whole=True)
+
+
+def pad(lists: list[list[int]]) -> list[np.ndarray]:
+    """int64 (n, longest), with zeros where a list has ended; and the lengths, int64 (n,)."""
+    lengths = np.array([len(one) for one in lists])
+    tokens = np.zeros((len(lists), lengths.max()), np.int64)
+    for row, one in enumerate(lists):
+        tokens[row, : len(one)] = one
+    return [tokens, lengths]
+
+
+def write_photographs(photographs: list[str], folder: Path, num: int = 128) -> None:
+    """Write the JPEG files of a training set: pieces of 300 to 500 pixels of the photographs."""
+    import cv2
+
+    random = np.random.default_rng(0)
+    images = [cv2.imread(path) for path in photographs]
+    for number in range(num):
+        image = images[number % len(images)]
+        height, width = (int(random.integers(300, min(500, length) + 1)) for length in image.shape[:2])
+        top, left = int(random.integers(image.shape[0] - height + 1)), int(random.integers(image.shape[1] - width + 1))
+        piece = image[top : top + height, left : left + width]
+        cv2.imwrite(str(folder / f"{number:04d}.jpg"), piece, [cv2.IMWRITE_JPEG_QUALITY, 90])
+
+
 def require(condition: bool, found: Any) -> None:
     if not condition:
         raise ValueError(f"a datapoint differs from the expected one: {found!r:.200}")
@@ -305,7 +442,9 @@ def require_equal(found: np.ndarray, expected: np.ndarray, whole: bool) -> None:
     require(np.array_equal(found.reshape(-1)[::stride], expected.reshape(-1)[::stride]), found)
 
 
-WORKLOADS = {kind.name: kind for kind in (Small, Mnist, Image, Batch, Collate, Jpeg, Ragged)}
+WORKLOADS = {kind.name: kind for kind in (Training, Tokens, Small, Mnist, Image, Batch, Collate, Jpeg, Ragged)}
+TRAINING = tuple(name for name, kind in WORKLOADS.items() if issubclass(kind, TrainingLoop))
+TRANSPORT = tuple(name for name in WORKLOADS if name not in TRAINING)
 
 
 @cache

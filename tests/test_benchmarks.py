@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from benchmarks import contenders, disk, imports, nodes, report, sources, suite, targets, workloads
+from benchmarks.__main__ import parse_arguments
 from benchmarks.figures import Figures
 
 CHEAP = ["small", "mnist", "image", "ragged"]
 
 
 def record(label, rate, *, workload="small", workers=1, in_processes=True):
-    costs = {"consumer_cpu": 1e-6, "startup": 0.01, "close": 0.02}
+    costs = {"consumer_cpu": 1e-6, "memory": 3 << 20, "startup": 0.01, "close": 0.02}
     job = {"measurement": "throughput", "workload": workload, "label": label, "workers": workers}
     return job | costs | {"rate": rate, "in_processes": in_processes}
 
@@ -92,7 +93,7 @@ def test_a_promise_is_kept_broken_or_not_measured():
 
 
 def test_every_promise_names_contenders_that_exist():
-    for item in (*targets.OF_ZMQ, *targets.OF_OTHERS):
+    for item in (*targets.OF_ZMQ, *targets.OF_OTHERS, *targets.OF_TRAINING, *targets.CPU_OF_TRAINING):
         for label in {item.label, item.against} - {targets.BEST_PEER}:
             name, variant = contenders.split(label)
             assert item.workload in contenders.load(name).VARIANTS[variant].workloads
@@ -121,6 +122,74 @@ def test_the_table_of_the_readme_names_what_it_compares_with():
     text = report.overview_table(Figures(runs))
     assert "| `[int, float]` | 6× tensorpack | 38× SPDL | 30 % of the generator alone |" in text
     assert text.count("\n") == 2, "one row: the other workloads were not measured"
+
+
+# -- training loops ----------------------------------------------------------------------------------------------------
+
+LOOP = [
+    record("training_limit/serial", 100.0, workload="training", in_processes=False),
+    record("training_ours/strict", 180.0, workload="training", workers=2),
+    record("training_torch/loader", 90.0, workload="training", workers=2) | {"consumer_cpu": 4e-6},
+    record("training_spdl/threads", 150.0, workload="training", workers=2, in_processes=False),
+]
+
+
+def test_lists_are_padded_with_zeros_to_the_longest():
+    tokens, lengths = workloads.pad([[1, 2, 3], [4], [5, 6]])
+    assert tokens.tolist() == [[1, 2, 3], [4, 0, 0], [5, 6, 0]] and lengths.tolist() == [3, 1, 2]
+    assert tokens.dtype == lengths.dtype == np.int64
+
+
+class Tensor:
+    """What the check of a training loop uses of a torch tensor."""
+
+    def __init__(self, array):
+        self.numpy = lambda: array
+
+
+def test_a_batch_of_tokens_is_checked_by_what_its_lists_begin_with():
+    workload = workloads.by_name("tokens")
+    tokens, lengths = workload.make(7)
+    assert tokens[:, 0].tolist() == list(range(7 * 32, 8 * 32))
+    workload.check([Tensor(tokens), Tensor(lengths)], whole=True)
+    with pytest.raises(ValueError, match="differs from the expected"):
+        workload.check([Tensor(tokens), Tensor(lengths + 1)])
+
+
+def test_the_images_of_a_training_set_are_cropped_and_mirrored_the_same_way_every_time(tmp_path, monkeypatch):
+    pytest.importorskip("cv2")
+    monkeypatch.setenv(workloads.FILES_VARIABLE, str(tmp_path))
+    workloads.write_photographs(suite.photographs(), tmp_path, num=4)
+    workload = workloads.Training()
+    images, labels = workload.make(0)
+    assert images.shape == (32, 3, 224, 224) and images.dtype == np.float32
+    assert labels.tolist() == [0, 1, 2, 3] * 8
+    assert (images[:4] == images[-4:]).all() and abs(float(images.mean())) < 2
+    workload.check([Tensor(images), Tensor(labels)], whole=True)
+    with pytest.raises(ValueError, match="differs from the expected"):
+        workload.check([Tensor(images[:, :, :, ::-1]), Tensor(labels)])
+
+
+def test_training_loops_have_tables_of_their_own_and_count_threads_among_the_others():
+    figures = Figures([*RECORDS, *LOOP])
+    assert figures.best_peer("training").label == "training_spdl/threads"
+    found = {verdict.promise: verdict for verdict in targets.verdicts(figures, []) if verdict.workload == "training"}
+    assert found["training_ours/strict / training_torch/loader, 2 workers"].found == 2.0
+    assert found["training_ours/strict / best peer in processes, 2 workers"].found == 1.2
+    assert found["training_ours/strict / training_limit/serial, 2 workers"].is_kept is False
+    cpu = found["training_ours/strict / training_torch/loader, 2 workers: CPU of the consumer"]
+    assert cpu.found == 0.25 and cpu.is_kept is False
+    assert found["training_ours/map / training_torch/loader, 2 workers: CPU of the consumer"].found is None
+    assert "| training | ours/strict (2) | 180 | 2× | 180 % | 1 | 3 | 10 |" in report.training_table(figures)
+    overview = report.overview_table(figures)
+    assert overview.index("2× | 1.2× |  |  | 180 % of one core |") < overview.index("`[int, float]`")
+
+
+def test_contenders_of_training_loops_run_nothing_else_and_are_chosen_together():
+    jobs = suite.plan(contenders.ALL, ["training"], [2], seconds=1, touch="ends")
+    assert {contenders.split(job["label"])[0] for job in jobs} == set(contenders.TRAINING)
+    chosen = parse_arguments(["--training"])
+    assert chosen.workloads == ["training", "tokens"] and chosen.contenders == list(contenders.TRAINING)
 
 
 def test_figures_go_between_the_marks_of_a_page():

@@ -17,9 +17,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import TRANSPORT, Workload
 
-__all__ = ["ALL", "COMMON", "QUICK", "Variant", "load", "split"]
+__all__ = ["ALL", "COMMON", "QUICK", "TRAINING", "Variant", "load", "split"]
 
 QUICK = (
     "references",
@@ -32,7 +32,15 @@ QUICK = (
     "elektronn",
     "tcp",
 )
-ALL = (*QUICK, "torch_loader", "ray_data", "ray_actors")
+TRAINING = (
+    "training_limit",
+    "training_ours",
+    "training_torch",
+    "training_spdl",
+    "training_grain",
+    "training_tensorpack",
+)
+ALL = (*QUICK, "torch_loader", "ray_data", "ray_actors", *TRAINING)
 
 COMMON = ("numpy>=1.26", "opencv-python-headless>=4.8")
 
@@ -50,7 +58,7 @@ class Variant:
     """
 
     open: Callable[[Workload, int], AbstractContextManager[Iterator[Any]]]
-    workloads: tuple[str, ...] = tuple(WORKLOADS)
+    workloads: tuple[str, ...] = TRANSPORT
     workers: tuple[int, ...] = (1, 2)
     in_processes: bool = True
     runs_source: bool = True
