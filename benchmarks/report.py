@@ -7,7 +7,18 @@ from benchmarks.figures import Figure, Figures
 from benchmarks.targets import LIMITS, LOADER, OF_LOOPS, SLOTS, Verdict, verdicts
 from benchmarks.workloads import IMAGES_PER_BATCH, TRAINING, WORKLOADS
 
-__all__ = ["insert", "markdown", "overview_table", "probes_table", "rates_table", "ratios_table", "targets_table"]
+__all__ = [
+    "insert",
+    "markdown",
+    "overview_table",
+    "probes_table",
+    "rates_table",
+    "ratios_table",
+    "rounded",
+    "table",
+    "targets_table",
+    "training_table",
+]
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
@@ -212,13 +223,13 @@ def errors_list(runs: Iterable[dict[str, Any]]) -> str:
     return "\n".join(sorted(lines))
 
 
-def insert(page: str, text: str) -> str:
-    """Replace the text between the two marks of a page."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def insert(page: str, text: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
+    """Replace the text between two marks of a page."""
+    before, begin, rest = page.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not (begin and end):
-        raise ValueError(f"the page has no lines {BEGIN} and {END} to put the figures between")
-    return f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}"
+        raise ValueError(f"the page has no lines {marks[0]} and {marks[1]} to put the figures between")
+    return f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,11 +3,12 @@
 import itertools
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
 
-from benchmarks import contenders, disk, imports, nodes, report, sources, suite, targets, workloads
+from benchmarks import contenders, disk, imports, nodes, report, simulate, sources, suite, targets, workloads
 from benchmarks.__main__ import parse_arguments
 from benchmarks.figures import Figures
 
@@ -192,11 +193,86 @@ def test_contenders_of_training_loops_run_nothing_else_and_are_chosen_together()
     assert chosen.workloads == ["training", "tokens"] and chosen.contenders == list(contenders.TRAINING)
 
 
+# -- the simulation ----------------------------------------------------------------------------------------------------
+
+MS = 1e-3
+SLOW_WORKER = simulate.Costs(0, 1 * MS, 0.1 * MS, 0, 0, 1000)  # a message has one datapoint
+
+
+def rate(costs, workers, cores, **more):
+    return simulate.simulate(costs, workers, cores, **more).rate
+
+
+def test_workers_with_a_core_each_work_side_by_side_until_the_consumer_is_busy():
+    assert rate(SLOW_WORKER, 1, 8) == pytest.approx(1000, rel=0.01)
+    assert rate(SLOW_WORKER, 6, 8) == pytest.approx(6000, rel=0.01)
+    assert rate(SLOW_WORKER, 50, 64) == pytest.approx(10_000, rel=0.01)
+    assert [simulate.simulate(SLOW_WORKER, n, 64).ceiling for n in (6, 50)] == ["workers", "consumer"]
+
+
+def test_workers_and_the_consumer_share_the_cores():
+    assert rate(SLOW_WORKER, 1, 1) == pytest.approx(1000 / 1.1, rel=0.01)
+    assert rate(SLOW_WORKER, 8, 2) == pytest.approx(2000 / 1.1, rel=0.02)
+    assert simulate.simulate(SLOW_WORKER, 8, 2).ceiling == "cores"
+
+
+def test_memory_that_moves_too_little_is_the_ceiling():
+    found = simulate.simulate(SLOW_WORKER, 8, 16, bandwidth=4e6)
+    assert found.rate == pytest.approx(2000, rel=0.01), "1,000 bytes are written and read"
+    assert found.ceiling == "memory"
+
+
+def test_a_consumer_pays_for_a_wake_up_only_if_it_has_waited():
+    sleepy = simulate.Costs(0, 1 * MS, 0.1 * MS, 0, 0.5 * MS, 1000)
+    assert simulate.simulate(sleepy, 1, 2).consumer == pytest.approx(0.6, abs=0.02)
+    assert rate(sleepy, 50, 64) == pytest.approx(10_000, rel=0.01), "it is never idle"
+
+
+def test_a_worker_without_credit_waits_for_the_consumer():
+    fast = simulate.Costs(0, 1e-9, 1 * MS, 0, 0, 1 << 20)  # 33 datapoints in a message, and a window of 50
+    assert fast.per_message == 33 and fast.window == 50
+    assert rate(fast, 4, 8) == pytest.approx(33_000, rel=0.01)
+
+
+@pytest.mark.parametrize("per_message", [2, 16, 500])
+def test_costs_of_a_message_and_a_datapoint_are_told_apart(per_message):
+    message, datapoint, wakeup = 3e-5, 2e-6, 1e-4
+    alone, together = message + datapoint, message / per_message + datapoint
+    assert simulate.separate(alone, together, per_message) == pytest.approx((message, datapoint))
+    found = simulate.parts_of_consumer(wakeup + alone, wakeup / per_message + together, together, per_message)
+    assert found == pytest.approx((message, datapoint, wakeup))
+
+
+def test_where_every_datapoint_is_a_message_it_has_all_of_the_cost():
+    assert simulate.separate(5e-5, 5e-5, 1) == (0.0, 5e-5)
+    assert simulate.parts_of_consumer(5e-5, 5e-5, 2e-5, 1) == pytest.approx((2e-5, 0.0, 3e-5))
+
+
+def test_the_tables_say_what_is_measured_what_is_predicted_and_what_lifts_the_ceiling():
+    results = {
+        "machine": {"cpu": "a cpu", "cores": 2},
+        "bandwidth": 200e9,
+        "costs": {"image": vars(SLOW_WORKER)},
+        "real": {"image": {"1": 1000.0, "2": 500.0, "4": 1800.0, "8": 1820.0}},
+    }
+    text = simulate.tables(json.loads(json.dumps(results)))
+    assert "| image | 1,000 (" in text and "| **500 (+" in text, "the second is far from the model"
+    assert re.search(r"\| consumer, from (1\d|2\d) on \|", text)
+    assert "what lifts the ceiling of the consumer: fewer, larger datapoints" in text
+    assert "**Measured**" in text and "**Predicted**" in text
+
+
 def test_figures_go_between_the_marks_of_a_page():
     page = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
     assert report.insert(page, "new") == f"before\n{report.BEGIN}\n\nnew\n\n{report.END}\nafter\n"
     with pytest.raises(ValueError, match="no lines"):
         report.insert("a page", "new")
+
+
+def test_the_page_has_a_place_for_each_kind_of_figures():
+    page = simulate.PAGE.read_text("utf-8")
+    for marks in ((report.BEGIN, report.END), simulate.MARKS):
+        assert "new figures" in report.insert(page, "new figures", marks)
 
 
 @pytest.mark.parametrize("name", nodes.CHAINS)

@@ -1,0 +1,444 @@
+"""Throughput beyond this machine: ``python -m benchmarks.simulate --help``.
+
+A discrete-event model of a consumer, its workers and their messages. A worker makes a message when it has credit and a
+core; the consumer takes messages in the order of their arrival; memory moves their bytes. The costs are measured by
+probes, the model is compared with real runs on this machine's cores, and then it predicts larger machines. What it
+leaves out: caches that many workers share, NUMA, frequencies that fall with the number of busy cores.
+"""
+
+import argparse
+import heapq
+import itertools
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import machine, report, suite
+from benchmarks.workloads import JPEGS_VARIABLE, Workload, by_name
+
+__all__ = ["Costs", "Prediction", "first_full", "separate", "simulate", "tables"]
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+MARKS = "<!-- simulation: begin -->", "<!-- simulation: end -->"
+
+WORKLOADS = ("small", "mnist", "image", "jpeg")
+VALIDATED = (1, 2, 4, 8)  # workers
+PREDICTED = (8, 16, 32, 64, 128, 256)  # cores, each with a worker
+TRIED = (*range(2, 16), *range(16, 64, 4), *range(64, 257, 16))  # cores, for where a ceiling begins
+TOLERANCE = 0.15
+BUSY = 0.95  # of its time: a resource that is busier is the ceiling
+
+MESSAGE_SECONDS = 1e-3  # of a worker's time, for which it collects datapoints before it sends them
+HEAD_START = 3e-3  # seconds
+WINDOW, WINDOW_BYTES = 50, 256 << 10  # what a worker makes ahead: so many datapoints, or bytes, whichever is more
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one workload costs: seconds of CPU, and bytes.
+
+    Attributes:
+        worker_message: Of the worker, for a message; `worker_datapoint`: in addition, for each datapoint in it.
+        consumer_message: Of the consumer, likewise; `consumer_datapoint` likewise.
+        consumer_wakeup: Of the consumer, in addition for a message that it had to wait for.
+        datapoint_bytes: Bytes of the arrays of a datapoint. They are written once, and read once.
+    """
+
+    worker_message: float
+    worker_datapoint: float
+    consumer_message: float
+    consumer_datapoint: float
+    consumer_wakeup: float
+    datapoint_bytes: int
+
+    @property
+    def window(self) -> int:
+        """Datapoints that a worker makes ahead."""
+        return max(WINDOW, WINDOW_BYTES // max(1, self.datapoint_bytes or 20))
+
+    @property
+    def per_message(self) -> int:
+        """Datapoints in a message: a millisecond of work, at most two thirds of the window."""
+        return max(1, min(2 * self.window // 3, round(MESSAGE_SECONDS / max(1e-9, self.worker_datapoint))))
+
+    def of_worker(self, num: int) -> float:
+        return self.worker_message + num * self.worker_datapoint
+
+    def of_consumer(self, num: int, waited: bool) -> float:
+        return self.consumer_message + num * self.consumer_datapoint + waited * self.consumer_wakeup
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says.
+
+    Attributes:
+        rate: Datapoints per second.
+        consumer, cores, memory: How busy each is, from 0 to 1.
+    """
+
+    rate: float
+    consumer: float
+    cores: float
+    memory: float
+
+    @property
+    def ceiling(self) -> str:
+        """What limits the rate."""
+        if self.consumer >= BUSY:
+            return "consumer"
+        if self.memory >= BUSY:
+            return "memory"
+        return "cores" if self.cores >= BUSY else "workers"
+
+
+def simulate(
+    costs: Costs, workers: int, cores: int, *, bandwidth: float = float("inf"), messages: int = 4000
+) -> Prediction:
+    """Run the model until so many messages were consumed; the first tenth is not counted.
+
+    Whoever has had the least of the CPU gets the next free core, as in Linux, and keeps it for one message. Who has
+    waited for something else counts as `HEAD_START` behind the others at most.
+
+    Args:
+        costs: Of the workload.
+        workers: Number of workers.
+        cores: Number of cores, which the consumer shares with them.
+        bandwidth: Bytes per second that memory moves.
+        messages: Number of messages; every worker sends at least ten.
+    """
+    messages = max(messages, 10 * workers)
+    per_message = costs.per_message
+    most_ahead = max(1, costs.window // per_message)
+    moving = 2 * per_message * costs.datapoint_bytes / bandwidth
+
+    CONSUMER = workers
+    ahead = [0] * workers  # messages that each worker has made, or is making, which are not yet consumed
+    waiting = [False] * workers  # for credit
+    arrived: deque[int] = deque()  # whose messages lie with the consumer
+    used = [0.0] * (workers + 1)  # CPU time that each has had
+    ready = [(0.0, who) for who in range(workers)]  # a heap: who waits for a core
+    level = 0.0  # CPU time of whoever got the last core
+    events: list[tuple[float, int, int]] = []  # when, serial number, who ends
+    consumer_waits, free, now, memory_free = True, cores, 0.0, 0.0
+    waited = True  # whether the consumer was waiting for the message that it takes
+    busy_consumer = busy_cores = busy_memory = 0.0
+    count, began = 0, 0.0
+    serial = itertools.count()
+
+    def awake(who: int) -> None:
+        used[who] = max(used[who], level - HEAD_START)
+        heapq.heappush(ready, (used[who], who))
+
+    while count < messages:
+        while free and ready:
+            level, who = heapq.heappop(ready)
+            free -= 1
+            seconds = costs.of_consumer(per_message, waited) if who == CONSUMER else costs.of_worker(per_message)
+            end = now + seconds
+            if who != CONSUMER:
+                ahead[who] += 1
+                # Memory moves one message after another: it delays who finds it busy.
+                memory_free = max(memory_free, now) + moving
+                end = max(end, memory_free)
+                busy_memory += moving
+            else:
+                busy_consumer += seconds
+            busy_cores += end - now
+            used[who] += end - now
+            heapq.heappush(events, (end, next(serial), who))
+        now, _, who = heapq.heappop(events)
+        free += 1
+        if who == CONSUMER:
+            sender = arrived.popleft()
+            ahead[sender] -= 1
+            count += 1
+            if count == messages // 10:
+                began, busy_consumer, busy_cores, busy_memory = now, 0.0, 0.0, 0.0
+            if waiting[sender]:
+                waiting[sender] = False
+                awake(sender)
+            if arrived:
+                waited = False
+                heapq.heappush(ready, (used[CONSUMER], CONSUMER))
+            else:
+                consumer_waits = True
+        else:
+            arrived.append(who)
+            if ahead[who] < most_ahead:
+                heapq.heappush(ready, (used[who], who))
+            else:
+                waiting[who] = True
+            if consumer_waits:
+                consumer_waits, waited = False, True
+                awake(CONSUMER)
+    elapsed = now - began
+    return Prediction(
+        rate=(messages - messages // 10) * per_message / elapsed,
+        consumer=min(1.0, busy_consumer / elapsed),
+        cores=min(1.0, busy_cores / elapsed / cores),
+        memory=min(1.0, busy_memory / elapsed),
+    )
+
+
+def separate(alone: float, together: float, per_message: int) -> tuple[float, float]:
+    """Seconds for a message and for a datapoint, from those for a datapoint sent alone and sent with others."""
+    if per_message == 1:
+        return 0.0, alone
+    message = max(0.0, (alone - together) * per_message / (per_message - 1))
+    return message, max(0.0, together - message / per_message)
+
+
+def parts_of_consumer(alone: float, together: float, drained: float, per_message: int) -> tuple[float, float, float]:
+    """Seconds of the consumer for a message, for a datapoint, and for a wake-up.
+
+    Args:
+        alone: For a datapoint that is waited for, and comes alone.
+        together: For one that is waited for with others.
+        drained: For one that has arrived before, with others.
+        per_message: How many "others" are, with the datapoint itself.
+    """
+    waited_for, datapoint = separate(alone, together, per_message) if per_message > 1 else (together, 0.0)
+    datapoint = min(datapoint, drained)
+    message = (drained - datapoint) * per_message
+    return message, datapoint, max(0.0, waited_for - message)
+
+
+def first_full(predict: Callable[[int], Prediction], numbers: Sequence[int]) -> tuple[int | None, str]:
+    """The first number of cores from which on more of them do not help, and what the ceiling is there.
+
+    The number is None if all help.
+    """
+    for number in numbers:
+        ceiling = predict(number).ceiling
+        if ceiling in {"consumer", "memory"}:
+            return number, ceiling
+    return None, predict(numbers[-1]).ceiling
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of all threads of a process."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+@contextmanager
+def running(workload: Workload, workers: int, hwm: int | None) -> Iterator[Iterator[Any]]:
+    from benchmarks.contenders.ours import flow
+    from dataflow import MultiProcessRunnerZMQ
+
+    with MultiProcessRunnerZMQ(flow(workload), workers, hwm) as df:
+        yield iter(df)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A real run: datapoints per second, and seconds of CPU per datapoint."""
+
+    rate: float
+    worker: float
+    consumer: float
+
+
+def observe(name: str, workers: int, hwm: int | None, seconds: float) -> Observed:
+    workload = by_name(name)
+    workload.pool  # noqa: B018 — prepared now, and inherited by the workers
+    with running(workload, workers, hwm) as stream:
+        warm, done = time.perf_counter() + seconds / 4, 0
+        while time.perf_counter() < warm:
+            workload.consume(itertools.islice(stream, 10))
+        pids = [process.pid for process in multiprocessing.active_children()]
+        before = sum(map(cpu_seconds, pids)), cpu_seconds(os.getpid())
+        began = now = time.perf_counter()
+        while now - began < seconds:
+            workload.consume(itertools.islice(stream, 10))
+            done += 10
+            now = time.perf_counter()
+        after = sum(map(cpu_seconds, pids)), cpu_seconds(os.getpid())
+    worker, consumer = ((stop - start) / done for start, stop in zip(before, after, strict=True))
+    return Observed(done / (now - began), worker, consumer)
+
+
+def drain(name: str, seconds: float) -> float:
+    """Seconds of CPU for a datapoint that has arrived before it is taken: two thirds of what a worker makes ahead."""
+    workload = by_name(name)
+    size = sum(part.nbytes for part in workload.make(0) if isinstance(part, np.ndarray))
+    count = 2 * Costs(0, 0, 0, 0, 0, size).window // 3
+    taken: list[float] = []
+    with running(workload, 1, None) as stream:
+        began = time.perf_counter()
+        workload.consume(itertools.islice(stream, 2 * count))
+        pause = time.perf_counter() - began  # for twice as many as are to arrive
+        end = time.perf_counter() + seconds
+        while not taken or time.perf_counter() < end:
+            time.sleep(pause)
+            began = time.process_time()
+            workload.consume(itertools.islice(stream, count))
+            taken.append((time.process_time() - began) / count)
+    return statistics.median(taken)
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call it in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_reply, args=(there, function, arguments))
+    process.start()
+    there.close()
+    try:
+        return here.recv()
+    finally:
+        process.join()
+
+
+def _reply(there: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    there.send(function(*arguments))
+
+
+def probe(name: str, seconds: float, runs: int) -> Costs:
+    """Measure what a workload costs: with messages of one datapoint, and with those of the default."""
+    size = sum(part.nbytes for part in by_name(name).make(0) if isinstance(part, np.ndarray))
+    found = [(apart(observe, name, 1, 1, seconds), apart(observe, name, 1, None, seconds)) for _ in range(runs)]
+    alone, together = (
+        Observed(*(statistics.median(getattr(pair[k], key) for pair in found) for key in asdict(found[0][0])))
+        for k in range(2)
+    )
+    per_message = Costs(0, together.worker, 0, 0, 0, size).per_message
+    drained = min(together.consumer, statistics.median(apart(drain, name, seconds) for _ in range(runs)))
+    worker = separate(alone.worker, together.worker, per_message)
+    consumer = parts_of_consumer(alone.consumer, together.consumer, drained, per_message)
+    return Costs(*worker, *consumer, size)
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+Results = dict[str, Any]
+LIFTS = {
+    "consumer": "fewer, larger datapoints for it to receive (batches made in the workers), or several consumers",
+    "memory": "smaller dtypes, or conversion after the transport",
+}
+
+
+def measure(names: Sequence[str], seconds: float, runs: int, bandwidth: float) -> Results:
+    os.environ.setdefault(JPEGS_VARIABLE, os.pathsep.join(suite.photographs()))
+    found: Results = {"machine": machine.description(), "bandwidth": bandwidth, "costs": {}, "real": {}}
+    for name in names:
+        found["costs"][name] = asdict(probe(name, seconds, runs))
+        found["real"][name] = {
+            workers: statistics.median(apart(observe, name, workers, None, seconds).rate for _ in range(runs))
+            for workers in VALIDATED
+        }
+        print(name, found["costs"][name], found["real"][name], file=sys.stderr, flush=True)
+    return found
+
+
+def tables(found: Results) -> str:
+    """Markdown: the measured costs, the model beside real runs, and what it predicts."""
+    cores, bandwidth = found["machine"]["cores"], found["bandwidth"]
+    costs = {name: Costs(**values) for name, values in found["costs"].items()}
+    measured = [
+        [
+            name,
+            *(f"{1e6 * seconds:.3g}" for key, seconds in asdict(cost).items() if key != "datapoint_bytes"),
+            f"{cost.per_message}",
+        ]
+        for name, cost in costs.items()
+    ]
+    compared = [[name, *(cell(costs[name], int(n), cores, rate) for n, rate in real.items())]
+                for name, real in found["real"].items()]  # fmt: skip
+    predicted, remarks = [], []
+    for name, cost in costs.items():
+        predict = _predictor(cost, bandwidth)
+        rates = [predict(number) for number in PREDICTED]
+        full, ceiling = first_full(predict, TRIED)
+        words = f"{ceiling}, from {full} on" if full else "cores"
+        predicted.append([name, *(report.rounded(one.rate) for one in rates), words])
+        if full and full < 64 and ceiling in LIFTS:
+            remarks.append(f"`{name}`: what lifts the ceiling of the {ceiling}: {LIFTS[ceiling]}.")
+    head = [
+        "workload",
+        "worker: message, µs",
+        "datapoint, µs",
+        "consumer: message, µs",
+        "datapoint, µs",
+        "wake-up, µs",
+        "datapoints in a message",
+    ]
+    return "\n\n".join(
+        [
+            f"**Measured** on {found['machine']['cpu']}, {cores} cores: CPU time, by probes.",
+            report.table(head, measured),
+            f"**Measured and predicted** on these {cores} cores: datapoints per second, and how far the model is from "
+            f"it. More than {100 * TOLERANCE:g} % are marked.",
+            report.table(["workload", *(f"{number} workers" for number in VALIDATED)], compared),
+            "**Predicted**: datapoints per second with as many workers as cores, if memory moves "
+            f"{bandwidth / 1e9:g} GB/s.",
+            report.table(["workload", *(f"{number} cores" for number in PREDICTED), "ceiling"], predicted),
+            *remarks,
+        ]
+    )
+
+
+def _predictor(cost: Costs, bandwidth: float) -> Callable[[int], Prediction]:
+    known: dict[int, Prediction] = {}
+
+    def predict(cores: int) -> Prediction:
+        if cores not in known:
+            known[cores] = simulate(cost, cores, cores, bandwidth=bandwidth)
+        return known[cores]
+
+    return predict
+
+
+def cell(cost: Costs, workers: int, cores: int, real: float) -> str:
+    predicted = simulate(cost, workers, cores).rate
+    text = f"{report.rounded(real)} ({predicted / real - 1:+.0%})"
+    return text if abs(predicted / real - 1) <= TOLERANCE else f"**{text}**"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", description=__doc__.partition(":")[0])
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of a probe or a run (%(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="of each, of which the median counts (%(default)s)")
+    parser.add_argument(
+        "--bandwidth",
+        type=float,
+        default=200.0,
+        help="GB/s that the memory of the larger machine moves (%(default)s: an assumption)",
+    )
+    parser.add_argument("--report", type=Path, metavar="RESULTS.json", help="predict from these without measuring")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="output folder")
+    parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
+    chosen = parser.parse_args()
+    path = chosen.report or chosen.out / "simulation.json"
+    if not chosen.report:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        found = measure(chosen.workloads, chosen.seconds, chosen.runs, 1e9 * chosen.bandwidth)
+        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    text = tables(json.loads(path.read_text("utf-8")))
+    print(text)
+    if chosen.publish:
+        PAGE.write_text(report.insert(PAGE.read_text("utf-8"), text, MARKS), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
