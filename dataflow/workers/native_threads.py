@@ -2,8 +2,7 @@
 
 Each of these libraries starts one thread per core, in every process; N workers would run N times as many. Libraries
 that are already loaded are limited through `threadpoolctl`, if it is installed, and through ``cv2.setNumThreads``;
-libraries that are loaded later read the environment. No library is imported only to limit it. The number of cores that
-this process may use is its affinity, bounded by the quota of its container.
+libraries that are loaded later read the environment. No library is imported only to limit it.
 
 Guarantees:
 
@@ -19,44 +18,11 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ThreadLimit", "available_cores", "limit_of", "limit_threads", "limit_threads_again", "share_of_cores"]
+from dataflow.workers.cores import available_cores
 
-
-# -- Available cores ---------------------------------------------------------------------------------------------------
-
-
-_CGROUP: Final = Path("/sys/fs/cgroup")
-
-
-def available_cores(cgroup: Path = _CGROUP) -> int:
-    """Cores that this process may use, at least 1: by its affinity, and by the quota of its container.
-
-    Args:
-        cgroup: Directory with the container's limits.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota(cgroup)
-    return cores if quota is None else max(1, min(cores, int(quota)))
-
-
-def _quota(cgroup: Path) -> float | None:
-    """Cores that the container may use, on average; None if they are not limited."""
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text()
-            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text()
-        except OSError:
-            return None
-    try:
-        cores = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):  # "max": no limit
-        return None
-    return cores if cores > 0 else None  # -1: no limit
+__all__ = ["ThreadLimit", "limit_of", "limit_threads", "limit_threads_again", "share_of_cores"]
 
 
 # -- Thread limits -----------------------------------------------------------------------------------------------------

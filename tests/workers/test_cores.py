@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from dataflow.workers.native_threads import available_cores
+from dataflow.workers.cores import available_cores, log_oversubscription
 
 MANY = 4096
 
