@@ -28,6 +28,7 @@ from dataflow.engine.worker_main import WorkerSpec
 from dataflow.parallel.options import MIN_BYTES, WorkerOptions
 from dataflow.parameters import chosen_start_method
 from dataflow.pickling import imported_main
+from dataflow.workers.cores import log_oversubscription
 from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported
@@ -187,6 +188,7 @@ class ProcessBackend:
                 "MultiThreadMapData, or WSL"
             )
         end_if_main_is_imported()
+        log_oversubscription(options.owner, options.num_workers)
         return partial(_process, context_of(options.context))
 
     def num_descriptors(self, options: WorkerOptions) -> int:

@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from dataflow.workers.cores import available_cores, log_oversubscription
+from dataflow import DataFromList, MultiProcessRunner
+from dataflow.workers.cores import available_cores
 
 MANY = 4096
 
@@ -28,6 +29,51 @@ def test_so_does_that_of_an_older_kernel(tmp_path, quota, cores):
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
     assert available_cores(tmp_path) == cores
+
+
+def own_groups(folder, *lines):
+    """The file that names the groups of a process."""
+    path = folder / "groups"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "cores"),
+    [("300000", "max", 3), ("max", "200000", 2), ("300000", "200000", 2), ("max", "max", MANY)],
+)
+def test_the_strictest_of_the_groups_around_a_process_counts(tmp_path, outer, inner, cores):
+    group = tmp_path / "mounted" / "user.slice" / "job"
+    group.mkdir(parents=True)
+    (group.parent / "cpu.max").write_text(f"{outer} 100000")
+    (group / "cpu.max").write_text(f"{inner} 100000")
+    assert available_cores(tmp_path / "mounted", own_groups(tmp_path, "0::/user.slice/job")) == cores
+
+
+def test_a_group_of_an_older_kernel_has_a_path_of_its_own(tmp_path):
+    group = tmp_path / "mounted" / "cpu,cpuacct" / "docker" / "job"
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_quota_us").write_text("250000")
+    (group / "cpu.cfs_period_us").write_text("100000")
+    own = own_groups(tmp_path, "5:memory:/elsewhere", "4:cpu,cpuacct:/docker/job", "0::/")
+    assert available_cores(tmp_path / "mounted", own) == 2
+
+
+def test_groups_that_cannot_be_read_limit_nothing(tmp_path):
+    own = own_groups(tmp_path, "0::/../../of-another-namespace", "1:cpu:/missing")
+    assert available_cores(tmp_path / "mounted", own) == available_cores(tmp_path, tmp_path / "missing") == MANY
+
+
+@pytest.mark.parametrize(("num_workers", "lines"), [(8, 0), (9, 1)])
+def test_more_than_four_workers_per_core_are_one_line_in_the_log(monkeypatch, caplog, num_workers, lines):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    caplog.set_level("INFO", "dataflow.workers.cores")
+    df = MultiProcessRunner(DataFromList([[k] for k in range(9)], shuffle=False), 2, num_workers, strict=True)
+    with df:
+        assert len(list(df)) == len(list(df)) == 9
+    found = [record.getMessage() for record in caplog.records if record.name == "dataflow.workers.cores"]
+    assert len(found) == lines
+    assert all("MultiProcessRunner has 9 workers, and this process may use 2 cores" in line for line in found)
 
 
 def test_without_a_quota_the_affinity_counts(tmp_path, monkeypatch):
