@@ -6,6 +6,7 @@ import mmap
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -64,7 +65,8 @@ def class_of(nbytes: int) -> int:
     return max(0, (nbytes - 1).bit_length() - _SMALLEST_CLASS)
 
 
-def divided(max_bytes: int) -> tuple[list[BlockClass], int]:
+@cache
+def divided(max_bytes: int) -> tuple[tuple[BlockClass, ...], int]:
     """Return the classes of an arena and its size in bytes, most of which is never touched."""
     sizes = [1 << k for k in range(_SMALLEST_CLASS, max(_SMALLEST_CLASS, (max_bytes - 1).bit_length()) + 1)]
     counts = [min(_MAX_BLOCKS, max(1, max_bytes // (size // 2 + 1))) for size in sizes]
@@ -74,7 +76,7 @@ def divided(max_bytes: int) -> tuple[list[BlockClass], int]:
     for size, count, status in zip(sizes, counts, statuses, strict=False):
         classes.append(BlockClass(size, status, count, start))
         start += size * count
-    return classes, start
+    return tuple(classes), start
 
 
 class BlockWriter(Protocol):

@@ -7,16 +7,18 @@ libraries that are loaded later read the environment. No library is imported onl
 Guarantees:
 
 - Only a process that asked for it is limited, never the main process.
+- Libraries are searched for again only after others were loaded, which the dynamic linker counts: the search takes ten
+  milliseconds, and a forked worker knows what its parent has found.
 - A share (`exact` is false) only lowers: a smaller number set before, in the program or the environment, is kept.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,6 +59,8 @@ class _Process:
 
     limit: ThreadLimit | None = None
     inherited_cv2 = False
+    pools: Sequence[Any] = ()  # of threads: the controllers that threadpoolctl has found
+    num_loaded: int | None = None  # libraries at that time; None before, or if unknown
 
 
 _here = _Process()
@@ -64,8 +68,7 @@ _here = _Process()
 
 def limit_of(count: int, *, exact: bool) -> ThreadLimit:
     """The limit for worker processes that start now. Loads here, once, what forked workers need for it."""
-    with suppress(ImportError):
-        import threadpoolctl  # noqa: F401
+    _find_pools()
     return ThreadLimit(count, exact)
 
 
@@ -94,13 +97,51 @@ def limit_threads_again() -> None:
 
 
 def _limit_pools(limit: ThreadLimit) -> None:
-    try:
-        from threadpoolctl import ThreadpoolController
-    except ImportError:
-        return
-    for library in ThreadpoolController().lib_controllers:
+    for library in _find_pools():
         if _is_other(limit, library.num_threads):
             library.set_num_threads(limit.count)
+
+
+def _find_pools() -> Sequence[Any]:
+    """The controllers of the loaded libraries' thread pools; none if `threadpoolctl` is not installed."""
+    if _here.num_loaded is None or _here.num_loaded != _num_loaded():
+        try:
+            from threadpoolctl import ThreadpoolController
+        except ImportError:
+            return ()
+        _here.pools = ThreadpoolController().lib_controllers
+        _here.num_loaded = _num_loaded()
+    return _here.pools
+
+
+class _LoadedObject(ctypes.Structure):
+    """`struct dl_phdr_info`."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("num_headers", ctypes.c_uint16),
+        ("num_added", ctypes.c_ulonglong),
+        ("num_removed", ctypes.c_ulonglong),
+    )
+
+
+def _num_loaded() -> int | None:
+    """How many libraries this process has loaded in its life; None where the dynamic linker does not count them."""
+    found: list[int] = []
+
+    def look(loaded: Any, size: int, data: Any) -> int:
+        if size >= ctypes.sizeof(_LoadedObject):
+            found.append(loaded.contents.num_added)
+        return 1  # the first object is enough
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p)
+    try:
+        ctypes.CDLL(None).dl_iterate_phdr(kind(look), None)
+    except (AttributeError, OSError, TypeError):  # another system
+        return None
+    return found[0] if found else None
 
 
 def _limit_cv2(limit: ThreadLimit) -> None:
