@@ -29,7 +29,7 @@ from dataflow.parameters import seconds as checked_seconds
 from dataflow.passes import open_flow, root_stream, walk
 from dataflow.representation import chain_rows
 from dataflow.transforms.mapping import MapData, MapDataComponent
-from dataflow.workers.native_threads import available_cores
+from dataflow.workers.cores import available_cores
 
 __all__ = ["Costs", "NodeCost", "Placement", "Prediction", "FlowProfile", "Transfer", "predict", "profile"]
 

@@ -48,8 +48,8 @@ from dataflow.passes import known_length, passes_on, picked_here, walk
 from dataflow.reports.gathering import Figures
 from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, state_of
+from dataflow.workers.cores import available_cores
 from dataflow.workers.info import worker_info, worker_info_of
-from dataflow.workers.native_threads import available_cores
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import context_of
 
