@@ -7,8 +7,12 @@ Guarantees:
   call.
 - A worker waits while the datapoints that it made and the consumer has not yet handed out fill its window; it checks
   the stop flag while it waits. At least one datapoint may always be under way.
-- A waiting worker sleeps for a limited time, 20 µs at first and 2 ms at most, and checks again. So no memory barrier is
-  needed: a store that becomes visible late costs one more sleep.
+- A waiting worker sleeps for a limited time, 20 µs at first, and checks again. So no memory barrier is needed: a store
+  that becomes visible late costs one more sleep. The limit is 2 ms for up to four workers. Of more, each sleeps
+  longer, in proportion, so that all together do not wake up more often; but no worker oversleeps: it halves its limit
+  when it finds more than half of its window free, and doubles it when it finds little more than a quarter.
+- A worker that has had to wait waits until a quarter of its window is free (Clark's cure for TCP's silly window
+  syndrome, RFC 813). Otherwise each datapoint that the consumer takes would wake its worker for a message of one.
 - The counters of what a worker has done (`worker_counters`) are beside those of the credit.
 - A worker that has sent a message yields the processor if the consumer already had something to do; it does not wait.
   Otherwise, with more processes than processors, the consumer would wait for whole time slices while the windows fill
@@ -38,12 +42,15 @@ _CREDIT_WORDS: Final = 16
 _WORDS: Final = _CREDIT_WORDS + NUM_WORDS
 # Index in the block before those of the workers; set by senders, cleared by the consumer before it waits.
 _BUSY: Final = 0
+_STARTED: Final = 1  # set by the consumer once it has started all workers
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP, _REPORTS = range(6)  # written by the consumer
 _MADE: Final = 8  # written by the worker
 _WORD_BYTES: Final = 8
 _now: Final = time.perf_counter
 _MIN_SLEEP: Final = 20e-6
 _MAX_SLEEP: Final = 2e-3
+_ENOUGH: Final = 0.25  # of the window
+_WORKERS_AWAKE: Final = 4  # that may check so often
 # Yields the processor; no-op if no other process is ready.
 _sched_yield: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 _MAX_AT_ONCE: Final = 8 << 20  # bytes: the fewer blocks are in use at a time, the more of them stay in the caches
@@ -134,6 +141,10 @@ class Credit:
         start = _start_of(worker) + _CREDIT_WORDS
         return self._counters.words[start : start + NUM_WORDS].tolist()
 
+    def started(self) -> None:
+        """Record that all workers were started: those that wait for it begin to work."""
+        self._counters.words[_STARTED] = 1
+
     def idle(self) -> None:
         """Record that the consumer has nothing to do and is about to wait."""
         self._counters.words[_BUSY] = 0
@@ -199,6 +210,8 @@ class Quota:
         self.counters = WorkerCounters(words[start + _CREDIT_WORDS : start + _WORDS])
         self._window = window
         self._yields = yields
+        self._longest = max(_MAX_SLEEP, _MAX_SLEEP * (len(words) // _WORDS - 1) / _WORKERS_AWAKE)
+        self._max_sleep = _MAX_SLEEP  # at present, at most `_longest`
         # All are 0, unless this worker replaces another: then it continues with the counts received from that one.
         self._made = words[start + _COUNT]
         self._made_bytes = words[start + _BYTES]
@@ -236,23 +249,47 @@ class Quota:
             _sched_yield()
         self._all_words[_BUSY] = 1
 
+    def wait_for_start(self) -> None:
+        """Wait until the consumer has started all workers, if there are more than a few.
+
+        Those that were started first would keep the processors busy, with datapoints that nobody takes yet.
+        """
+        if self._longest == _MAX_SLEEP or not self._yields:
+            return
+        while not (self._all_words[_STARTED] or self.stopped):
+            time.sleep(self._longest)
+
     def wait_for_room(self) -> Room | None:
         """Wait until datapoints may be made. Return how many; None if the worker has to stop."""
         self.waited = 0.0
         if (room := self._room()) is not None and not self.stopped:
             return room
-        delay, began = _MIN_SLEEP, _now()
+        delay, began = _MIN_SLEEP if self._max_sleep == _MAX_SLEEP else self._max_sleep / 4, _now()
         self.waited_for_memory = self._is_queue_full()
         self.counters.enter(WorkerActivity.MEMORY if self.waited_for_memory else WorkerActivity.BLOCKED, began)
         self.counters.set_window(1.0)
         while not self.stopped:
+            time.sleep(delay)
             room = self._room()
-            if room is not None:
+            if room is not None and (free := self._free()) >= _ENOUGH:
+                self._adapt(free, delay)
                 self.waited = _now() - began
                 return room
-            time.sleep(delay)
-            delay = min(2 * delay, _MAX_SLEEP)
+            delay = min(2 * delay, self._max_sleep)
         return None
+
+    def _free(self) -> float:
+        """The part of the window that is free, by datapoints or by bytes, whichever is more."""
+        window, words = self._window, self._words
+        count = 1 - (self._made - words[_COUNT]) / window.count
+        return max(count, 1 - (self._made_bytes - words[_BYTES]) / window.nbytes) if window.nbytes else count
+
+    def _adapt(self, free: float, slept: float) -> None:
+        """Choose how long to sleep next time, by the last sleep and how much of the window was free after it."""
+        if free > 2 * _ENOUGH:
+            self._max_sleep = max(_MAX_SLEEP, self._max_sleep / 2)
+        elif free < 1.5 * _ENOUGH and slept >= self._max_sleep:
+            self._max_sleep = min(2 * self._max_sleep, self._longest)
 
     def window_in_use(self) -> float:
         """The part of the window that is in use, 0 to 1."""

@@ -202,6 +202,7 @@ class Engine(Generic[S]):
                 died=plan.died,
             )
             undo.callback(self._supervisor.stop)
+            plan.credit.started()
             plan.schedule.open()
             self._decoder = plan.codec.open_decoder()
             close_at_exit(self)

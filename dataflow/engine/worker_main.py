@@ -126,10 +126,12 @@ class WorkerSpec:
 
     def __call__(self) -> None:
         encoder = self.encoder.open_encoder()
-        sender = BatchingSender(self.worker, self.port.open(), encoder, self.credit.quota(self.window))
+        quota = self.credit.quota(self.window)
+        sender = BatchingSender(self.worker, self.port.open(), encoder, quota)
         try:
             sender.hello()
             sender.calibrate_encoder()
+            quota.wait_for_start()
             reporter = FailureReporter(self.budget, self.info.path, partial(sender.report, note=self.note))
             with allocating(encoder.allocate), memory_share(self.memory), reporting_to(reporter):
                 self._work(sender)

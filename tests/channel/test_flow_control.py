@@ -205,6 +205,66 @@ def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
     assert len(naps) < 200
 
 
+def naps_of(monkeypatch, num_workers, rate, waits=30):
+    """How long the first worker slept each time it had no credit; the consumer takes `rate` datapoints per second."""
+    credit = Credit(num_workers, shared=False)
+    quota = credit.port(0).quota(Window(40))
+    naps, taken = [], 0.0
+
+    def sleep(seconds):
+        nonlocal taken
+        naps.append(seconds)
+        whole, taken = int(taken), taken + rate * seconds
+        credit.grant(0, int(taken) - whole, 0, 0)
+
+    monkeypatch.setattr("dataflow.channel.flow_control.time", SimpleNamespace(sleep=sleep))
+    for _ in range(waits):
+        quota.spend(quota.wait_for_room().count, 0)
+    return naps
+
+
+def test_who_has_waited_waits_until_a_quarter_of_its_window_is_free(monkeypatch):
+    credit = Credit(1, shared=False)
+    quota = credit.port(0).quota(Window(40))
+    quota.spend(39, 0)
+    assert quota.wait_for_room().count == 1, "it has not waited"
+    quota.spend(1, 0)
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        credit.grant(0, 1, 0, 0)
+
+    monkeypatch.setattr("dataflow.channel.flow_control.time", SimpleNamespace(sleep=sleep))
+    assert quota.wait_for_room().count == 10 == len(naps)
+
+
+def test_the_more_workers_the_longer_each_sleeps_but_none_oversleeps(monkeypatch):
+    assert max(naps_of(monkeypatch, 4, rate=100)) == 2e-3
+    assert max(naps_of(monkeypatch, 64, rate=100)) == 32e-3
+    assert max(naps_of(monkeypatch, 64, rate=5000)[-20:]) <= 4e-3, "20 datapoints, half of the window"
+
+
+def test_many_workers_wait_until_all_are_started(monkeypatch):
+    def naps_before(num_workers, end):
+        credit = Credit(num_workers, shared=True)
+        naps = []
+
+        def sleep(seconds):
+            naps.append(seconds)
+            if len(naps) == 3:
+                end(credit)
+
+        monkeypatch.setattr("dataflow.channel.flow_control.time", SimpleNamespace(sleep=sleep))
+        quota = credit.port(num_workers - 1).quota(Window(1))
+        quota.wait_for_start()
+        credit.close()
+        return naps
+
+    assert naps_before(4, Credit.started) == []
+    assert naps_before(64, Credit.started) == naps_before(64, Credit.stop) == [32e-3] * 3
+
+
 @pytest.fixture
 def shared():
     credit = Credit(2, shared=True)
