@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from sys import _getframe
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_us
 if TYPE_CHECKING:
     from dataflow.reports.figures import FlowStatistics
 
-__all__ = ["Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
+__all__ = ["OF_THIS_PROCESS", "Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
 
 
 # -- base classes ------------------------------------------------------------------------------------------------------
@@ -54,6 +54,9 @@ T = TypeVar("T")
 
 Blocks = Iterable[NDArray[np.int64]]
 """Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded."""
+
+OF_THIS_PROCESS: Final = ("_df_state", "_df_run_pass", "_df_at", "_df_kernel")
+"""Attributes of a node that belong to this process: its state, and the methods that a worker's sampler has wrapped."""
 
 _RESET = 1  # purpose word of the generator for reset_state, outside of passes
 
@@ -419,7 +422,7 @@ class DataFlow:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_df_state", "_df_run_pass", "_df_at", "_df_kernel"):  # what belongs to this process
+        for name in OF_THIS_PROCESS:
             state.pop(name, None)
         return state
 

@@ -654,7 +654,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
         ValueError: `seconds` is not a positive, finite number, or the flow yields no datapoint.
 
     Example:
-        >>> df = MapData(DataFromList([[k] for k in range(100)]), lambda dp: [sum(range(2000 + dp[0]))])
+        >>> df = MapData(DataFromList([[k] for k in range(100)]), lambda dp: [sum(range(50_000 + dp[0]))])
         >>> measured = dataflow.profile(df, seconds=0.2)
         >>> max(measured.nodes, key=lambda node: node.seconds).node
         'MapData(func=<lambda> at ...)'

@@ -3,9 +3,10 @@
 It runs in another thread of the worker (the flusher of the batching sender), so a datapoint costs nothing more.
 
 A frame belongs to a node by its code: functions of the user are known by their code object, methods by that of the
-class, and helpers by the file of the class, if only one node of the chain has it. Nodes that share a class register the
-frame of their generator once per pass. Functions in C have no frame and count for the node that calls them; so does a
-user's node for what it calls. ``f_locals`` is never read: it would keep datapoints alive.
+class, and helpers by the file of the class, if only one node of the chain has it. In a worker process, nodes that share
+a class register the frame of their generator once per pass; the nodes of a worker thread belong to the user's process
+and are left as they are. Functions in C have no frame and count for the node that calls them; so does a user's node for
+what it calls. ``f_locals`` is never read: it would keep datapoints alive.
 
 The interpreter lets another thread run when the worker's thread waits, or sends, or after the switch interval. To see
 it elsewhere, too, the sampler sleeps for a varying time and then wakes up with a short switch interval, which it
@@ -78,7 +79,7 @@ class NodeSampler:
             self._by_file.update(dict.fromkeys(_files_of_runners(), self._runners[0][0]))
         self._by_frame: dict[int, int] = {}
         self._steps: dict[int, dict[Any, Any]] = {}
-        here = {id(node) for node in walk(flow)}
+        here = {id(node) for node in walk(flow)} if threading.current_thread() is threading.main_thread() else set()
         for k, node in enumerate(nodes):
             if id(node) in here and any(type(other) is type(node) for other in nodes if other is not node):
                 self._register_frames(node, k)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import DataFlow
+from dataflow.base import OF_THIS_PROCESS, DataFlow
 from dataflow.formats.loading import PositionalSource
 from dataflow.formats.positional import UrlFile
 from dataflow.memory.packed_list import PackedList
@@ -54,7 +54,7 @@ def _node(df: DataFlow, indent: str) -> Iterator[str]:
     for path in df._df_files if isinstance(df, PositionalSource) else ():
         yield f"{indent}  file {_state_of_file(path)}"
     below = {id(ds) for ds in df._df_inputs}
-    ignored = df._df_run_settings | {"_df_state"}
+    ignored = df._df_run_settings.union(OF_THIS_PROCESS)
     counted = {name.removeprefix("_df_"): value for name, value in vars(df).items() if name not in ignored}
     for name, value in sorted(counted.items()):
         if isinstance(value, Table) or _is_below(value, below):
