@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, SupportsIndex, Unpack
+from typing import Any, Final, SupportsIndex, Unpack
 
 from dataflow.base import DataFlow, require_flow
 from dataflow.channel.flow_control import Window
-from dataflow.parallel.backends import Backend, ProcessBackend, ThreadBackend
+from dataflow.parallel.backends import Backend, BackendName, ProcessBackend, ThreadBackend
 from dataflow.parallel.options import AUTO, NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.runners import Runner, window_of
 from dataflow.parameters import hinting
 
 __all__ = ["ParallelData"]
-
-BackendName = Literal["process", "thread", "ray"]
 
 
 class ParallelKeywords(ProcessKeywords, total=False):

@@ -18,7 +18,7 @@ from dataflow.distributed.object_store_codec import ObjectStoreCodec
 from dataflow.distributed.pull_channel import PullChannel, PullCredit
 from dataflow.distributed.push_queue import PushedTaskQueue
 from dataflow.engine.worker_main import WorkerSpec
-from dataflow.parallel.backends import Links, Tasks
+from dataflow.parallel.backends import BackendName, Links, Tasks
 from dataflow.parallel.options import WorkerOptions
 from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
 from dataflow.workers.native_threads import ThreadLimit, limit_of
@@ -68,6 +68,7 @@ class RayBackend:
     address: str | None
     start_timeout: float
     items: int = _REPLY_ITEMS
+    name: ClassVar[BackendName] = "ray"
     own_process = True
     make_cluster: ClassVar[Callable[[str | None], RayCluster]] = RayCluster
 

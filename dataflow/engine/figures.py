@@ -95,7 +95,7 @@ def _inner(node: Any, position: int, found: Sequence[InnerTotals]) -> RunnerStat
         _BLANK,
         node=position,
         name=type(node).__name__,
-        backend="thread" if "Thread" in type(node).__name__ else "process",
+        backend=node._df_backend.name,
         reads_input=not node._df_remote_inputs,
         datapoints=sum(inner.datapoints for inner in found),
         nbytes=sum(inner.nbytes for inner in found),

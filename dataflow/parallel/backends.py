@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.local import PipeChannel, ThreadChannel
@@ -34,7 +34,10 @@ from dataflow.workers.pool import Worker
 from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported
 from dataflow.workers.thread import ThreadWorker
 
-__all__ = ["Backend", "Links", "ProcessBackend", "Tasks", "ThreadBackend", "queued_bytes"]
+__all__ = ["Backend", "BackendName", "Links", "ProcessBackend", "Tasks", "ThreadBackend", "queued_bytes"]
+
+
+BackendName = Literal["process", "thread", "ray"]
 
 
 class Tasks(enum.Enum):
@@ -69,6 +72,10 @@ class Links:
 class Backend(Protocol):
     """What a worker is, and how its datapoints come."""
 
+    @property
+    def name(self) -> BackendName:
+        """Its name in statistics."""
+
     own_process: bool
     """Whether each worker has its own global state."""
 
@@ -100,6 +107,7 @@ class Backend(Protocol):
 class ThreadBackend:
     """Workers are threads, which pass on the datapoints themselves."""
 
+    name: ClassVar[BackendName] = "thread"
     own_process = False
 
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
@@ -146,6 +154,7 @@ class ProcessBackend:
     """
 
     over_zmq: bool = True
+    name: ClassVar[BackendName] = "process"
     own_process = True
 
     def describe(self, options: WorkerOptions) -> tuple[str, str]:

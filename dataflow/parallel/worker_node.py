@@ -217,7 +217,7 @@ class WorkerNode(ProxyDataFlow):
             *([] if window.count >= _NO_LIMIT else [f"{window.count:,} datapoints{ahead} ahead for each"]),
             *([] if threads is None else [f"native threads: {threads.count} each"]),
         ]
-        if noun == "process":
+        if backend.name == "process":
             limits.insert(0, f"start method {context_of(options.context).get_start_method()}")
         started = f"{options.owner} has started {n} {noun if n == 1 else _plural(noun)}{way}"
         return "; ".join([started, *([f"pids {', '.join(pids)}"] if pids else []), *limits])
@@ -278,13 +278,12 @@ class WorkerNode(ProxyDataFlow):
         options, backend = self.options, self._df_backend
         # The nodes that a worker runs, in the order in which its samples count.
         nodes = list(walk(self.ds, everywhere=True)) if self._df_remote_inputs else [self]
-        noun, _ = backend.describe(options)
         statistics, samples, inner = figures_of(observer.observed(), nodes)
         tolerance = state_of(self).tolerance
         statistics = replace(
             statistics,
             name=options.owner,
-            backend="process" if noun == "process" else "thread" if noun == "thread" else "ray",
+            backend=backend.name,
             reads_input=not self._df_remote_inputs,
             cores=available_cores(),
             max_bytes=backend.memory(options),
