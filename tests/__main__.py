@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import IO
 
 DISASTERS = ("tests/parallel/test_disasters.py", "tests/parallel/test_map_disasters.py")
-ONE = ("tests/parallel", *(f"--ignore={file}" for file in DISASTERS))
+INTERRUPTS = "tests/test_interrupts_everywhere.py"
+ONE = ("tests/parallel", INTERRUPTS, *(f"--ignore={file}" for file in DISASTERS))
 OTHER = (
     *DISASTERS,
     "tests/engine",
@@ -24,7 +25,7 @@ OTHER = (
     "tests/channel",
     "tests/memory",
 )
-REST = ("tests", "dataflow", *(f"--ignore={place}" for place in ("tests/parallel", *OTHER)))
+REST = ("tests", "dataflow", *(f"--ignore={place}" for place in ("tests/parallel", INTERRUPTS, *OTHER)))
 
 
 def run_parts(parts: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:

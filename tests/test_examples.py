@@ -12,7 +12,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-RUNNERS = ("zmq", "process", "thread", "none")
 full = pytest.mark.full
 TIMEOUT = 300.0  # seconds; a healthy run takes a few
 
@@ -79,7 +78,7 @@ def test_digits_learns_with_two_zmq_workers() -> None:
 
 @needs_digits
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", RUNNERS[1:])
+@pytest.mark.parametrize("runner", ["thread", *(pytest.param(name, marks=full) for name in ("process", "none"))])
 def test_digits_learns_with_every_other_runner(runner: str) -> None:
     run = run_example("digits.py", "--runner", runner, "--seeds", "1", "--epochs", "15")
     assert_ended_quietly(run)
@@ -142,9 +141,10 @@ def test_the_gradients_of_the_network_agree_with_finite_differences() -> None:
     ("runner", "num_images"),
     [
         ("zmq", 100),
-        *((runner, 13) for runner in RUNNERS[1:]),
+        ("thread", 13),
         pytest.param("zmq", 13, marks=full),
-        *(pytest.param(runner, 100, marks=full) for runner in RUNNERS[1:]),
+        pytest.param("thread", 100, marks=full),
+        *(pytest.param(runner, num, marks=full) for runner in ("process", "none") for num in (13, 100)),
     ],
 )
 def test_photos_saves_a_contact_sheet(runner: str, num_images: int, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_photos_saves_a_contact_sheet(runner: str, num_images: int, tmp_path: Pa
 
 @needs_photos
 @pytest.mark.slow
-@pytest.mark.parametrize("via", ["map", "threads"])
+@pytest.mark.parametrize("via", ["map", pytest.param("threads", marks=full)])
 def test_photos_are_cropped_by_a_parallel_map(via: str, tmp_path: Path) -> None:
     run = run_example("photos.py", "--via", via, "--images", "50", "--out", str(tmp_path / "sheet.png"))
     assert_ended_quietly(run)
