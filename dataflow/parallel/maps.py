@@ -21,7 +21,6 @@ from dataflow.engine.feeding import Feeder
 from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.schedules import MapTasks
 from dataflow.engine.source_reader import SourceReader, as_one_pass, one_pass, passes_from
-from dataflow.interrupts import signals_deferred
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.runners import UNBOUNDED
@@ -219,10 +218,8 @@ class ParallelMap(WorkerNode):
             for chunk in Feeder(engine, generation, source).chunks(self.options.timeout):
                 yield from chunk
         finally:
-            with signals_deferred(later=True):  # it may be dropped, after a break
-                engine.end_iteration(generation)
-                if engine.session.failed:
-                    state_of(self).settle()
+            if engine.session.failed:  # no call: it may be dropped after a break, or as the interpreter ends
+                state_of(self).settle()
         _LOG.warning("%s has ended: a pass of its input was empty", type(self).__name__)
 
 

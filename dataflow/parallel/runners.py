@@ -25,7 +25,6 @@ from dataflow.engine.engine import Engine
 from dataflow.engine.jobs import Address, Produce, WholePasses
 from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Schedule
 from dataflow.errors import NotAddressable
-from dataflow.interrupts import signals_deferred
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import WorkerNode, is_consecutive, tolerance_of, until_over
@@ -229,11 +228,10 @@ class Runner(WorkerNode):
                 elif here == step:
                     step = min(2 * step, _LONGEST_STEP)
             engine.end_pass(generation)
+            engine.end_iteration(generation)
         finally:
-            with signals_deferred(later=True):  # it may be dropped, after a break
-                engine.end_iteration(generation)
-                if engine.session.failed:
-                    state_of(self).settle()
+            if engine.session.failed:  # no call: it may be dropped after a break, or as the interpreter ends
+                state_of(self).settle()
 
 
 def _first_of(datapoints: Iterator[Any], num: int | None) -> Iterator[Any]:
