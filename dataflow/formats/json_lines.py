@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
-from dataflow.formats.loading import PathLike, PositionalSource, Positions, files_of, runs
+from dataflow.formats.loading import FilesData, PathLike, Positions, files_of, runs
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.parameters import flag
-from dataflow.seeding import Table
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["JSONLinesData", "LinesData"]
@@ -116,42 +115,18 @@ def _shown(text: bytes) -> str:
     return repr(text[:60].decode("utf-8", "replace")) + ("…" if len(text) > 60 else "")
 
 
-class LinesData(PositionalSource):
+class LinesData(FilesData):
     """The lines of text files that are not empty, as lists: path, number of the line from 1, its offset, and its bytes.
 
-    Args:
-        paths: The files.
-        shuffle: Draw a new order for every pass.
-        block_shuffle: Draw an order of blocks of so many lines, and one inside each.
-        seed: Root seed for this node's order.
+    Its parameters are those of `FilesData`.
     """
-
-    def __init__(
-        self,
-        paths: Sequence[str],
-        *,
-        shuffle: bool = False,
-        block_shuffle: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
-        self.paths = paths
-        self._indexes = Table()
-
-    @property
-    def _df_files(self) -> Sequence[str]:
-        return self.paths
-
-    @property
-    def _df_compared(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._df_compared.items() if name != "paths"}
 
     def _df_open_reader(self) -> _LinesReader:
         files: list[PositionalFile] = []
         try:
             files.extend(map(open_positional, self.paths))
             key = tuple((file.path, *file.identity) for file in files)
-            return _LinesReader(files, self._indexes.get(key, partial(_find_lines, files)))
+            return _LinesReader(files, self._df_indexes.get(key, partial(_find_lines, files)))
         except BaseException:
             for file in files:
                 file.close()

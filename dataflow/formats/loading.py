@@ -27,7 +27,17 @@ from dataflow.sources.source import Source
 from dataflow.state import state_of
 from dataflow.urls import files_below, is_url
 
-__all__ = ["DiskData", "PathLike", "PositionalSource", "Positions", "Reader", "existing", "files_of", "runs"]
+__all__ = [
+    "DiskData",
+    "FilesData",
+    "PathLike",
+    "PositionalSource",
+    "Positions",
+    "Reader",
+    "existing",
+    "files_of",
+    "runs",
+]
 
 PathLike = str | os.PathLike[str]
 Positions = NDArray[np.int64]
@@ -136,6 +146,30 @@ class PositionalSource(Source, RNGDataFlow):
         make = permutation if self.block_shuffle is None else partial(_permuted_blocks, block=self.block_shuffle)
         order: NDArray[Any] = self._orders.get((words, n), partial(make, words, n))
         return order
+
+
+class FilesData(PositionalSource):
+    """A flow over several files, which are described by their state, not by their paths.
+
+    Args:
+        paths: The files, or URLs.
+        shuffle: As for `PositionalSource`; so are `block_shuffle` and `seed`.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], *, shuffle: bool = False, block_shuffle: int | None = None, seed: int | None = None
+    ) -> None:
+        super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.paths = paths
+        self._df_indexes = Table()  # by the state of the files: where their datapoints are
+
+    @property
+    def _df_files(self) -> Sequence[str]:
+        return self.paths
+
+    @property
+    def _df_compared(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._df_compared.items() if name != "paths"}
 
 
 class DiskData(PositionalSource):

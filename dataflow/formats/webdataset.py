@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
 from dataflow.formats.checksums import checksum, file_damaged
-from dataflow.formats.loading import PathLike, PositionalSource, Positions, files_of, runs
+from dataflow.formats.loading import FilesData, PathLike, Positions, files_of, runs
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.formats.saving import replacing
 from dataflow.parameters import flag
@@ -211,42 +211,25 @@ class _SampleReader:
 # -- shards ------------------------------------------------------------------------------------------------------------
 
 
-class ShardsData(PositionalSource):
+class ShardsData(FilesData):
     """The samples of shards as lists: path, offset, and the bytes of the sample, or an exception instead of them.
 
     Args:
         paths: The shards.
         keep_index: Keep the index of each beside it.
-        shuffle: Draw a new order for every pass.
-        block_shuffle: Draw an order of blocks of so many samples, and one inside each.
-        seed: Root seed for this node's order.
+        more: Further parameters of `FilesData`.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        *,
-        keep_index: bool = False,
-        shuffle: bool = False,
-        block_shuffle: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
-        self.paths = paths
+    def __init__(self, paths: Sequence[str], *, keep_index: bool = False, **more: Any) -> None:
+        super().__init__(paths, **more)
         self.keep_index = keep_index
-        self._indexes = Table()
-
-    @property
-    def _df_files(self) -> Sequence[str]:
-        return self.paths
 
     @property
     def _df_compared(self) -> dict[str, Any]:
-        found = super()._df_compared.items()
-        return {name: value for name, value in found if name not in {"paths", "keep_index"}}
+        return {name: value for name, value in super()._df_compared.items() if name != "keep_index"}
 
     def _df_open_reader(self) -> _ShardsReader:
-        return _ShardsReader(self.paths, self.keep_index, self._indexes)
+        return _ShardsReader(self.paths, self.keep_index, self._df_indexes)
 
 
 class _Shard(NamedTuple):
