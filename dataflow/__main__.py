@@ -11,7 +11,7 @@ import importlib.util
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from dataflow.base import DataFlow
@@ -27,8 +27,6 @@ from dataflow.remote.sending import send_dataflow_zmq
 from dataflow.transforms.repeating import RepeatedData
 
 __all__ = ["NoSuchFlow", "flow_named", "main"]
-
-_FLOW_HELP: Final = "a flow, or a function that makes one"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +65,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_send(commands)
     _add_speed(commands)
     _add_top(commands)
+    return parser
+
+
+def _flow_parser(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], short: str, description: str
+) -> argparse.ArgumentParser:
+    """Add a command whose first argument names a flow."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=short, description=description)
+    parser.add_argument("flow", metavar="MODULE:FLOW", help="a flow, or a function that makes one")
+    parser.set_defaults(command=run, prog=parser.prog)
     return parser
 
 
@@ -152,12 +160,13 @@ def _migrate(options: argparse.Namespace) -> int:
 
 
 def _add_send(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = _flow_parser(
+        commands,
         "send",
-        help="send the datapoints of a flow to a RemoteDataZMQ",
-        description="Send one pass of a flow, and the end of the pass, to a RemoteDataZMQ.",
+        _send,
+        "send the datapoints of a flow to a RemoteDataZMQ",
+        "Send one pass of a flow, and the end of the pass, to a RemoteDataZMQ.",
     )
-    parser.add_argument("flow", metavar="MODULE:FLOW", help="a flow, or a function that makes one")
     parser.add_argument("address", metavar="ADDR", help="tcp://HOST:PORT")
     parser.add_argument("--repeat", action="store_true", help="send pass after pass, as one endless pass")
     parser.add_argument("--bind", action="store_true", help="bind to ADDR instead of connecting to it")
@@ -174,7 +183,6 @@ def _add_send(commands: Any) -> None:
         "--timeout", type=float, metavar="SECONDS", help="time to wait for a receiver (default: unlimited)"
     )
     parser.add_argument("--name", metavar="NAME", help="name of the sender, if a different process sends each pass")
-    parser.set_defaults(command=_send, prog=parser.prog)
 
 
 def _send(options: argparse.Namespace) -> int:
@@ -196,19 +204,19 @@ def _send(options: argparse.Namespace) -> int:
 
 
 def _add_speed(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = _flow_parser(
+        commands,
         "speed",
-        help="measure the speed of a flow",
-        description="Measure how many datapoints per second a flow yields, with a progress bar.",
+        _speed,
+        "measure the speed of a flow",
+        "Measure how many datapoints per second a flow yields, with a progress bar.",
     )
-    parser.add_argument("flow", metavar="MODULE:FLOW", help="a flow, or a function that makes one")
     parser.add_argument(
         "--size", type=int, metavar="N", default=5000, help="number of datapoints to measure (%(default)s)"
     )
     parser.add_argument(
         "--warmup", type=int, metavar="N", default=0, help="number of datapoints to read first (%(default)s)"
     )
-    parser.set_defaults(command=_speed, prog=parser.prog)
 
 
 def _speed(options: argparse.Namespace) -> int:
@@ -219,17 +227,17 @@ def _speed(options: argparse.Namespace) -> int:
 
 
 def _add_profile(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = _flow_parser(
+        commands,
         "profile",
-        help="measure what each node of a flow costs, and predict its speed with workers",
-        description="Run a flow in this process, without its workers; print what each node costs, the speed predicted "
+        _profile,
+        "measure what each node of a flow costs, and predict its speed with workers",
+        "Run a flow in this process, without its workers; print what each node costs, the speed predicted "
         "with workers, and which runner to use.",
     )
-    parser.add_argument("flow", metavar="MODULE:FLOW", help=_FLOW_HELP)
     parser.add_argument(
         "--seconds", type=float, metavar="S", default=10.0, help="how long to measure, about (%(default)s)"
     )
-    parser.set_defaults(command=_profile, prog=parser.prog)
 
 
 def _profile(options: argparse.Namespace) -> int:
@@ -239,16 +247,16 @@ def _profile(options: argparse.Namespace) -> int:
 
 
 def _add_report(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = _flow_parser(
+        commands,
         "report",
-        help="run a flow and say where the time goes",
-        description="Iterate a flow for a while, and print where the time goes and what the bottleneck is.",
+        _report,
+        "run a flow and say where the time goes",
+        "Iterate a flow for a while, and print where the time goes and what the bottleneck is.",
     )
-    parser.add_argument("flow", metavar="MODULE:FLOW", help=_FLOW_HELP)
     parser.add_argument("--seconds", type=float, metavar="S", default=10.0, help="how long to run (%(default)s)")
     parser.add_argument("--html", metavar="PATH", help="write the report as an HTML page, too")
     parser.add_argument("--trace", metavar="PATH", help="write a trace for ui.perfetto.dev, too")
-    parser.set_defaults(command=_report, prog=parser.prog)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -265,14 +273,14 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _add_top(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = _flow_parser(
+        commands,
         "top",
-        help="run a flow and watch where the time goes",
-        description="Iterate a flow, pass after pass, and show twice a second where the time goes. Ctrl-C ends it.",
+        _top,
+        "run a flow and watch where the time goes",
+        "Iterate a flow, pass after pass, and show twice a second where the time goes. Ctrl-C ends it.",
     )
-    parser.add_argument("flow", metavar="MODULE:FLOW", help=_FLOW_HELP)
     parser.add_argument("--seconds", type=float, metavar="S", help="how long to run (default: until Ctrl-C)")
-    parser.set_defaults(command=_top, prog=parser.prog)
 
 
 def _top(options: argparse.Namespace) -> int:
