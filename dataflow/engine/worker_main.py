@@ -25,6 +25,7 @@ from dataflow.engine.node_sampler import NodeSampler
 from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
+from dataflow.transforms.fingerprints import holds_flows
 from dataflow.workers.exit_reasons import end_if_forked, exit_code
 from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads, limit_threads_again
@@ -53,7 +54,7 @@ class FlowPayload(AnyPayload):
             value = value.job
         for node in _nodes(value):
             for name, attribute in vars(node).items():
-                if _is_input(attribute) or name == "_df_state":
+                if holds_flows(attribute) or name == "_df_state":  # flows have their own turn
                     continue
                 try:
                     dumps(attribute, main=imported_main())
@@ -63,12 +64,6 @@ class FlowPayload(AnyPayload):
                         f"process: {reason}. Make it in reset_state, which runs inside the worker{self.otherwise}"
                     )
         return f"the flow cannot be sent to a worker process: {error}"
-
-
-def _is_input(attribute: Any) -> bool:
-    """Whether it is a flow, or a list of flows: these have their own turn."""
-    parts = attribute if isinstance(attribute, list | tuple) else (attribute,)
-    return bool(parts) and all(isinstance(part, DataFlow) for part in parts)
 
 
 def _nodes(value: Any) -> Iterator[DataFlow]:

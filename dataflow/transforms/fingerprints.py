@@ -15,7 +15,7 @@ import numpy as np
 from dataflow.base import DataFlow
 from dataflow.passes import known_length
 
-__all__ = ["Description", "described", "difference", "without_workers"]
+__all__ = ["Description", "described", "difference", "holds_flows", "without_workers"]
 
 Description = dict[str, Any]
 """JSON: ``type`` and ``length`` of a node, its ``parameters`` as text, and the descriptions of its ``inputs``."""
@@ -28,7 +28,7 @@ _MAX_TEXT: Final = 200
 def described(df: DataFlow) -> Description:
     """The description of a chain."""
     df = without_workers(df)
-    parameters = {name: _outline(value) for name, value in sorted(df._df_compared.items()) if not _holds_flows(value)}
+    parameters = {name: _outline(value) for name, value in sorted(df._df_compared.items()) if not holds_flows(value)}
     return {
         "type": type(df).__name__,
         "length": known_length(df),
@@ -68,7 +68,8 @@ def difference(saved: Description, here: Description) -> str | None:
     return found
 
 
-def _holds_flows(value: Any) -> bool:
+def holds_flows(value: Any) -> bool:
+    """Whether a value is a flow, or a list, tuple or dict of flows, or of pairs with a flow first."""
     if isinstance(value, DataFlow):
         return True
     items: Any = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
