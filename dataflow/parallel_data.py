@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, SupportsIndex, Unpack
 
 from dataflow.base import DataFlow, require_flow
 from dataflow.channel.flow_control import Window
 from dataflow.parallel.backends import Backend, BackendName, ProcessBackend, ThreadBackend
-from dataflow.parallel.options import AUTO, NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
+from dataflow.parallel.options import (
+    ACTOR_DEFAULTS,
+    AUTO,
+    ActorKeywords,
+    NumWorkers,
+    ProcessKeywords,
+    WorkerKeywords,
+    WorkerOptions,
+    takes,
+)
 from dataflow.parallel.runners import Runner, window_of
 from dataflow.parameters import hinting
+from dataflow.passes import copied_chain
 
 __all__ = ["ParallelData"]
 
 
-class ParallelKeywords(ProcessKeywords, total=False):
+class ParallelKeywords(ProcessKeywords, ActorKeywords, total=False):
     """The keyword arguments of `ParallelData`: those of every backend."""
 
-    copy: bool
-    actor_options: Mapping[str, Any] | None
-    address: str | None
-    start_timeout: float
 
-
-_OF_PROCESSES: Final = ProcessKeywords.__annotations__.keys() - WorkerKeywords.__annotations__.keys()
-_OF_ACTORS: Final = ParallelKeywords.__annotations__.keys() - ProcessKeywords.__annotations__.keys()
-_TAKES: Final[dict[str, frozenset[str]]] = {
-    "process": frozenset(_OF_PROCESSES),
-    "thread": frozenset(),
-    "ray": frozenset(_OF_ACTORS | {"max_bytes", "thread_limit"}),
+_TAKES: Final[dict[str, Collection[str]]] = {
+    "process": ProcessKeywords.__annotations__.keys(),
+    "thread": WorkerKeywords.__annotations__.keys(),
+    "ray": ActorKeywords.__annotations__.keys(),
 }
-"""By backend: the options that it takes in addition to those of all."""
+"""By backend: the options that it takes."""
 
 
 class ParallelData(Runner):
@@ -70,7 +72,7 @@ class ParallelData(Runner):
     """
 
     @hinting
-    @takes(ParallelKeywords, strict=True, copy=False, actor_options=None, address=None, start_timeout=60.0)
+    @takes(ParallelKeywords, strict=True)
     def __init__(
         self,
         ds: DataFlow,
@@ -84,45 +86,23 @@ class ParallelData(Runner):
         flow = require_flow(ds, name)
         if backend not in _TAKES:
             raise ValueError(f'{name}: backend is "process", "thread" or "ray", got {backend!r:.100}')
-        given = {"strict": True, **options}
-        for option in given.keys() - WorkerKeywords.__annotations__.keys() - _TAKES[backend]:
+        given: dict[str, Any] = {"strict": True, **options}
+        for option in given.keys() - _TAKES[backend]:
             others = " or ".join(f'"{other}"' for other, taken in _TAKES.items() if option in taken)
             raise TypeError(f'{name}: {option}= is an option of backend={others}, and backend is "{backend}"')
-        of_ray = {option: given.pop(option) for option in _OF_ACTORS & given.keys()}
+        of_ray = {option: given.pop(option, default) for option, default in ACTOR_DEFAULTS.items()}
         checked = WorkerOptions.of(self, num_workers, given, "num_workers")
         window = window_of(hwm, self, "hwm")
         ahead = None if hwm is None else window.count
         flows: Sequence[DataFlow] = [flow]
         kind: Backend = ProcessBackend()
         if backend == "thread":
-            flows = [flow, *(_unstarted_copy(flow, {}) for _ in range(1, checked.num_workers))]
+            flows = [flow, *(copied_chain(flow)[id(flow)] for _ in range(1, checked.num_workers))]
             kind, window = ThreadBackend(), Window(window.count)  # objects have no size in bytes
         elif backend == "ray":
             from dataflow.distributed.backend import RayBackend, num_items  # which no other backend needs
 
-            ray = RayBackend(name, items=num_items(self, hwm), **{**_RAY_DEFAULTS, **of_ray})
+            ray = RayBackend(name, items=num_items(self, hwm), **of_ray)
             kind, window = ray, ray.window(checked)
         super().__init__(flows, checked, kind, window, ahead)
         self.backend = backend
-
-
-_RAY_DEFAULTS: Final[dict[str, Any]] = {"copy": False, "actor_options": None, "address": None, "start_timeout": 60.0}
-
-
-def _unstarted_copy(node: DataFlow, made: dict[int, DataFlow]) -> DataFlow:
-    """Copy the nodes of a chain, and share what they hold: lists, functions, parameters."""
-    if id(node) not in made:
-        copied = made[id(node)] = copy.copy(node)
-        vars(copied).update({name: _with_copies(value, made) for name, value in vars(copied).items()})
-    return made[id(node)]
-
-
-def _with_copies(value: Any, made: dict[int, DataFlow]) -> Any:
-    """`value`, with copies of the flows in it."""
-    if isinstance(value, DataFlow):
-        return _unstarted_copy(value, made)
-    if type(value) in {list, tuple} and any(isinstance(item, DataFlow) for item in value):
-        return type(value)(_with_copies(item, made) for item in value)
-    if type(value) is dict and any(isinstance(item, DataFlow) for item in value.values()):
-        return {key: _with_copies(item, made) for key, item in value.items()}
-    return value

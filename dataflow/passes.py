@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
@@ -15,6 +16,7 @@ from dataflow.state import FlowState, state_of
 
 __all__ = [
     "Node",
+    "copied_chain",
     "current_round",
     "RunningPass",
     "innermost_pass",
@@ -310,6 +312,32 @@ def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
             yield node
             # Read only now: the caller may have reset the node, and a reset may make inputs.
             waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
+
+
+def copied_chain(df: N) -> dict[int, N]:
+    """Copies of all nodes of a flow, by the id of the node, joined as the nodes are.
+
+    What the nodes hold is shared: data, functions, parameters.
+    """
+    copies = {id(node): copy.copy(node) for node in walk(df, everywhere=True)}
+    for node in copies.values():
+        vars(node).update({name: _with_copies(value, copies) for name, value in vars(node).items()})
+    return copies
+
+
+def _with_copies(value: Any, copies: Mapping[int, Any]) -> Any:
+    """`value`, with the flows in it replaced by their copies."""
+    if id(value) in copies:
+        return copies[id(value)]
+    if type(value) not in {list, tuple, dict} or not value:
+        return value
+    items = list(value.values()) if type(value) is dict else value
+    # Data are not searched: the first element decides, and in pairs (flow, probability) the flow comes first.
+    first = items[0][0] if type(items[0]) in {list, tuple} and items[0] else items[0]
+    if id(first) not in copies:
+        return value
+    made = [_with_copies(item, copies) for item in items]
+    return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
 
 
 def passes_on(ds: Node, stream: Stream, begin: int = 0) -> Iterator[Any]:

@@ -7,7 +7,6 @@ of the work releases the interpreter lock. `predict` is a pure function of these
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import sys
@@ -26,7 +25,7 @@ from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.protocols import ArrayCodec
 from dataflow.datapoint import HOLE
 from dataflow.parameters import seconds as checked_seconds
-from dataflow.passes import open_flow, root_stream, walk
+from dataflow.passes import copied_chain, open_flow, root_stream, walk
 from dataflow.representation import chain_rows
 from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.workers.cores import available_cores
@@ -411,32 +410,15 @@ def size_of(value: Any, levels: int = 4) -> int:
 
 
 def _copied(df: DataFlow) -> dict[int, Any]:
-    """Copies of all nodes of a chain, by the id of the node, joined as the nodes are. Data are not copied.
+    """Copies of all nodes of a chain, by the id of the node.
 
     In the copies runners and parallel maps have no workers and are strict: their passes are those of their input.
     """
-    copies = {id(node): copy.copy(node) for node in walk(df, everywhere=True)}
+    copies: dict[int, Any] = copied_chain(df)
     for node in copies.values():
-        for name, value in list(vars(node).items()):
-            vars(node)[name] = _replaced(value, copies, 3)
         if node._df_has_workers:
             vars(node)["options"] = dataclasses.replace(vars(node)["options"], num_workers=0, strict=True, ordered=True)
     return copies
-
-
-def _replaced(value: Any, copies: Mapping[int, Any], levels: int) -> Any:
-    """A value with the flows in it replaced by their copies."""
-    if isinstance(value, DataFlow):
-        return copies.get(id(value), value)
-    if not levels or type(value) not in {list, tuple, dict}:
-        return value
-    items = list(value.values()) if type(value) is dict else value
-    if len(items) > 1000 and not isinstance(items[0], DataFlow | tuple | list):
-        return value  # data
-    made = [_replaced(item, copies, levels - 1) for item in items]
-    if all(new is old for new, old in zip(made, items, strict=True)):
-        return value
-    return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
 
 
 def _is_map(node: Any) -> bool:

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, SupportsIndex, Unpack
+from collections.abc import Callable
+from typing import Any, SupportsIndex, Unpack
 
 from dataflow.base import DataFlow
 from dataflow.distributed.backend import RayBackend, num_items
 from dataflow.parallel.maps import ParallelMap
-from dataflow.parallel.options import NumWorkers, ThreadLimitOption, WorkerKeywords, WorkerOptions, takes
+from dataflow.parallel.options import ACTOR_DEFAULTS, ActorKeywords, NumWorkers, WorkerOptions, takes
 from dataflow.parallel.runners import Runner, window_of
 from dataflow.parameters import hinting
 
-__all__ = ["ActorKeywords", "RayMapData", "RayRunner"]
-
-
-class ActorKeywords(WorkerKeywords, total=False):
-    """The keyword arguments of those whose workers are Ray actors; `RayRunner` describes them."""
-
-    thread_limit: ThreadLimitOption
-    max_bytes: SupportsIndex | None
-    copy: bool
-    actor_options: Mapping[str, Any] | None
-    address: str | None
-    start_timeout: float
-
-
-_DEFAULTS: Final[dict[str, Any]] = {"copy": False, "actor_options": None, "address": None, "start_timeout": 60.0}
+__all__ = ["RayMapData", "RayRunner"]
 
 
 def _split(
     node: object, num_proc: NumWorkers | None, given: ActorKeywords, hwm: SupportsIndex | None = None
 ) -> tuple[WorkerOptions, RayBackend]:
     """The options of the workers, and the backend that has the other options."""
-    own: dict[str, Any] = {name: given.get(name, default) for name, default in _DEFAULTS.items()}
+    own: dict[str, Any] = {name: given.get(name, default) for name, default in ACTOR_DEFAULTS.items()}
     others = {name: value for name, value in given.items() if name not in own}
     options = WorkerOptions.of(node, num_proc, others)
     return options, RayBackend(options.owner, items=num_items(node, hwm), **own)
@@ -91,7 +77,7 @@ class RayRunner(Runner):
     """
 
     @hinting
-    @takes(ActorKeywords, **_DEFAULTS)
+    @takes(ActorKeywords)
     def __init__(
         self,
         ds: DataFlow,
@@ -144,7 +130,7 @@ class RayMapData(ParallelMap):
     """
 
     @hinting
-    @takes(ActorKeywords, **_DEFAULTS)
+    @takes(ActorKeywords)
     def __init__(
         self,
         ds: DataFlow,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from multiprocessing.context import BaseContext
 from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDict
@@ -14,7 +14,9 @@ from dataflow.parameters import count_or_fraction, flag, function, seconds, star
 from dataflow.workers.native_threads import share_of_cores
 
 __all__ = [
+    "ACTOR_DEFAULTS",
     "AUTO",
+    "ActorKeywords",
     "MIN_BYTES",
     "NumWorkers",
     "ProcessKeywords",
@@ -52,6 +54,21 @@ class ProcessKeywords(WorkerKeywords, total=False):
     context: BaseContext | str | None
     max_bytes: SupportsIndex | None
     thread_limit: ThreadLimitOption
+
+
+class ActorKeywords(WorkerKeywords, total=False):
+    """The keyword arguments of those whose workers are Ray actors; `RayRunner` describes its own."""
+
+    max_bytes: SupportsIndex | None
+    thread_limit: ThreadLimitOption
+    copy: bool
+    actor_options: Mapping[str, Any] | None
+    address: str | None
+    start_timeout: float
+
+
+ACTOR_DEFAULTS: Final[dict[str, Any]] = {"copy": False, "actor_options": None, "address": None, "start_timeout": 60.0}
+"""Those of the keyword arguments that are not in `WorkerOptions`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +174,10 @@ def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Call
 
     Args:
         keywords: The `TypedDict` of its options.
-        defaults: Those of options that are not in `WorkerOptions`.
+        defaults: Those that differ here.
     """
-    known = {field.name: field.default for field in fields(WorkerOptions) if field.default is not MISSING} | defaults
+    known = {field.name: field.default for field in fields(WorkerOptions) if field.default is not MISSING}
+    known |= ACTOR_DEFAULTS | defaults
 
     def decorated(init: Callable[P, None]) -> Callable[P, None]:
         own = [parameter for parameter in inspect.signature(init).parameters.values() if parameter.kind is not _REST]
