@@ -6,7 +6,7 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 
-from dataflow import JoinData, NotPicklable, ProxyDataFlow
+from dataflow import JoinData, NotPicklable, ProxyDataFlow, RandomChooseData
 from dataflow.engine.jobs import Produce
 from dataflow.engine.worker_main import FlowPayload
 from dataflow.seeding import Stream
@@ -64,5 +64,13 @@ def test_under_fork_nothing_is_pickled():
 
 def test_the_node_below_a_list_of_inputs_is_named():
     df = runner(("zmq", "spawn"), lambda: JoinData([Numbers(3), Holds(Numbers(3), threading.Lock())]))
+    with pytest.raises(NotPicklable, match=r"Holds\.thing .*cannot be sent"):
+        next(iter(df))
+
+
+def test_the_node_below_pairs_of_inputs_and_probabilities_is_named():
+    df = runner(
+        ("zmq", "spawn"), lambda: RandomChooseData([(Numbers(3), 0.5), (Holds(Numbers(3), threading.Lock()), 0.5)])
+    )
     with pytest.raises(NotPicklable, match=r"Holds\.thing .*cannot be sent"):
         next(iter(df))
