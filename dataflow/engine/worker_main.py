@@ -25,7 +25,7 @@ from dataflow.engine.node_sampler import NodeSampler
 from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
-from dataflow.transforms.fingerprints import holds_flows
+from dataflow.transforms.fingerprints import is_below
 from dataflow.workers.exit_reasons import end_if_forked, exit_code
 from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads, limit_threads_again
@@ -53,8 +53,9 @@ class FlowPayload(AnyPayload):
                 )
             value = value.job
         for node in _nodes(value):
+            below = set(map(id, node._df_inputs))  # they have their own turn
             for name, attribute in vars(node).items():
-                if holds_flows(attribute) or name == "_df_state":  # flows have their own turn
+                if is_below(attribute, below) or name == "_df_state":
                     continue
                 try:
                     dumps(attribute, main=imported_main())

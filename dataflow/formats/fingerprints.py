@@ -24,7 +24,7 @@ from dataflow.formats.loading import PositionalSource
 from dataflow.formats.positional import UrlFile
 from dataflow.memory.packed_list import PackedList
 from dataflow.seeding import Table
-from dataflow.transforms.fingerprints import without_workers
+from dataflow.transforms.fingerprints import is_below, without_workers
 from dataflow.urls import is_url
 
 __all__ = ["describe", "digest"]
@@ -57,7 +57,7 @@ def _node(df: DataFlow, indent: str) -> Iterator[str]:
     ignored = df._df_run_settings.union(OF_THIS_PROCESS)
     counted = {name.removeprefix("_df_"): value for name, value in vars(df).items() if name not in ignored}
     for name, value in sorted(counted.items()):
-        if isinstance(value, Table) or _is_below(value, below):
+        if isinstance(value, Table) or is_below(value, below):
             continue
         try:
             yield f"{indent}  {name} = {_value(value)}"
@@ -78,11 +78,6 @@ def _state_of_file(path: str) -> str:
         return f"{size} bytes, state {changed}"
     status = os.stat(path)
     return f"{status.st_size} bytes, changed at {status.st_mtime_ns}"
-
-
-def _is_below(value: Any, below: set[int]) -> bool:
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-    return bool(below) and any(id(item) in below for item in values)
 
 
 class _Indescribable(Exception):

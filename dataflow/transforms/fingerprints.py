@@ -6,7 +6,7 @@ out: they change where the work is done, not which datapoints are yielded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import numpy as np
 from dataflow.base import DataFlow
 from dataflow.passes import known_length
 
-__all__ = ["Description", "described", "difference", "holds_flows", "without_workers"]
+__all__ = ["Description", "described", "difference", "is_below", "without_workers"]
 
 Description = dict[str, Any]
 """JSON: ``type`` and ``length`` of a node, its ``parameters`` as text, and the descriptions of its ``inputs``."""
@@ -28,7 +28,7 @@ _MAX_TEXT: Final = 200
 def described(df: DataFlow) -> Description:
     """The description of a chain."""
     df = without_workers(df)
-    parameters = {name: _outline(value) for name, value in sorted(df._df_compared.items()) if not holds_flows(value)}
+    parameters = {name: _outline(value) for name, value in sorted(df._df_compared.items()) if not _holds_flows(value)}
     return {
         "type": type(df).__name__,
         "length": known_length(df),
@@ -68,8 +68,13 @@ def difference(saved: Description, here: Description) -> str | None:
     return found
 
 
-def holds_flows(value: Any) -> bool:
-    """Whether a value is a flow, or a list, tuple or dict of flows, or of pairs with a flow first."""
+def is_below(value: Any, below: Set[int]) -> bool:
+    """Whether an attribute of a node is one of its inputs, or a list, tuple or dict with one; `below` has their ids."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+    return bool(below) and any(id(item) in below for item in values)
+
+
+def _holds_flows(value: Any) -> bool:
     if isinstance(value, DataFlow):
         return True
     items: Any = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()

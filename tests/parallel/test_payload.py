@@ -6,7 +6,7 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 
-from dataflow import JoinData, NotPicklable, ProxyDataFlow, RandomChooseData
+from dataflow import DataFlow, JoinData, NotPicklable, ProxyDataFlow
 from dataflow.engine.jobs import Produce
 from dataflow.engine.worker_main import FlowPayload
 from dataflow.seeding import Stream
@@ -68,9 +68,24 @@ def test_the_node_below_a_list_of_inputs_is_named():
         next(iter(df))
 
 
-def test_the_node_below_pairs_of_inputs_and_probabilities_is_named():
-    df = runner(
-        ("zmq", "spawn"), lambda: RandomChooseData([(Numbers(3), 0.5), (Holds(Numbers(3), threading.Lock()), 0.5)])
-    )
+class Several(DataFlow):
+    """A user's node with inputs in a dict, and others that it does not show."""
+
+    def __init__(self, shown, pairs):
+        self.shown = shown
+        self.pairs = pairs
+
+    def __iter__(self):
+        yield from ()
+
+
+def test_the_node_below_a_dict_of_inputs_is_named():
+    df = runner(("zmq", "spawn"), lambda: Several({"a": Holds(Numbers(3), threading.Lock())}, []))
     with pytest.raises(NotPicklable, match=r"Holds\.thing .*cannot be sent"):
+        next(iter(df))
+
+
+def test_an_attribute_with_flows_that_are_no_inputs_is_named_itself():
+    df = runner(("zmq", "spawn"), lambda: Several({}, [(0.5, Holds(Numbers(3), threading.Lock()))]))
+    with pytest.raises(NotPicklable, match=r"Several\.pairs \(a list\) cannot be sent"):
         next(iter(df))
