@@ -35,6 +35,7 @@ __all__ = [
     "pipe",
     "shared_mapping",
     "shared_memory_file",
+    "soft_limit",
 ]
 
 _MAP_FIXED: Final = 0x10
@@ -158,13 +159,26 @@ def _try_to_open(num: int) -> None:
             os.close(fd)
 
 
-def _limit() -> str:
+def soft_limit() -> int:
+    """How many descriptors this process may have; a large number if unknown."""
+    limits = _limits()
+    return sys.maxsize if limits is None or limits[0] < 0 else limits[0]
+
+
+def _limits() -> tuple[int, int] | None:
     try:
         import resource  # not available on Windows; and may need a descriptor itself
 
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return resource.getrlimit(resource.RLIMIT_NOFILE)
     except (ImportError, OSError):
+        return None
+
+
+def _limit() -> str:
+    limits = _limits()
+    if limits is None:
         return "too few are left"
+    soft, hard = limits
     return f"too few are left of the {soft} that this process may have (its hard limit is {hard})"
 
 

@@ -18,6 +18,7 @@ Guarantees:
 from __future__ import annotations
 
 import os
+import select
 import struct
 from array import array
 from collections import deque
@@ -53,15 +54,20 @@ __all__ = [
 
 _NUM: Final = 4096  # tasks whose owner is recorded; of more, some count as free, and may be executed twice
 _HOLDERS: Final = 1 << 16  # a word is ``number * _HOLDERS + holder``; worker k is k + 1, and 0 means free
-_BYTES: Final = _NUM * 8
+_NUM_TAKING: Final = _NUM  # index of the word after these: how many workers take tasks
+_BYTES: Final = (_NUM + 1) * 8
 
 
 class TaskOwnership:
-    """The recorded owner of each task. Picklable while a process is started; each side maps the memory itself."""
+    """The recorded owner of each task, and which workers take tasks.
+
+    Picklable while a process is started; each side maps the memory itself.
+    """
 
     def __init__(self) -> None:
         self._file = shared_memory_file("dataflow-claims", _BYTES)
         self._map()
+        self.set_num_taking(_HOLDERS)
 
     def _map(self) -> None:
         self._words = memoryview(shared_mapping(self._file, _BYTES)).cast("Q")
@@ -82,6 +88,14 @@ class TaskOwnership:
     def free(self, number: int) -> None:
         """Mark the task as free."""
         self._words[number % _NUM] = number * _HOLDERS
+
+    def num_taking(self) -> int:
+        """How many workers, the first ones, take tasks."""
+        return self._words[_NUM_TAKING]
+
+    def set_num_taking(self, num: int) -> None:
+        """Set how many workers take tasks."""
+        self._words[_NUM_TAKING] = num
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
@@ -121,6 +135,9 @@ def words_of(arena: ArenaWriter, limit: int) -> memoryview:
     return memoryview(arena.view(Block(0, 0, 0), (size // WORD_BYTES,), np.dtype(np.uint64)))  # type: ignore[arg-type]
 
 
+_TURN_MS: Final = 200  # between two looks of a worker without a turn
+
+
 class SharedPort:
     """Description of a worker's end."""
 
@@ -147,6 +164,16 @@ class _SharedTaskReader:
         self._bytes = self._words.cast("B")
         self._taken = -1, 0  # the last task taken: its number, and the word index of its start
         self._decoder = ArrayDecoder((_Copies(arena),))
+
+    def has_turn(self) -> bool:
+        return self._worker < self._ownership.num_taking()
+
+    def wait_for_turn(self) -> None:
+        # A token wakes none of those that wait here: they watch the pipe only for its end.
+        end = select.poll()
+        end.register(self._end.fd, 0)
+        while not self.has_turn() and not end.poll(_TURN_MS):
+            pass
 
     def receive(self) -> Task | None:
         words, ownership = self._words, self._ownership
@@ -264,6 +291,9 @@ class SharedTaskQueue:
         self._words = words_of(arena, self._memory_limit.limit)
         self._encoder = ArrayEncoder(self._writer, self._direction)
         os.set_blocking(self._write.fd, False)
+
+    def let_take(self, num_workers: int) -> None:
+        self.ownership.set_num_taking(num_workers)
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         self._memory_limit.is_only_task = is_only_task

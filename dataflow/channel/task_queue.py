@@ -15,6 +15,8 @@ Guarantees:
 from __future__ import annotations
 
 import queue
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -45,6 +47,12 @@ class Task:
 
 class TaskReader(Protocol):
     """The worker's end."""
+
+    def has_turn(self) -> bool:
+        """Whether this worker is one of those that take tasks."""
+
+    def wait_for_turn(self) -> None:
+        """Wait until this worker is one of those that take tasks, or the consumer has no more."""
 
     def receive(self) -> Task | None:
         """Wait for the next task. Return None when the consumer has no more."""
@@ -89,6 +97,9 @@ class TaskQueue(Protocol):
     def open(self) -> None:
         """Open the consumer's end. Called after the workers were started."""
 
+    def let_take(self, num_workers: int) -> None:
+        """Let only the first `num_workers` workers take tasks; at first all may. Others finish what they have taken."""
+
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         """Encode a snapshot of one datapoint. Return `NO_ROOM` if there is no room at present.
 
@@ -123,17 +134,31 @@ def _append_all(datapoints: Iterator[Any], append: Callable[[Any], object]) -> A
     return NO_ROOM
 
 
+class _Turns:
+    """Which threads take tasks."""
+
+    def __init__(self) -> None:
+        self.num = sys.maxsize
+        self.changed = threading.Condition()
+
+
 class ThreadTaskQueue:
     """Task queue between threads, which holds the datapoints themselves."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[_ThreadQueuedTask | None] = queue.SimpleQueue()
+        self._turns = _Turns()
 
     def port(self, worker: int) -> _ThreadTaskReader:
-        return _ThreadTaskReader(self._waiting, worker)
+        return _ThreadTaskReader(self._waiting, self._turns, worker)
 
     def open(self) -> None:
         """No-op: both sides share everything."""
+
+    def let_take(self, num_workers: int) -> None:
+        with self._turns.changed:
+            self._turns.num = num_workers
+            self._turns.changed.notify_all()
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         return dp
@@ -154,6 +179,7 @@ class ThreadTaskQueue:
 
     def stop(self) -> None:
         self._waiting.put(None)
+        self.let_take(sys.maxsize)  # they find that there are no more tasks
 
     def close(self) -> None:
         """No-op."""
@@ -174,8 +200,9 @@ class _ThreadQueuedTask:
 
 
 class _ThreadTaskReader:
-    def __init__(self, waiting: queue.SimpleQueue[_ThreadQueuedTask | None], worker: int) -> None:
+    def __init__(self, waiting: queue.SimpleQueue[_ThreadQueuedTask | None], turns: _Turns, worker: int) -> None:
         self._waiting = waiting
+        self._turns = turns
         self._worker = worker
         self._queued: _ThreadQueuedTask | None = None  # of the last task taken
 
@@ -184,6 +211,13 @@ class _ThreadTaskReader:
 
     def open(self) -> _ThreadTaskReader:
         return self
+
+    def has_turn(self) -> bool:
+        return self._worker < self._turns.num
+
+    def wait_for_turn(self) -> None:
+        with self._turns.changed:
+            self._turns.changed.wait_for(self.has_turn)
 
     def receive(self) -> Task | None:
         while (queued := self._waiting.get()) is not None:

@@ -26,7 +26,7 @@ __all__ = ["NUM_NODES", "NUM_WORDS", "InnerTotals", "WorkerCounters", "WorkerTot
 class WorkerActivity(IntEnum):
     """What a worker does at present."""
 
-    ENDED = 0  # or not begun
+    NOTHING = 0  # it has not begun, has ended, or gets no work because fewer workers are enough
     BUSY = 1  # makes and sends datapoints
     BLOCKED = 2  # waits for room in its window
     MEMORY = 3  # waits for room within the memory limit
@@ -203,7 +203,7 @@ class WorkerCounters:
 
     def end(self) -> None:
         """Record that the worker has ended."""
-        self._words[_STATE] = WorkerActivity.ENDED
+        self._words[_STATE] = WorkerActivity.NOTHING
 
 
 def totals_of(words: Sequence[int], now: float | None = None) -> WorkerTotals:

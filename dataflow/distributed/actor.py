@@ -148,6 +148,12 @@ class ActorTaskReader:
             self._is_stopped = True
             self._changed.notify()
 
+    def has_turn(self) -> bool:
+        return True
+
+    def wait_for_turn(self) -> None:
+        """No-op: tasks come only to those that should take them."""
+
     def receive(self) -> Task | None:
         if self.replies is not None:
             self.replies.make_complete()

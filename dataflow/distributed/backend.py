@@ -70,6 +70,7 @@ class RayBackend:
     items: int = _REPLY_ITEMS
     name: ClassVar[BackendName] = "ray"
     own_process = True
+    adds_workers = False
     make_cluster: ClassVar[Callable[[str | None], RayCluster]] = RayCluster
 
     def __post_init__(self) -> None:

@@ -53,6 +53,9 @@ class PushedTaskQueue:
     def open(self) -> None:
         """No-op."""
 
+    def let_take(self, num_workers: int) -> None:
+        """No-op: all actors get tasks."""
+
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         if self._nbytes >= self._max_bytes and not is_only_task:
             return NO_ROOM

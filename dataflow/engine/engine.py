@@ -39,6 +39,7 @@ from dataflow.channel.protocols import Channel, Port
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable
 from dataflow.engine.observer import Observer
+from dataflow.engine.scaling import Scaling, WorkerCount
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.supervisor import Death, DiedError, Supervisor
 from dataflow.engine.worker_errors import died, late, unreadable
@@ -49,6 +50,7 @@ from dataflow.interrupts import signals_deferred
 from dataflow.seeding import Stream
 from dataflow.session import Session
 from dataflow.workers.cleanup import close_at_exit
+from dataflow.workers.cores import processor_times
 from dataflow.workers.pool import Worker
 
 __all__ = ["Engine", "Plan", "WaitTimer"]
@@ -75,6 +77,8 @@ class Plan(Generic[S]):
         max_restarts: How many workers that died are replaced.
         tolerance: Failure budget for the single items that workers report as failed.
         died: Makes the error for a worker that ended without an exception.
+        worker_count: Decides how many workers get work; None if all do.
+        num_reserved: How many workers, the last ones, are started only when they get work.
     """
 
     owner: str
@@ -88,12 +92,14 @@ class Plan(Generic[S]):
     max_restarts: int = 0
     tolerance: Tolerance = field(default_factory=lambda: Tolerance("", None))
     died: DiedError = died
+    worker_count: WorkerCount | None = None
+    num_reserved: int = 0
 
     def successor(self, worker: int, port: Port) -> Callable[[], Worker]:
-        """Return the function that creates the successor of a worker, which has sent everything that it will send.
+        """Return the function that creates a worker which is started later, or the successor of one that has died.
 
-        The successor gets new memory: what the dead worker left half done there is gone with the old. Its counters
-        continue with the last values received from the dead worker.
+        The dead worker has sent everything that it will send. The new one gets new memory: what the dead one left half
+        done there is gone with the old. Its counters continue with the last values received from the dead worker.
         """
         self.codec.renew(worker)
         self.specs[worker] = replace(self.specs[worker], port=port, encoder=self.codec.port(worker))
@@ -181,7 +187,8 @@ class Engine(Generic[S]):
         self.schedule = plan.schedule
         self.stream = plan.stream
         self.session = Session(plan.owner)
-        self.observer = Observer(plan.credit.counters_of, len(plan.specs), plan.codec.bytes_in_use)
+        first = plan.specs[: len(plan.specs) - plan.num_reserved]
+        self.observer = Observer(plan.credit.counters_of, len(first), plan.codec.bytes_in_use)
         self.lock = threading.RLock()
         self.is_free = True
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
@@ -195,15 +202,20 @@ class Engine(Generic[S]):
             self._supervisor = Supervisor(
                 plan.owner,
                 plan.channel,
-                [partial(plan.start, spec) for spec in plan.specs],
+                [partial(plan.start, spec) for spec in first],
                 request_stop=plan.stop,
                 successor=plan.successor,
                 max_restarts=plan.max_restarts,
                 died=plan.died,
+                num_reserved=plan.num_reserved,
             )
             undo.callback(self._supervisor.stop)
             plan.credit.started()
             plan.schedule.open()
+            self._scaling: Scaling | None = None  # None if all workers get work
+            if plan.worker_count is not None:
+                self._scaling = Scaling(plan.worker_count, self.observer, self._processor_times)
+                self.schedule.set_workers(plan.worker_count.num, len(first))
             self._decoder = plan.codec.open_decoder()
             close_at_exit(self)
             _engines.add(self)
@@ -286,6 +298,8 @@ class Engine(Generic[S]):
                     return self._checked_chunk(now)
                 observer.enter()
                 self._finish_chunk()
+                if self._scaling is not None and now >= self._scaling.due:
+                    self._scale(self._scaling, now)
                 ready = self._ready()
                 over = ready is None and (supervisor.states.exhausted or self.schedule.exhausted)
                 if over and not supervisor.num_unreported_ends:
@@ -451,10 +465,39 @@ class Engine(Generic[S]):
             self.observer.restarts += 1
             self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != death.worker]
             self.schedule.replaced(death.worker)
-        elif self.schedule.lost(death.worker, death.error):
+            return
+        if self._scaling is not None:  # all that are left may have to do the work
+            self._scaling = None
+            self.schedule.set_workers(len(self.workers), len(self.workers))
+        if self.schedule.lost(death.worker, death.error):
             self._death_in_schedule = death.error
         else:
             self._pending_error = self._pending_error or death.error
+
+    def _scale(self, scaling: Scaling, now: float) -> None:
+        """Give work to more or fewer workers, if that pays; start those that were not started before."""
+        supervisor, count = self._supervisor, scaling.count
+        before = count.num
+        num = scaling.next(now, ready=all(map(supervisor.states.connected, range(before))))
+        if num == before:
+            return
+        try:
+            while len(supervisor.workers) < num:
+                supervisor.add()
+                self.observer.add_worker()
+        except OSError as error:
+            count.limit(len(supervisor.workers))
+            # As text: a handler that keeps the record would keep the frames of the error.
+            _LOG.info("%s starts no more than %d workers: %s", self._plan.owner, count.most, str(error))
+        except BaseException as error:
+            self._fail(error)
+        self.schedule.set_workers(count.num, len(supervisor.workers))
+        owner, of = self._plan.owner, count.most
+        _LOG.info("%s gives work to %d workers (at most %d; before %d): %s", owner, count.num, of, before, count.reason)
+
+    def _processor_times(self, worker: int) -> tuple[float, float] | None:
+        pid = self.workers[worker].pid if worker < len(self.workers) else None
+        return None if pid is None else processor_times(pid)
 
     def _checked_chunk(self, now: float) -> Iterator[Any]:
         """Return the current chunk, to be handed out.

@@ -107,7 +107,15 @@ class _Tasks:
         pace, counters = 0.0, sender.counters
         ended = time.perf_counter()
         counters.enter(WorkerActivity.STARVED, ended)
-        while (task := task_reader.receive()) is not None:
+        while True:
+            if not task_reader.has_turn():
+                counters.enter(WorkerActivity.NOTHING, ended)
+                task_reader.wait_for_turn()
+                ended = time.perf_counter()
+                counters.enter(WorkerActivity.STARVED, ended)
+            task = task_reader.receive()
+            if task is None:
+                break
             began = time.perf_counter()
             counters.add_starved(began, began - ended)
             self._run_task(task, sender, task_reader, pace)

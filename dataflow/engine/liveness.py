@@ -10,7 +10,7 @@ so a worker is judged only when nothing has come from it for a while, and nothin
                                             │
                                             └──last message──► ENDED, FAILED or LEFT
 
-A worker that was replaced is STARTED again.
+A worker that was replaced is STARTED again. One that may be started later is RESERVED until then.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = ["Verdict", "WorkerState", "WorkerStates", "judge"]
 class WorkerState(enum.Enum):
     """The state of one worker."""
 
+    RESERVED = "is not started yet"
     STARTED = "has not connected yet"
     CONNECTED = "works"
     ENDED = "has nothing more to send"  # a pass of its flow was empty
@@ -52,7 +53,8 @@ _AFTER: Final = {
     Kind.LEFT: WorkerState.LEFT,
 }
 _LAST_MESSAGES: Final = (WorkerState.ENDED, WorkerState.FAILED, WorkerState.LEFT)
-_FINAL: Final = (*_LAST_MESSAGES, WorkerState.DEAD)
+_SILENT: Final = (WorkerState.RESERVED, WorkerState.STARTED)
+_RUNNING: Final = (WorkerState.STARTED, WorkerState.CONNECTED)
 
 _SETTLE_SECONDS: Final = 0.1  # without a message, until all messages of a killed worker have arrived
 _SETTLE_SECONDS_EXITED: Final = 0.5  # of a worker that exited: nearly all of these have sent a last message
@@ -77,7 +79,7 @@ def judge(
         may_arrive_late: Whether messages can arrive after the end of their worker was seen, as those of a socket can.
         has_unread: Whether a message of it was received and not processed, or is still being handed out.
     """
-    if not has_ended or state in _FINAL:
+    if not has_ended or state not in _RUNNING:
         return Verdict.ALIVE
     was_killed = exitcode is not None and exitcode < 0
     if may_arrive_late and quiet_seconds < (_SETTLE_SECONDS if was_killed else _SETTLE_SECONDS_EXITED):
@@ -90,19 +92,22 @@ class WorkerStates:
     """The worker states of one run.
 
     Attributes:
-        num_workers: How many workers were started.
+        num_workers: How many workers there are.
+        num_reserved: How many of them, the last ones, are not started at first.
         states: The state of each.
         received: Datapoints received from each.
         quiet_since: By worker whose end was seen before its last message: since when nothing has come from it.
     """
 
     num_workers: int
+    num_reserved: int = 0
     states: list[WorkerState] = field(init=False)
     received: list[int] = field(init=False)
     quiet_since: dict[int, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.states = [WorkerState.STARTED] * self.num_workers
+        started = self.num_workers - self.num_reserved
+        self.states = [WorkerState.STARTED] * started + [WorkerState.RESERVED] * self.num_reserved
         self.received = [0] * self.num_workers
 
     def record_message(self, worker: int, kind: Kind, count: int = 0, now: float = 0.0) -> None:
@@ -123,15 +128,15 @@ class WorkerStates:
         """Record that `worker` has died, after all its messages were received."""
         self.states[worker] = WorkerState.DEAD
 
-    def record_replacement(self, worker: int) -> None:
-        """Record that `worker` was replaced."""
+    def record_start(self, worker: int) -> None:
+        """Record that `worker` was started after the others, or was replaced."""
         self.states[worker] = WorkerState.STARTED
         self.received[worker] = 0
         self.quiet_since.pop(worker, None)
 
     def connected(self, worker: int) -> bool:
         """Whether a message of `worker` was received."""
-        return self.states[worker] is not WorkerState.STARTED
+        return self.states[worker] not in _SILENT
 
     @property
     def all_connected(self) -> bool:
@@ -145,7 +150,7 @@ class WorkerStates:
 
     def awaits_last_message(self, worker: int) -> bool:
         """Whether the last message of `worker` is still outstanding; if it ends now, it has died."""
-        return self.states[worker] not in _FINAL
+        return self.states[worker] in _RUNNING
 
     @property
     def is_settling(self) -> bool:

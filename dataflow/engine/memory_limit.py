@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-__all__ = ["default_max_bytes", "memory_share"]
+__all__ = ["default_max_bytes", "memory_is_short", "memory_share"]
 
 _MAX: Final = 1 << 30
+_SHORT: Final = 0.05  # of the memory
 
 _share: ContextVar[int | None] = ContextVar("memory_share", default=None)
 
@@ -38,3 +39,23 @@ def memory_share(nbytes: int | None) -> Iterator[None]:
         yield
     finally:
         _share.reset(token)
+
+
+def memory_is_short() -> bool:
+    """Whether less than 5 % of the memory of this machine, or of its container, is available; False if unknown."""
+    try:
+        with open("/proc/meminfo") as file:
+            values = {name: int(value.split()[0]) for name, value in (line.split(":") for line in file)}
+        if values["MemAvailable"] < _SHORT * values["MemTotal"]:
+            return True
+        limit, used = (int(_read(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
+        statistics = dict(line.split() for line in _read("/sys/fs/cgroup/memory.stat").splitlines())
+        cached = int(statistics["inactive_file"])  # counts as used, and can be had at once
+    except (OSError, ValueError, KeyError):  # the system does not tell, or there is no limit
+        return False
+    return limit - used + cached < _SHORT * limit
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()

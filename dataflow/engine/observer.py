@@ -58,7 +58,7 @@ class Observer:
 
     Args:
         read: Returns a copy of the counters of a worker by its index; an empty list if there are none.
-        num_workers: How many workers there are.
+        num_workers: How many workers are started at first.
         bytes_in_use: Returns the bytes of shared memory in use for arrays.
 
     Attributes:
@@ -87,6 +87,14 @@ class Observer:
         self._history: list[Moment] = []
         self._interval = _MOMENT_SECONDS
         self._next_moment = self._started
+
+    def add_worker(self) -> None:
+        """One more worker is started."""
+        self._num_workers += 1
+        none = (0.0,) * len(WorkerActivity)
+        self._idle.append(list(none))
+        if self._idle_since is not None:
+            self._idle_since.append(none)
 
     def enter(self) -> None:
         """The consumer asks for datapoints. No-op if it has already entered."""

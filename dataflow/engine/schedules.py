@@ -70,6 +70,9 @@ class Schedule(Protocol):
     def handed_out(self) -> None:
         """Record that the last result of `ready` has been handed out."""
 
+    def set_workers(self, num_taking: int, num_started: int) -> None:
+        """Give work only to the first `num_taking` workers, of the `num_started` that were started so far."""
+
     def lost(self, worker: int, error: BaseException) -> bool:
         """Record that a worker has ended without a replacement.
 
@@ -116,6 +119,9 @@ class MixedSchedule:
     def handed_out(self) -> None:
         """No-op."""
 
+    def set_workers(self, num_taking: int, num_started: int) -> None:
+        """No-op: these workers get no tasks."""
+
     def lost(self, worker: int, error: BaseException) -> bool:
         return False
 
@@ -132,6 +138,7 @@ class MixedSchedule:
 # -- Base class of the schedules with tasks ----------------------------------------------------------------------------
 
 
+_TASKS_EACH: Final = 2  # issued for each worker, to keep it busy
 _DECAY: Final = 0.9  # weight of the previous size of datapoints at the next message
 
 
@@ -170,6 +177,9 @@ class TaskSchedule:
         num_workers: Number of workers.
         max_per_task: Maximum number of datapoints in a task.
         ordered: Whether results are handed out in the order in which they were asked for.
+
+    Attributes:
+        num_taking: How many workers take tasks: `set_workers` lets only the first of them.
     """
 
     short_task = 5e-3  # seconds; tasks that are done faster may be longer, because the round trip would dominate
@@ -185,8 +195,8 @@ class TaskSchedule:
         self.keeps_holes = False  # whether `HOLE` is handed out for dropped datapoints
         self._ordered = ordered
         self.bytes_each = 0.0  # bytes per result, at present
-        self._num_alive = num_workers
-        self._enough = 2 * num_workers  # tasks that keep all workers busy
+        self.num_taking = num_workers
+        self._num_started = self._num_alive = num_workers
         self._max_per_task = max_per_task
         self.issued: dict[int, _IssuedTask] = {}  # by number, in the order of the numbers
         self._done: dict[int, _TaskResults] = {}  # by number, in the order of completion
@@ -228,8 +238,8 @@ class TaskSchedule:
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are enough tasks for all workers."""
-        return len(self.issued) >= self._enough
+        """Whether there are enough tasks for all workers that take them."""
+        return len(self.issued) >= _TASKS_EACH * self.num_taking
 
     def refill(self) -> None:
         """Issue more tasks, as far as there is room."""
@@ -308,7 +318,13 @@ class TaskSchedule:
         elif took > self.long_task:
             self.per_task = max(self.min_per_task, min(int(self.long_task / pace), self.per_task))
 
-    # -- Workers that end ----------------------------------------------------------------------------------------------
+    # -- Workers that begin and end ------------------------------------------------------------------------------------
+
+    def set_workers(self, num_taking: int, num_started: int) -> None:
+        self._num_alive += num_started - self._num_started
+        self._num_started = num_started
+        self.num_taking = num_taking
+        self.task_queue.let_take(num_taking)
 
     def lost(self, worker: int, error: BaseException) -> bool:
         self._num_alive -= 1
@@ -375,7 +391,6 @@ class IndexRanges(TaskSchedule):
         max_per_task = _MAX_PER_TASK if ahead is None else max(1, ahead // 2)
         super().__init__(task_queue, num_workers, max_per_task, ordered=ordered)
         self._bytes_per_worker = bytes_per_worker
-        self._num_workers = num_workers
         self._ahead = ahead
         self._grain = grain
         self._stop = 0  # the index after the last of the pass
@@ -401,7 +416,7 @@ class IndexRanges(TaskSchedule):
         self.task_queue.pump()
         ahead = self.ahead()
         while not self.all_issued:
-            room = ahead * self._num_workers - self.under_way
+            room = ahead * self.num_taking - self.under_way
             wanted = min(self._up_to_grain(self.per_task), self._stop - self.index)
             # A range that is short for want of room is issued only if a worker may be idle.
             if room < 1 or (room < wanted and self.has_enough):
@@ -538,15 +553,25 @@ class MapTasks(TaskSchedule):
         continues: bool,
         per_task: int | None = None,
     ) -> None:
-        super().__init__(task_queue, num_workers, per_task or max(1, buffer_size // (2 * num_workers)), ordered=ordered)
+        super().__init__(task_queue, num_workers, per_task or 1, ordered=ordered)
         self._is_fixed = per_task is not None
+        self._buffer_size = buffer_size
+        self._set_max_per_task()
         if per_task is not None:
             self.per_task = self.min_per_task = per_task
         self.continues = continues
-        self._buffer_size = buffer_size
         self._unencoded: Any = _NOTHING  # read, but not encoded for want of room
         self._collected: list[Any] = []  # encoded, for the next task
         self._ended = False  # the source is exhausted
+
+    def set_workers(self, num_taking: int, num_started: int) -> None:
+        super().set_workers(num_taking, num_started)
+        self._set_max_per_task()
+
+    def _set_max_per_task(self) -> None:
+        if not self._is_fixed:
+            self._max_per_task = max(1, self._buffer_size // (_TASKS_EACH * self.num_taking))
+            self.per_task = min(self.per_task, self._max_per_task)
 
     def begin(self, index: int = 0) -> None:
         self._unencoded, self._collected, self._ended = _NOTHING, [], False

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dataflow.channel.messages import Kind, Message
@@ -68,12 +69,13 @@ class Supervisor:
     Args:
         owner: Name of the class that the user has called, for messages.
         channel: How messages move.
-        factories: One function per worker, which creates it; it is started here.
+        factories: One function per worker that is started here, which creates it.
         request_stop: Asks all workers to stop.
-        successor: Makes the function that creates the successor of a worker, which sends through the given port; None
-            if no worker is ever replaced.
+        successor: Makes the function that creates a worker later, or its successor, which sends through the given
+            port; None if no worker is ever replaced or added.
         max_restarts: How many workers that have died are replaced.
         died: Makes the error for a worker that has died.
+        num_reserved: How many further workers `add` may start.
 
     Attributes:
         states: The state of each worker.
@@ -90,6 +92,7 @@ class Supervisor:
         successor: Callable[[int, Port], Callable[[], Worker]] | None = None,
         max_restarts: int = 0,
         died: DiedError = died,
+        num_reserved: int = 0,
     ) -> None:
         self._owner = owner
         self._request_stop = request_stop
@@ -97,7 +100,7 @@ class Supervisor:
         self._died = died
         self._num_restarts = 0
         self.restarts_left = max_restarts
-        self.states = WorkerStates(len(factories))
+        self.states = WorkerStates(len(factories) + num_reserved, num_reserved)
         self._checked_at = time.monotonic()
         self._watched: tuple[int, ...] | None = None  # descriptors of the workers whose end is unknown, if computed
         self._backlog: deque[Message] = deque()  # taken from the receiver, not yet given out
@@ -212,14 +215,7 @@ class Supervisor:
             return Death(worker, error, last, replaced=False)
         self.restarts_left -= 1
         self._num_restarts += 1
-        # With a connection of its own: what the dead worker left half done in a pipe goes with the old one.
-        port = self._receiver.port_of_successor(worker)
-        try:
-            self._pool.replace(worker, self._successor(worker, port))
-        except BaseException:
-            port.close_in_parent()  # close our copy: no worker was started with it
-            raise
-        self.states.record_replacement(worker)
+        self._start(worker, partial(self._pool.replace, worker))
         _LOG.warning(
             "%s. Another was started in its place: restart %d, of at most %d",
             error,
@@ -227,6 +223,28 @@ class Supervisor:
             self._num_restarts + self.restarts_left,
         )
         return Death(worker, error, last, replaced=True)
+
+    # -- more workers --------------------------------------------------------------------------------------------------
+
+    def add(self) -> None:
+        """Start one more worker, of those that are reserved.
+
+        Raises:
+            OSError: There are too few descriptors or processes, or there is too little memory.
+        """
+        self._start(len(self.workers), self._pool.add)
+
+    def _start(self, worker: int, start: Callable[[Callable[[], Worker]], None]) -> None:
+        """Start a worker with a connection of its own: what a dead one left half done in a pipe goes with the old."""
+        assert self._successor is not None, "workers can be started later"
+        port = self._receiver.port_of_successor(worker)
+        try:
+            start(self._successor(worker, port))
+        except BaseException:
+            port.close_in_parent()  # close our copy: no worker was started with it
+            raise
+        self.states.record_start(worker)
+        self._watched = None
 
     # -- end -----------------------------------------------------------------------------------------------------------
 

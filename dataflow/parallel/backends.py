@@ -25,7 +25,7 @@ from dataflow.engine.memory_limit import default_max_bytes
 from dataflow.engine.supervisor import DiedError
 from dataflow.engine.worker_errors import died
 from dataflow.engine.worker_main import WorkerSpec
-from dataflow.parallel.options import MIN_BYTES, WorkerOptions
+from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, MIN_BYTES, WorkerOptions
 from dataflow.parameters import chosen_start_method
 from dataflow.pickling import imported_main
 from dataflow.workers.cores import log_oversubscription
@@ -79,6 +79,9 @@ class Backend(Protocol):
     own_process: bool
     """Whether each worker has its own global state."""
 
+    adds_workers: bool
+    """Whether workers may be started later than the others, and get work only while that pays."""
+
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         """For `repr`: what a worker is, and by which way its datapoints come."""
 
@@ -109,6 +112,7 @@ class ThreadBackend:
 
     name: ClassVar[BackendName] = "thread"
     own_process = False
+    adds_workers = True
 
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         return "thread", ""
@@ -141,7 +145,6 @@ def _thread(spec: WorkerSpec) -> Worker:
 
 
 _DESCRIPTORS: Final = 24  # for the pool itself: a ZeroMQ context, a task queue, a directory
-_PER_WORKER: Final = 10  # for each worker
 _QUEUE_BYTES: Final = 1 << 20  # of index ranges
 
 
@@ -156,6 +159,7 @@ class ProcessBackend:
     over_zmq: bool = True
     name: ClassVar[BackendName] = "process"
     own_process = True
+    adds_workers = True
 
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         start = chosen_start_method(options.context)
@@ -197,11 +201,12 @@ class ProcessBackend:
                 "MultiThreadMapData, or WSL"
             )
         end_if_main_is_imported()
-        log_oversubscription(options.owner, options.num_workers)
+        if not options.adapts:
+            log_oversubscription(options.owner, options.num_workers)
         return partial(_process, context_of(options.context))
 
     def num_descriptors(self, options: WorkerOptions) -> int:
-        return _DESCRIPTORS + _PER_WORKER * options.num_workers
+        return _DESCRIPTORS + DESCRIPTORS_PER_WORKER * options.num_workers
 
     def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
         if options.thread_limit is None:

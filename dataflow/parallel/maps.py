@@ -82,6 +82,8 @@ class ParallelMap(WorkerNode):
         with_rng: bool = False,
     ) -> None:
         name = options.owner
+        if options.auto and backend.adds_workers:
+            options = options.adapting(backend.memory(options))
         super().__init__(ds, options, backend)
         self.func = function(name, "map_func", func, f"is called with a datapoint, as in {name}(ds, 4, lambda dp: dp)")
         under_way = ": it is the number of datapoints that may be under way"

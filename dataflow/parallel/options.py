@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from multiprocessing.context import BaseContext
 from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDict
 
+from dataflow.descriptors import soft_limit
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, seconds, start_method, whole_number
+from dataflow.workers.cores import WORKERS_PER_CORE
 from dataflow.workers.native_threads import share_of_cores
 
 __all__ = [
@@ -31,10 +33,16 @@ ThreadLimitOption = SupportsIndex | Literal["share"] | None
 
 AUTO: Final = "auto"
 NumWorkers = SupportsIndex | Literal["auto"]
-"""A number of workers; "auto" stands for as many as this process may use cores."""
+"""A number of workers; "auto" stands for as many as pay, see `WorkerOptions`."""
 
 MIN_BYTES: Final = 1 << 20
 """The smallest `max_bytes`."""
+
+DESCRIPTORS_PER_WORKER: Final = 10
+"""Descriptors of the consumer for each worker process, at most."""
+
+_MOST: Final = 32  # workers with "auto", at least: they may wait for a disk or a network instead of computing
+_MIN_BYTES_EACH: Final = 4 << 20  # of `max_bytes`, for each of them
 
 
 class WorkerKeywords(TypedDict, total=False):
@@ -45,6 +53,7 @@ class WorkerKeywords(TypedDict, total=False):
     timeout: float | None
     max_restarts: SupportsIndex
     max_failures: Budget | None
+    max_workers: SupportsIndex | None
     worker_init: Callable[[], object] | None
 
 
@@ -79,7 +88,12 @@ class WorkerOptions:
         owner: The class that the user has called, for messages.
         workers_name: Its parameter for the number of workers.
         num_workers: Number of workers. 0 does their work in the consumer, for a debugger.
-        auto: Whether the user has left the number of workers open, by "auto": as many as this process may use cores.
+        auto: Whether the user has left the number of workers open, by "auto". Parallel maps, and strict runners with
+            processes, then begin with one worker, and add more while that pays: `num_workers` is the maximum. Others
+            have as many as this process may use cores.
+        adapts: Whether workers are added while that pays.
+        max_workers: With "auto", the maximum; None for the larger of 32 and four for each core that this process may
+            use, as far as descriptors and `max_bytes` allow.
         strict: Whether a pass is exactly one of the flow without workers.
         ordered: With `strict`, whether the order is kept, too.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
@@ -118,15 +132,29 @@ class WorkerOptions:
     workers_name: str = "num_proc"
     num_workers: int
     auto: bool = False
+    adapts: bool = False
     strict: bool = False
     ordered: bool = True
     timeout: float | None = None
     max_restarts: int = 0
     max_failures: Budget | None = None
+    max_workers: int | None = None
     worker_init: Callable[[], object] | None = None
     context: BaseContext | str | None = None
     max_bytes: int | None = None
     thread_limit: int | Literal["share"] | None = "share"
+
+    def adapting(self, memory: int | None) -> Self:
+        """These options for a node that begins with one worker and adds more while that pays.
+
+        Args:
+            memory: Bytes of all datapoints under way; None for no limit.
+        """
+        limits = [soft_limit() // 2 // DESCRIPTORS_PER_WORKER]
+        if memory is not None:
+            limits.append(memory // _MIN_BYTES_EACH)
+        most = max(_MOST, WORKERS_PER_CORE * share_of_cores(1)) if self.max_workers is None else self.max_workers
+        return replace(self, num_workers=max(1, min(most, *limits)), adapts=True)
 
     @classmethod
     def of(cls, node: object, num_workers: Any, given: Any, workers_name: str = "num_proc") -> Self:
@@ -153,6 +181,13 @@ class WorkerOptions:
             "max_failures": count_or_fraction(owner, "max_failures", self.max_failures),
             "context": start_method(owner, self.context),
         }
+        if self.max_workers is not None:
+            if not self.auto:
+                raise TypeError(
+                    f'{owner}: max_workers={self.max_workers!r:.100} is the maximum for {self.workers_name}="auto", '
+                    f"and {self.workers_name}={self.num_workers!r:.100}"
+                )
+            checked["max_workers"] = whole_number(owner, "max_workers", self.max_workers, 1)
         if self.timeout is not None:
             no_limit = "; None waits as long as the workers are alive"
             checked["timeout"] = seconds(owner, "timeout", self.timeout, cure=no_limit)

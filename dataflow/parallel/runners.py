@@ -84,6 +84,8 @@ class Runner(WorkerNode):
                 options.owner,
                 type(broken).__name__,
             )
+        elif options.auto and options.strict and len(flows) == 1 and backend.adds_workers:
+            options = options.adapting(backend.memory(options))
         super().__init__(flows[0], options, backend)
         self._df_shares_items = options.strict
         self._flows = flows

@@ -38,6 +38,7 @@ from dataflow.channel.flow_control import Window
 from dataflow.descriptors import closed_on_error, counted
 from dataflow.engine.engine import Engine, Plan
 from dataflow.engine.figures import figures_of
+from dataflow.engine.scaling import WorkerCount
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, prepared
 from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
@@ -50,6 +51,7 @@ from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, state_of
 from dataflow.workers.cores import available_cores
 from dataflow.workers.info import worker_info, worker_info_of
+from dataflow.workers.native_threads import share_of_cores
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import context_of
 
@@ -59,6 +61,7 @@ __all__ = ["WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
 T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
+_CROWDED: Final = 2  # workers for each core: of more, some get no work while it would not pay
 _NO_LIMIT: Final = 1 << 40  # datapoints: a worker makes what it is asked for
 
 _OPTIONS: Final = frozenset(field.name for field in fields(WorkerOptions))
@@ -168,7 +171,8 @@ class WorkerNode(ProxyDataFlow):
     @property
     def _df_summary(self) -> str:
         n, (noun, way) = self.num_workers, self._df_backend.describe(self.options)
-        workers = f"{n} {noun if n == 1 else _plural(noun)}{way}" if n else "no workers"
+        most = "at most " if self.options.adapts else ""
+        workers = f"{most}{n} {noun if n == 1 else _plural(noun)}{way}" if n else "no workers"
         order = "strict, ordered" if self.ordered else "strict, unordered"
         return f"{workers}, {order if self.strict else 'default mode'}"
 
@@ -196,7 +200,9 @@ class WorkerNode(ProxyDataFlow):
             # It must not hold the node, which could then never be collected.
             start = backend.starter(options)  # may raise, so before there is anything to close
             if options.auto:
-                _LOG.info('%s with %s="auto" has workers: %d', options.owner, options.workers_name, options.num_workers)
+                most = "at most " if options.adapts else ""
+                name, num = options.workers_name, options.num_workers
+                _LOG.info('%s with %s="auto" has workers: %s%d', options.owner, name, most, num)
             with counted(options.owner, backend.num_descriptors(options)):
                 engine = Engine(self._df_plan(stream, start, self._df_links()))
             state.own(self, engine)
@@ -209,7 +215,7 @@ class WorkerNode(ProxyDataFlow):
         """What was started, for the log."""
         options, backend, window = self.options, self._df_backend, self._df_window()
         noun, way = backend.describe(options)
-        n, memory, threads = self.num_workers, backend.memory(options), backend.thread_limit(options)
+        n, memory, threads = len(engine.workers), backend.memory(options), backend.thread_limit(options)
         ahead = f" or {window.nbytes:,} bytes" if window.nbytes else ""
         pids = [str(worker.pid) for worker in engine.workers if worker.pid is not None] if backend.own_process else []
         limits = [
@@ -262,7 +268,19 @@ class WorkerNode(ProxyDataFlow):
             options.max_restarts,
             tolerance,
             links.died,
+            self._df_worker_count(links),
+            n - 1 if options.adapts else 0,
         )
+
+    def _df_worker_count(self, links: Links) -> WorkerCount | None:
+        """What decides how many workers get work; None if all do."""
+        n, cores = self.num_workers, share_of_cores(1)
+        if self.options.adapts:
+            return WorkerCount(1, n, cores)
+        crowded = n > _CROWDED * cores and links.task_queue is not None
+        if crowded and self._df_backend.own_process and self._df_backend.adds_workers:
+            return WorkerCount(_CROWDED * cores, n, cores)
+        return None
 
     def _df_begin_failures(self) -> Tolerance:
         """Make the `Tolerance` that counts the failures of the workers about to be started."""

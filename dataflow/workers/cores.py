@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["WORKERS_PER_CORE", "available_cores", "log_oversubscription"]
+__all__ = ["WORKERS_PER_CORE", "available_cores", "log_oversubscription", "processor_times"]
 
 _LOG = logging.getLogger(__name__)
 _MOUNTED: Final = Path("/sys/fs/cgroup")
@@ -55,6 +55,20 @@ def log_oversubscription(title: str, num_workers: int) -> None:
             "" if cores == 1 else "s",
             WORKERS_PER_CORE,
         )
+
+
+def processor_times(pid: int) -> tuple[float, float] | None:
+    """Seconds that the first thread of a process was on a core, and ready to run without one; None if unknown.
+
+    Source:
+        ``/proc/<pid>/schedstat`` of Linux.
+    """
+    try:
+        with open(f"/proc/{pid}/schedstat") as file:
+            on_core, delayed, _ = file.read().split()
+    except (OSError, ValueError):  # it has ended, or the system does not tell
+        return None
+    return int(on_core) * 1e-9, int(delayed) * 1e-9
 
 
 def _groups(mounted: Path, own: Path) -> Iterator[Path]:

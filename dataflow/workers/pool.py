@@ -82,14 +82,23 @@ class WorkerPool:
             try:
                 for make in factories:
                     deliver_signals()
-                    worker = make()
-                    self.workers.append(worker)
-                    worker.start()
+                    self.add(make)
                 deliver_signals()
             except BaseException:
                 with ExitStack() as last:
                     last.callback(self.stop, _UNDO_PART * grace())
                     request_stop()
+                raise
+
+    def add(self, make: Callable[[], Worker]) -> None:
+        """Start one more worker, under the next index; if it cannot be started, nothing has changed."""
+        with signals_deferred():
+            worker = make()
+            self.workers.append(worker)
+            try:
+                worker.start()
+            except BaseException:
+                self.workers.pop().release()
                 raise
 
     def ended(self) -> list[int]:

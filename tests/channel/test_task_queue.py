@@ -212,3 +212,30 @@ def test_a_task_queue_that_was_never_opened_can_be_closed():
         task_queue = make()
         task_queue.close()
         task_queue.close()
+
+
+def test_only_the_first_workers_have_a_turn_if_there_are_fewer_turns(stage):
+    assert all(reader.has_turn() for reader in stage.readers)
+    stage.task_queue.let_take(1)
+    assert [reader.has_turn() for reader in stage.readers] == [True, False]
+    stage.put(0, "a")
+    assert stage.receive().datapoints[0] == "a"
+
+
+@pytest.mark.parametrize("how", ["let_take", "stop"])
+def test_a_worker_without_a_turn_waits_until_it_has_one_or_there_are_no_more_tasks(stage, how):
+    stage.task_queue.let_take(1)
+    stage.put(0, "a")
+    thread = threading.Thread(target=stage.readers[1].wait_for_turn, daemon=True)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()  # a task does not end its wait
+    if how == "stop":
+        assert stage.receive().number == 0
+        stage.task_queue.stop()
+    else:
+        stage.task_queue.let_take(2)
+    thread.join(LIMIT)
+    assert not thread.is_alive()
+    if how == "stop":
+        assert stage.receive(worker=1) is None

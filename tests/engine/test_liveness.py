@@ -102,10 +102,19 @@ def test_a_replaced_worker_begins_from_the_start():
     states = after_messages(1, (0, Kind.DATA, 4))
     states.quiet_seconds(0, 5.0)
     states.record_death(0)
-    states.record_replacement(0)
+    states.record_start(0)
     assert (states.states, states.received, states.is_settling, states.unwatched) == (
         [WorkerState.STARTED],
         [0],
         False,
         set(),
     )
+
+
+def test_a_worker_that_may_be_started_later_is_not_waited_for():
+    states = WorkerStates(3, num_reserved=2)
+    states.record_message(0, Kind.HELLO)
+    assert states.all_connected and not states.connected(1)
+    assert [states.awaits_last_message(k) for k in range(3)] == [True, False, False]
+    states.record_start(1)
+    assert not states.all_connected and states.awaits_last_message(1)

@@ -62,7 +62,7 @@ class HandWorker(FakeWorker):
 class HandStepped:
     """The backend. `while_waiting` is called with it when the consumer has nothing to do; it has to step a worker."""
 
-    name, own_process = "thread", False
+    name, own_process, adds_workers = "thread", False, False
 
     def __init__(self, while_waiting: Callable[[HandStepped], object]) -> None:
         self.while_waiting = while_waiting

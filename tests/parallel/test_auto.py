@@ -1,0 +1,208 @@
+"""``num_workers="auto"`` in strict runners and maps: workers are added while that pays, and the data are the same."""
+
+import logging
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from dataflow import (
+    DataFromList,
+    MapData,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiThreadMapData,
+    ParallelData,
+    WorkerDied,
+)
+from dataflow.engine import scaling
+from dataflow.engine.scaling import WorkerCount
+from dataflow.parallel import worker_node
+from dataflow.state import state_of
+from dataflow.workers.pool import WorkerPool
+
+LIMIT = 60.0
+N = 400
+
+
+@pytest.fixture(autouse=True)
+def short_intervals(monkeypatch):
+    monkeypatch.setattr(scaling, "_SECONDS", 0.02)
+
+
+def numbers(n=N):
+    return DataFromList([[k] for k in range(n)], shuffle=False)
+
+
+def sleep(dp):
+    time.sleep(2e-3)
+    return [2 * dp[0]]
+
+
+def sleep_and_tell(dp):
+    time.sleep(2e-3)
+    return [dp[0], os.getpid()]
+
+
+FLOWS = {
+    "ParallelData": lambda **options: ParallelData(MapData(numbers(), sleep), **options),
+    "MultiProcessRunner": lambda **options: MultiProcessRunner(
+        MapData(numbers(), sleep), 10, "auto", strict=True, **options
+    ),
+    "MultiProcessMapData": lambda **options: MultiProcessMapData(numbers(), "auto", sleep, strict=True, **options),
+    "MultiThreadMapData": lambda **options: MultiThreadMapData(numbers(), "auto", sleep, strict=True, **options),
+}
+
+
+def given_work(log):
+    """The numbers of workers that were given work, one after the other."""
+    return [int(number) for number in re.findall(r"gives work to (\d+) workers", log)]
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_workers_that_sleep_become_more_and_the_data_are_the_same(name, caplog):
+    with caplog.at_level(logging.INFO, "dataflow"), FLOWS[name](max_workers=6, timeout=LIMIT) as df:
+        assert [next(iter(df))] == [[0]]
+        assert len(state_of(df).resource.workers) == 1
+        for _ in range(3):
+            assert list(df) == [[2 * k] for k in range(N)]
+    assert '="auto" has workers: at most 6' in caplog.text
+    assert max(given_work(caplog.text)) in {4, 6}
+    assert "they wait for something other than a core" in caplog.text
+
+
+def test_batches_of_a_map_are_the_same():
+    with MultiProcessMapAndBatchData(numbers(), "auto", sleep, 8, strict=True, max_workers=4, timeout=LIMIT) as df:
+        for _ in range(3):
+            assert [batch[0].tolist() for batch in df] == [[2 * (k + j) for j in range(8)] for k in range(0, N, 8)]
+
+
+def test_default_maps_add_workers_too(caplog):
+    with (
+        caplog.at_level(logging.INFO, "dataflow"),
+        MultiProcessMapData(numbers(), "auto", sleep, max_workers=4, timeout=LIMIT) as df,
+    ):
+        datapoints = iter(df)
+        found = [next(datapoints)[0] // 2 for _ in range(4 * N)]
+    assert set(found) == set(range(N)) and max(given_work(caplog.text)) == 4
+
+
+def test_a_worker_that_was_added_is_replaced_when_it_is_killed(caplog):
+    df = ParallelData(MapData(numbers(1000), sleep_and_tell), max_workers=4, max_restarts=1, timeout=LIMIT)
+    with caplog.at_level(logging.INFO, "dataflow"), df:
+        found, first, killed = [], None, None
+        for k, pid in df:
+            found.append(k)
+            first = first or pid
+            if killed is None and pid != first:
+                killed = pid
+                os.kill(pid, signal.SIGKILL)
+    assert found == list(range(1000)) and killed is not None
+    assert "Another was started in its place" in caplog.text
+
+
+def test_a_worker_that_was_added_and_is_killed_is_named():
+    df = ParallelData(MapData(numbers(1000), sleep_and_tell), max_workers=4, timeout=LIMIT)
+    first = None
+
+    def iterate():
+        nonlocal first
+        for _, pid in df:
+            first = first or pid
+            if pid != first:
+                os.kill(pid, signal.SIGKILL)
+
+    with df, pytest.raises(WorkerDied, match=r"worker 1 of 4 of ParallelData .*SIGKILL"):
+        iterate()
+
+
+def test_a_worker_that_cannot_be_started_is_not_needed(monkeypatch, caplog):
+    started = []
+
+    def add(self, make):
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(True)
+        return add_as_before(self, make)
+
+    add_as_before = WorkerPool.add
+    monkeypatch.setattr(WorkerPool, "add", add)
+    with caplog.at_level(logging.INFO, "dataflow"), FLOWS["ParallelData"](max_workers=4, timeout=LIMIT) as df:
+        for _ in range(2):
+            assert list(df) == [[2 * k] for k in range(N)]
+    assert "starts no more than 1 workers: [Errno 11] Resource temporarily unavailable" in caplog.text
+
+
+def test_a_flow_that_was_closed_and_is_iterated_again_begins_with_one_worker():
+    df = FLOWS["ParallelData"](max_workers=4, timeout=LIMIT)
+    for _ in range(2):
+        assert list(df) == [[2 * k] for k in range(N)]
+        df.close()
+    assert next(iter(df)) == [0]
+    assert len(state_of(df).resource.workers) == 1
+    df.close()
+
+
+def test_a_maximum_without_auto_is_refused():
+    with pytest.raises(TypeError, match=r'max_workers=8 is the maximum for num_workers="auto", and num_workers=2'):
+        ParallelData(numbers(), 2, max_workers=8)
+    with pytest.raises(ValueError, match="max_workers"):
+        ParallelData(numbers(), max_workers=0)
+
+
+@pytest.mark.parametrize(("max_bytes", "expected"), [(None, 32), (16 << 20, 4), (1 << 20, 1)])
+def test_the_maximum_depends_on_the_memory_limit(max_bytes, expected, monkeypatch):
+    monkeypatch.setattr("dataflow.parallel.options.share_of_cores", lambda num: 2)
+    assert ParallelData(numbers(), max_bytes=max_bytes).num_workers == expected
+
+
+def test_the_maximum_depends_on_the_cores_and_on_descriptors(monkeypatch):
+    monkeypatch.setattr("dataflow.parallel.options.share_of_cores", lambda num: 16)
+    assert ParallelData(numbers()).num_workers == 64
+    monkeypatch.setattr("dataflow.parallel.options.soft_limit", lambda: 256)
+    assert ParallelData(numbers()).num_workers < 20
+
+
+def test_the_printed_chain_says_at_most():
+    assert "at most 5 processes" in repr(ParallelData(numbers(), max_workers=5))
+
+
+# -- more workers than cores, as asked for -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_core(monkeypatch):
+    monkeypatch.setattr(worker_node, "share_of_cores", lambda num: 1)
+
+
+@pytest.mark.parametrize("name", ["ParallelData", "MultiProcessMapData"])
+def test_of_many_workers_some_get_work_at_first_and_all_if_they_sleep(name, one_core, caplog):
+    make = {
+        "ParallelData": lambda: ParallelData(MapData(numbers(), sleep), 6, timeout=LIMIT),
+        "MultiProcessMapData": lambda: MultiProcessMapData(numbers(), 6, sleep, strict=True, timeout=LIMIT),
+    }[name]
+    with caplog.at_level(logging.INFO, "dataflow"), make() as df:
+        assert next(iter(df)) == [0]
+        assert len(state_of(df).resource.workers) == 6
+        for _ in range(3):
+            assert list(df) == [[2 * k] for k in range(N)]
+    assert max(given_work(caplog.text)) in {4, 6}
+
+
+def test_the_work_of_those_that_died_is_done_by_workers_that_had_none(one_core, monkeypatch):
+    monkeypatch.setattr(WorkerCount, "next", lambda self, load: self.num)
+    df = MultiProcessMapData(numbers(), 6, sleep_and_tell, strict=True, ordered=False, timeout=LIMIT)
+    found = []
+
+    def iterate():
+        for k, pid in df:
+            found.append(k)
+            if len(found) == 5:
+                os.kill(pid, signal.SIGKILL)
+
+    with df, pytest.raises(WorkerDied):
+        iterate()
+    assert len(found) == len(set(found)) > 5
