@@ -296,7 +296,8 @@ class Engine(Generic[S]):
                 self._wait_timer.advance(now)
                 if operator.length_hint(self._chunk):
                     return self._checked_chunk(now)
-                observer.enter()
+                if not observer.is_inside:
+                    observer.enter()
                 self._finish_chunk()
                 if self._scaling is not None and now >= self._scaling.due:
                     self._scale(self._scaling, now)
@@ -318,7 +319,7 @@ class Engine(Generic[S]):
                 if not progressed:
                     self._plan.credit.idle()
                     silent = not supervisor.wait(min(_POLL, timeout or _POLL))
-                    observer.waited(time.monotonic() - now)
+                    observer.waiting += time.monotonic() - now
 
     def release_chunk(self) -> None:
         """Report the last chunk as used up, if it is: its memory may be needed for the next. Under the lock."""
@@ -430,7 +431,8 @@ class Engine(Generic[S]):
         if message.kind is Kind.TASK_FAILED:
             error = self._decoder.decode_failure(message.body)
         elif message.count:
-            self.observer.received(message.count, message.nbytes)
+            self.observer.datapoints += message.count
+            self.observer.nbytes += message.nbytes
             try:
                 datapoints = self._decoder.decode(worker, message.body)
             except Undecodable as broken:

@@ -61,23 +61,28 @@ class Observer:
         num_workers: How many workers are started at first.
         bytes_in_use: Returns the bytes of shared memory in use for arrays.
 
-    Attributes:
+    Attributes: (the engine adds to them once per message, which is cheaper than a call)
         restarts: Workers that died and were replaced.
+        datapoints: Received.
+        nbytes: Of these.
+        waiting: Seconds of waiting, between `enter` and `leave`.
+        is_inside: Whether the consumer has entered.
     """
 
     def __init__(
         self, read: Callable[[int], Sequence[int]], num_workers: int, bytes_in_use: Callable[[], int] = int
     ) -> None:
-        self.restarts = 0
+        self.restarts = self.datapoints = self.nbytes = 0
+        self.waiting = 0.0
+        self.is_inside = False
         self._bytes_in_use = bytes_in_use
         self._last_bytes = 0
         self._read = read
         self._num_workers = num_workers
         self._started = _now()
-        self._datapoints = self._nbytes = 0
-        self._waiting = self._receiving = self._source = self._elsewhere = 0.0
-        self._inside_since: float | None = None  # None while the consumer is elsewhere
-        self._accounted = 0.0  # seconds since then that were waiting, or reading the source
+        self._receiving = self._source = self._elsewhere = 0.0
+        self._inside_since = self._started  # when the consumer entered last
+        self._accounted = 0.0  # seconds of waiting and reading the source until then
         self._left: float | None = None  # since when the consumer is elsewhere; None before its first datapoint
         # The workers' seconds when the consumer ended its last iteration: what they wait until the next does not count.
         self._idle_since: list[tuple[float, ...]] | None = [(0.0,) * len(WorkerActivity)] * num_workers
@@ -98,21 +103,23 @@ class Observer:
 
     def enter(self) -> None:
         """The consumer asks for datapoints. No-op if it has already entered."""
-        if self._inside_since is None:
+        if not self.is_inside:
             now = _now()
             if self._left is not None:
                 self._elsewhere += now - self._left
             elif self._idle_since is not None:
                 self._idle = self._idle_until(now)
                 self._idle_since = None
-            self._inside_since, self._accounted = now, 0.0
+            self._inside_since, self._accounted = now, self.waiting + self._source
+            self.is_inside = True
 
     def leave(self) -> None:
-        """The consumer leaves with datapoints."""
-        if self._inside_since is not None:
+        """The consumer leaves with datapoints. No-op if it has not entered."""
+        if self.is_inside:
             now = _now()
-            self._receiving += max(0.0, now - self._inside_since - self._accounted)
-            self._left, self._inside_since = now, None
+            accounted = self.waiting + self._source - self._accounted
+            self._receiving += max(0.0, now - self._inside_since - accounted)
+            self._left, self.is_inside = now, False
             if now >= self._next_moment:
                 self._record(now)
 
@@ -123,20 +130,9 @@ class Observer:
         if self._idle_since is None and self._last is None:
             self._idle_since = [worker.seconds for worker in self._counted(_now())]
 
-    def waited(self, seconds: float) -> None:
-        """Add seconds of waiting, between `enter` and `leave`."""
-        self._waiting += seconds
-        self._accounted += seconds
-
     def read_source(self, seconds: float) -> None:
         """Add seconds of reading the input of a map, between `enter` and `leave`."""
         self._source += seconds
-        self._accounted += seconds
-
-    def received(self, count: int, nbytes: int) -> None:
-        """Add a message with datapoints."""
-        self._datapoints += count
-        self._nbytes += nbytes
 
     def freeze(self) -> None:
         """Read the counters for the last time: their memory is about to be released."""
@@ -150,16 +146,16 @@ class Observer:
     def observed(self) -> Observed:
         """What was observed until now."""
         now = self._ended or _now()
-        waiting, receiving, elsewhere = self._waiting, self._receiving, self._elsewhere
-        inside, left = self._inside_since, self._left
-        if self._ended is None and inside is not None:  # it may be waiting at this moment
-            waiting += max(0.0, now - inside - self._accounted)
+        waiting, receiving, elsewhere, left = self.waiting, self._receiving, self._elsewhere, self._left
+        if self._ended is None and self.is_inside:  # it may be waiting at this moment
+            accounted = waiting + self._source - self._accounted
+            waiting += max(0.0, now - self._inside_since - accounted)
         elif self._ended is None and left is not None:
             elsewhere += max(0.0, now - left)
         return Observed(
             now - self._started,
-            self._datapoints,
-            self._nbytes,
+            self.datapoints,
+            self.nbytes,
             waiting,
             receiving,
             self._source,
@@ -213,7 +209,7 @@ class Observer:
         states = (WorkerActivity.BUSY, WorkerActivity.BLOCKED, WorkerActivity.MEMORY, WorkerActivity.STARVED)
         moments = tuple(WorkerMoment(*(worker.seconds[state] for state in states)) for worker in workers)
         window = sum(worker.window for worker in workers) / len(workers) if workers else 0.0
-        self._history.append(Moment(now - self._started, self._datapoints, self._waiting, window, moments))
+        self._history.append(Moment(now - self._started, self.datapoints, self.waiting, window, moments))
         if len(self._history) >= _MAX_MOMENTS:
             del self._history[1::2]
             self._interval *= 2

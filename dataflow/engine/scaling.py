@@ -169,7 +169,7 @@ class WorkerCount:
 # -- Measurement -------------------------------------------------------------------------------------------------------
 
 
-_SECONDS: Final = 0.25  # least length of an interval, and of the time between two looks
+_SECONDS: Final = 0.15  # least length of an interval, and of the time between two looks
 _MAX_SECONDS: Final = 10.0
 _DATAPOINTS: Final = 4  # of each worker with work, at least, before the rate of an interval is known
 

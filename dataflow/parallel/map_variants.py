@@ -69,7 +69,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
 
     Args:
         ds: The input. It is reset and read in this process.
-        num_proc: Processes. 0 calls the function in the consumer, for a debugger.
+        num_proc: Processes, or "auto" for as many as pay. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it.
         batch_size: Datapoints per batch, at least 1.
         buffer_size: Datapoints, not batches, that may be read and not yet handed out, at least `batch_size`; None means
@@ -179,7 +179,7 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap):
 
     Args:
         ds: The input. It is reset and read in this process.
-        nr_proc: Processes. 0 calls the function in the consumer.
+        nr_proc: Processes, or "auto" for as many as pay. 0 calls the function in the consumer.
         map_func: Takes the component and returns an array of `output_shape`, or None to drop the datapoint.
         output_shape: Shape of the returned array.
         output_dtype: Its dtype; arrays of another dtype are converted, as by assignment.

@@ -246,7 +246,7 @@ class MultiThreadMapData(ParallelMap):
 
     Args:
         ds: The input. It is reset and read in this process.
-        num_thread: Threads. 0 calls the function in the consumer, for a debugger.
+        num_thread: Threads, or "auto" for as many as pay. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it.
         buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
             that wait for a slower one before them.
@@ -297,7 +297,7 @@ class MultiProcessMapDataZMQ(ParallelMap):
 
     Args:
         ds: The input. It is reset and read in this process.
-        num_proc: Processes. 0 calls the function in the consumer, for a debugger.
+        num_proc: Processes, or "auto" for as many as pay. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
         buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
             that wait for a slower one before them.

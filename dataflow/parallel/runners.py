@@ -277,7 +277,8 @@ class MultiProcessRunnerZMQ(Runner):
 
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process.
-        num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
+        num_proc: Processes. "auto" stands for one for each core; with `strict`, for as many as pay. 0 runs the flow in
+            the consumer, for a debugger.
         hwm: How far each worker runs ahead: at most ``2 * hwm + 2`` of its datapoints are made and not yet handed out.
             None means 50, or as many as make up 256 KiB if that is more.
         options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init`, `context`, `max_bytes`
@@ -330,7 +331,8 @@ class MultiProcessRunner(Runner):
         ds: The flow. It is reset once inside every worker, and not in this process.
         num_prefetch: Datapoints that each worker may have sent and the consumer has not yet handed out; at most
             ``2 * num_prefetch + 2`` are computed ahead for each worker.
-        num_proc: Processes. 0 runs the flow in the consumer, for a debugger.
+        num_proc: Processes. "auto" stands for one for each core; with `strict`, for as many as pay. 0 runs the flow in
+            the consumer, for a debugger.
         options: Those of `MultiProcessRunnerZMQ`: see `WorkerOptions`.
 
     Example:

@@ -37,9 +37,10 @@ def test_the_consumers_time_is_divided(clock):
         clock.pass_by(1)
         observer.read_source(1)
         clock.pass_by(3)
-        observer.waited(3)
+        observer.waiting += 3
         clock.pass_by(0.5)
-        observer.received(4, 100)
+        observer.datapoints += 4
+        observer.nbytes += 100
         observer.leave()
         clock.pass_by(2)
     found = observer.observed()
@@ -75,7 +76,7 @@ def test_a_consumer_that_waits_now_is_seen_to_wait(clock):
     observer.enter()
     clock.pass_by(7)
     assert observer.observed().waiting == pytest.approx(7)
-    observer.waited(7)
+    observer.waiting += 7
     observer.leave()
     clock.pass_by(3)
     assert observer.observed().waiting == pytest.approx(7)
@@ -86,7 +87,8 @@ def test_the_last_figures_stay(clock):
     observer, (counters,), credit = observe()
     observer.enter()
     counters.add_message(3, 30)
-    observer.received(3, 30)
+    observer.datapoints += 3
+    observer.nbytes += 30
     observer.leave()
     observer.freeze()
     observer.freeze()
@@ -105,7 +107,8 @@ def test_the_history_stays_short_and_complete(clock):
     for _ in range(3000):
         observer.enter()
         clock.pass_by(0.06)
-        observer.received(1, 1)
+        observer.datapoints += 1
+        observer.nbytes += 1
         observer.leave()
         clock.pass_by(0.06)
     history = observer.observed().history

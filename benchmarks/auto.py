@@ -1,0 +1,144 @@
+"""Does "auto" find the number of workers? ``python -m benchmarks.auto [--repeat N] [--seconds S] [NAME ...]``
+
+Each case runs with fixed numbers of workers and with "auto", one after the other, several times. Only the time after
+the start counts, in which "auto" tries numbers. It prints the median rate of "auto" beside the best median of
+all fixed numbers, and exits with 1 if one is below `TARGET`.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from dataflow import DataFlow, DataFromList, MapData, MultiProcessMapData, ParallelData
+
+TARGET = 0.9
+START = 6.0  # seconds of each run that do not count
+SECONDS = 2.0
+
+POOL = [np.random.default_rng(k).integers(0, 255, (224, 224, 3), np.uint8) for k in range(16)]
+
+
+def small(dp: Any) -> Any:
+    return [dp[0], 0.5]
+
+
+def image(dp: Any) -> Any:
+    return [POOL[dp[0] % len(POOL)].copy(), dp[0]]
+
+
+def waits(dp: Any) -> Any:
+    time.sleep(5e-3)
+    return dp
+
+
+class Jpeg:
+    """Decodes one photograph again and again."""
+
+    def __init__(self) -> None:
+        import cv2
+
+        smooth = cv2.GaussianBlur(np.tile(POOL[0], (2, 2, 1)), (15, 15), 0)
+        self.data = cv2.imencode(".jpg", smooth)[1]
+
+    def __call__(self, dp: Any) -> Any:
+        import cv2
+
+        return [cv2.imdecode(self.data, cv2.IMREAD_COLOR), dp[0]]
+
+
+class Changing:
+    """Costs a little for the first datapoints, and thirty times as much from then on."""
+
+    def __init__(self, num_cheap: int) -> None:
+        self.num_cheap = num_cheap
+
+    def __call__(self, dp: Any) -> Any:
+        end = time.thread_time() + (1e-4 if dp[0] < self.num_cheap else 3e-3)
+        while time.thread_time() < end:
+            pass
+        return dp
+
+
+@dataclass(frozen=True)
+class Case:
+    """One flow.
+
+    Attributes:
+        make: Makes the function of the map.
+        num: Datapoints of a pass.
+        fixed: Numbers of workers to compare with.
+    """
+
+    make: Callable[[], Callable[[Any], Any]]
+    num: int = 10_000_000
+    fixed: tuple[int, ...] = (1, 2, 3, 4)
+
+
+CASES = {
+    "small": Case(lambda: small),
+    "image": Case(lambda: image),
+    "jpeg": Case(Jpeg),
+    "waits": Case(lambda: waits, fixed=(1, 4, 16, 32)),
+    "changing": Case(lambda: Changing(10_000)),
+}
+NODES: dict[str, Callable[[DataFlow, Callable[[Any], Any], Any], DataFlow]] = {
+    "runner": lambda ds, func, num: ParallelData(MapData(ds, func), num),
+    "map": lambda ds, func, num: MultiProcessMapData(ds, num, func, strict=True),
+}
+
+
+class Indexes(DataFromList):
+    """The numbers from 0 on, without a list of them."""
+
+    def __init__(self, num: int) -> None:
+        super().__init__(range(num), shuffle=False)
+
+
+def rate(case: Case, node: str, num_workers: Any, seconds: float) -> float:
+    """Datapoints per second, after the start."""
+    numbers = MapData(Indexes(case.num), lambda k: [k])
+    with NODES[node](numbers, case.make(), num_workers) as df:
+        begun, num, end = time.monotonic() + START, 0, 0.0
+        for dp in df:
+            del dp
+            num += 1
+            if not end and time.monotonic() > begun:
+                begun, num = time.monotonic(), 0
+                end = begun + seconds
+            elif end and time.monotonic() > end:
+                break
+        return num / (time.monotonic() - begun)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.auto", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}; all by default")
+    parser.add_argument("--nodes", default="runner,map", metavar="A,B", help="of runner, map (both)")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each number (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="of each run (%(default)s)")
+    options = parser.parse_args(arguments)
+    below = 0
+    for name in options.names or CASES:
+        case = CASES[name]
+        for node in options.nodes.split(","):
+            rates: dict[Any, list[float]] = {num: [] for num in (*case.fixed, "auto")}
+            for _ in range(options.repeat):
+                for num, found in rates.items():
+                    found.append(rate(case, node, num, options.seconds))
+            medians = {num: median(found) for num, found in rates.items()}
+            auto = medians.pop("auto")
+            best = max(medians, key=medians.__getitem__)
+            part = auto / medians[best]
+            below += part < TARGET
+            print(f"{name:<10} {node:<7} {part:.2f} of {best} workers ({auto:,.0f}/s)", flush=True)
+    return 1 if below else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
