@@ -215,7 +215,7 @@ class Engine(Generic[S]):
             self._scaling: Scaling | None = None  # None if all workers get work
             if plan.worker_count is not None:
                 self._scaling = Scaling(plan.worker_count, self.observer, self._processor_times)
-                self.schedule.set_workers(plan.worker_count.num, len(first))
+                self._set_workers(plan.worker_count.num)
             self._decoder = plan.codec.open_decoder()
             close_at_exit(self)
             _engines.add(self)
@@ -470,7 +470,7 @@ class Engine(Generic[S]):
             return
         if self._scaling is not None:  # all that are left may have to do the work
             self._scaling = None
-            self.schedule.set_workers(len(self.workers), len(self.workers))
+            self._set_workers(len(self.workers))
         if self.schedule.lost(death.worker, death.error):
             self._death_in_schedule = death.error
         else:
@@ -493,9 +493,13 @@ class Engine(Generic[S]):
             _LOG.info("%s starts no more than %d workers: %s", self._plan.owner, count.most, str(error))
         except BaseException as error:
             self._fail(error)
-        self.schedule.set_workers(count.num, len(supervisor.workers))
+        self._set_workers(count.num)
         owner, of = self._plan.owner, count.most
         _LOG.info("%s gives work to %d workers (at most %d; before %d): %s", owner, count.num, of, before, count.reason)
+
+    def _set_workers(self, num: int) -> None:
+        self.schedule.set_workers(num, len(self.workers))
+        self.observer.num_with_work = num
 
     def _processor_times(self, worker: int) -> tuple[float, float] | None:
         pid = self.workers[worker].pid if worker < len(self.workers) else None

@@ -44,6 +44,7 @@ def figures_of(observed: Observed, nodes: Sequence[Any]) -> tuple[RunnerStatisti
         history=observed.history,
         restarts=observed.restarts,
         arena_bytes=observed.nbytes_in_use,
+        num_with_work=observed.num_with_work,
     )
     inner = [
         _inner(nodes[j], j, [inner for worker in workers for inner in worker.inner if inner.node == j])

@@ -38,6 +38,7 @@ class Observed:
         history: Moments.
         restarts: Workers that died and were replaced.
         nbytes_in_use: Bytes of shared memory in use for arrays.
+        num_with_work: How many workers get work; None for all.
     """
 
     seconds: float
@@ -51,6 +52,7 @@ class Observed:
     history: tuple[Moment, ...]
     restarts: int = 0
     nbytes_in_use: int = 0
+    num_with_work: int | None = None
 
 
 class Observer:
@@ -66,6 +68,7 @@ class Observer:
         datapoints: Received.
         nbytes: Of these.
         waiting: Seconds of waiting, between `enter` and `leave`.
+        num_with_work: How many workers get work; None for all.
         is_inside: Whether the consumer has entered.
     """
 
@@ -74,6 +77,7 @@ class Observer:
     ) -> None:
         self.restarts = self.datapoints = self.nbytes = 0
         self.waiting = 0.0
+        self.num_with_work: int | None = None
         self.is_inside = False
         self._bytes_in_use = bytes_in_use
         self._last_bytes = 0
@@ -164,6 +168,7 @@ class Observer:
             tuple(self._history),
             self.restarts,
             self._bytes_in_use() if self._last is None else self._last_bytes,
+            self.num_with_work,
         )
 
     def totals(self) -> tuple[InnerTotals, Sequence[int]]:

@@ -304,6 +304,7 @@ class WorkerNode(ProxyDataFlow):
             backend=backend.name,
             reads_input=not self._df_remote_inputs,
             cores=available_cores(),
+            adapts=options.adapts,
             max_bytes=backend.memory(options),
             failures=0 if tolerance is None else tolerance.num_failures,
         )

@@ -99,6 +99,8 @@ class RunnerStatistics:
         restarts: Workers that died and were replaced.
         arena_bytes: Shared memory in use for arrays.
         max_bytes: The memory limit; None if there is none.
+        num_with_work: How many of the workers get work at present, if more would not be faster; None for all.
+        adapts: Whether the number was left open by "auto".
         outer: Position of the runner in whose workers it runs, among the runners of `FlowStatistics`; None if it runs
             in the main process.
         num_outer: For a runner inside of workers: how many of these are summed here; 1 otherwise.
@@ -123,6 +125,8 @@ class RunnerStatistics:
     restarts: int = 0
     arena_bytes: int = 0
     max_bytes: int | None = None
+    num_with_work: int | None = None
+    adapts: bool = False
     outer: int | None = None
     num_outer: int = 1
     sending: float | None = None

@@ -129,6 +129,7 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
     """The workers are busy: do they compute, send, or wait for a processor?"""
     runner = statistics.runners[position]
     n, cores = len(runner.workers), runner.cores
+    with_work = n if runner.num_with_work is None else runner.num_with_work
     delayed = min(1.0, sum(worker.delayed_seconds for worker in runner.workers) / busy)
     computing = sum(worker.cpu_seconds for worker in runner.workers) / busy
     if runner.sending is not None and runner.sending >= _MOSTLY:
@@ -138,13 +139,20 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
             f"Transport is the bottleneck: sending {_each(runner)} takes {runner.sending:.0%} of the workers' time. "
             "Send less: smaller dtypes, uint8 instead of float32, or threads, which send nothing.",
         )
-    if runner.backend == "process" and n > cores and delayed >= _CROWDED:
+    idle = with_work < n and not runner.adapts and computing + delayed >= _MOSTLY
+    if runner.backend == "process" and n > cores and (delayed >= _CROWDED or idle):
+        why = (
+            f"{n - with_work} get no work, because more would not be faster"
+            if idle
+            else f"each waits {delayed:.0%} of its time for a processor"
+        )
         return FlowVerdict(
             "too many workers",
             position,
-            f"There are too many workers: {n} share {_cores(cores)}, and each waits {delayed:.0%} of its time for a "
-            f"processor. {cores} would be as fast, and need less memory.",
+            f"There are too many workers: {n} share {_cores(cores)}, and {why}. {cores} would be as fast, and need "
+            "less memory.",
         )
+    n = with_work
     who = "worker is" if n == 1 else "workers are"
     start = f"The {who} the bottleneck: {_dearest(statistics, position)}{_busy_part(n, busy / total)}."
     longest = max(worker.seconds for worker in runner.workers)

@@ -70,6 +70,16 @@ CASES = {
         "too many workers",
         "There are too many workers: 8 share 2 cores, and each waits 72% of its time for a processor. 2 would be as ",
     ),
+    "too many workers, most of them without work": (
+        flow(runner(workers(8, busy=0.97), waiting=0.8, cores=2, num_with_work=2)),
+        "too many workers",
+        "8 share 2 cores, and 6 get no work, because more would not be faster. 2 would be as fast",
+    ),
+    "auto, after a trial of more": (
+        flow(runner(workers(8, busy=0.97), waiting=0.8, cores=2, num_with_work=2, adapts=True)),
+        "workers",
+        "both are busy",
+    ),
     "two workers on a loaded machine": (
         flow(runner(workers(2, busy=0.97, delayed=0.5), waiting=0.8, cores=2)),
         "workers",
