@@ -23,10 +23,13 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
     MultiThreadRunner,
+    ParallelData,
     RemoteDataZMQ,
     SharedMem,
     SharedQ,
 )
+from dataflow.engine import scaling
+from dataflow.engine.scaling import WorkerCount
 from tests.support.interrupts import (
     Refuser,
     Scenario,
@@ -89,6 +92,27 @@ def jobs(queue):
     return [queue.get(LIMIT)[0].tolist() for _ in range(2)]
 
 
+class AtOnce(WorkerCount):
+    """Gives work to two workers as soon as it is asked."""
+
+    def next(self, load):
+        self.num = 2
+        return self.num
+
+
+class AddsWorker(ParallelData):
+    def _df_worker_count(self, links):
+        return AtOnce(1, 2, 2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_intervals():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scaling, "_SECONDS", 0)
+        patched.setattr(scaling, "_DATAPOINTS", 0)
+        yield
+
+
 SENDER = """
 import sys
 from dataflow import DataFromList, DataFlowError, send_dataflow_zmq
@@ -137,6 +161,7 @@ SCENARIOS = (
     Scenario(
         "zmq-strict", lambda: MultiProcessRunnerZMQ(numbers(), 2, strict=True, timeout=LIMIT), two_passes, EXPECTED
     ),
+    Scenario("auto", lambda: AddsWorker(numbers(), max_workers=2, timeout=LIMIT), two_passes, EXPECTED),
     Scenario("thread", lambda: MultiThreadRunner(numbers, 2, 1, timeout=LIMIT), list, EXPECTED, goes_on=False),
     Scenario(
         "thread-strict", lambda: MultiThreadRunner(numbers, 2, 2, strict=True, timeout=LIMIT), two_passes, EXPECTED
