@@ -44,7 +44,7 @@ from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, pre
 from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
 from dataflow.interrupts import signals_deferred
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
-from dataflow.parallel.options import WorkerOptions
+from dataflow.parallel.options import AUTO, WorkerOptions
 from dataflow.passes import known_length, passes_on, picked_here, walk
 from dataflow.reports.gathering import Figures
 from dataflow.seeding import Stream, current_root
@@ -163,7 +163,7 @@ class WorkerNode(ProxyDataFlow):
         return {
             **super()._df_parameters,
             **given,
-            options.workers_name: options.num_workers,
+            options.workers_name: AUTO if options.auto else options.num_workers,
             "ordered": options.ordered or not options.strict,
             **self._df_backend.parameters(options),
         }

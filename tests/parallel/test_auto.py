@@ -166,8 +166,9 @@ def test_the_maximum_depends_on_the_cores_and_on_descriptors(monkeypatch):
     assert ParallelData(numbers()).num_workers < 20
 
 
-def test_the_printed_chain_says_at_most():
-    assert "at most 5 processes" in repr(ParallelData(numbers(), max_workers=5))
+def test_the_printed_chain_says_auto_and_at_most():
+    assert repr(ParallelData(numbers(), max_workers=5)).startswith("ParallelData(max_workers=5)  at most 5 processes")
+    assert 'num_proc="auto"' in repr(MultiProcessMapData(numbers(), "auto", sleep)).replace("'", '"')
 
 
 # -- more workers than cores, as asked for -----------------------------------------------------------------------------
