@@ -8,7 +8,9 @@ consumer's. Guarantees:
 - Under spawn and forkserver a `Descriptor` travels with the process object, and nothing else does.
 - Memory that was mapped from a `Descriptor` (`shared_mapping`) is private in every child that is forked, except in the
   child to which the descriptor is handed over: the parent never sees what the child writes there, as with any other
-  memory. (On Linux; elsewhere as far as the system allows.)
+  memory. (On Linux; elsewhere as far as the system allows.) With `own`, it is private in that child too.
+- Mappings need no descriptor beside the `Descriptor`, however many there are. Those that are in use when it is closed
+  keep one open, together. (On Linux; elsewhere each mapping keeps one.)
 - A failure within `closed_on_error` leaves no `Descriptor` open: code that makes several need not undo the first ones.
 - Too few descriptors raise an `OSError` with `EMFILE` that says how many are needed (`counted`).
 """
@@ -21,9 +23,10 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from multiprocessing import reduction
 from typing import Any, Final
 
@@ -47,6 +50,7 @@ class Descriptor:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.is_mapped = False  # whether there is, or was, memory mapped from it
         try:
             _open.add(self)
             made = _made.get()
@@ -61,7 +65,11 @@ class Descriptor:
         fd, self.fd = self.fd, -1
         _open.discard(self)
         if fd >= 0:
-            os.close(fd)
+            try:
+                if self.is_mapped:
+                    _keep_open(fd, [mapping for mapping in list(_mapped) if mapping.source is self])
+            finally:
+                os.close(fd)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (reduction.DupFd(self.fd),)
@@ -93,12 +101,14 @@ def passing_to_child(*descriptors: Descriptor) -> Iterator[None]:
 def _close_inherited() -> None:
     _made.set(None)
     kept = _passed_to_child.get()
-    shared = [(mapping, file) for mapping, (owner, file) in list(_mapped.items()) if owner not in kept]
+    shared = [mapping for mapping in list(_mapped) if mapping.own or mapping.source not in kept]
     if shared:
         files = _open_files()
-        for mapping, file in shared:
-            if file in files:
-                _make_private(mapping, files[file])
+        for mapping in shared:
+            if mapping.file in files:
+                with suppress(Exception):  # closed meanwhile, or the system refuses: a hook cannot report errors
+                    _map_over(mapping, mmap.MAP_PRIVATE | _MAP_NORESERVE, files[mapping.file], mapping.offset)
+                    _mapped.discard(mapping)  # a child of this one inherits what is written here
     for descriptor in list(_open):
         if descriptor not in kept:
             descriptor.close()
@@ -214,24 +224,82 @@ def shared_memory_file(name: str, size: int) -> Descriptor:
     return Descriptor(fd)
 
 
-_File = tuple[int, int]  # device and inode
-_mapped: weakref.WeakKeyDictionary[mmap.mmap, tuple[Descriptor, _File]] = weakref.WeakKeyDictionary()
+class _Mapping(mmap.mmap):
+    """Memory mapped from a `Descriptor`."""
+
+    source: Descriptor
+    file: tuple[int, int]  # device and inode
+    offset: int  # where the memory begins in the file
+    own: bool
+    kept_open: mmap.mmap | None = None  # refers to the file as long as this mapping is used; None while `source` does
 
 
-def shared_mapping(descriptor: Descriptor, size: int) -> mmap.mmap:
-    """Map the first `size` bytes of the shared memory to which `descriptor` refers."""
-    mapping = mmap.mmap(descriptor.fd, size)
-    _mapped[mapping] = descriptor, _file_of(descriptor.fd)
+_mapped: weakref.WeakSet[_Mapping] = weakref.WeakSet()
+
+
+def shared_mapping(descriptor: Descriptor, size: int, *, offset: int = 0, own: bool = False) -> mmap.mmap:
+    """Map shared memory.
+
+    Args:
+        descriptor: Refers to the memory.
+        size: Bytes.
+        offset: Where they begin: a multiple of the page size.
+        own: Whether the mapping is private in every forked child, also in one to which `descriptor` is handed over.
+    """
+    mapping = _mapping_without_descriptor(descriptor.fd, size, offset) or _Mapping(descriptor.fd, size, offset=offset)
+    mapping.source, mapping.file, mapping.offset, mapping.own = descriptor, _file_of(descriptor.fd), offset, own
+    descriptor.is_mapped = True
+    _mapped.add(mapping)
     return mapping
 
 
-def _file_of(fd: int) -> _File:
+def _mapping_without_descriptor(fd: int, size: int, offset: int) -> _Mapping | None:
+    """Map a file over reserved addresses: Python's own mapping of a file keeps a duplicate of the descriptor.
+
+    (From Python 3.13 on, `trackfd` lets it keep none.) None where that is impossible: on other systems, and on a Linux
+    that counts reserved addresses as memory.
+    """
+    if sys.platform != "linux":
+        return None
+    with suppress(OSError):
+        mapping = _Mapping(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        _map_over(mapping, mmap.MAP_SHARED, fd, offset)
+        return mapping
+    return None
+
+
+def _map_over(mapping: mmap.mmap, flags: int, fd: int, offset: int) -> None:
+    """Map a file at the addresses of `mapping`, instead of what is there."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    if _map_memory()(address, len(mapping), protection, flags | _MAP_FIXED, fd, offset) != address:
+        raise OSError(ctypes.get_errno(), "cannot map shared memory")
+
+
+@cache
+def _map_memory() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    return function
+
+
+def _keep_open(fd: int, mappings: Sequence[_Mapping]) -> None:
+    """Keep a file open for mappings that are in use: a forked child needs it to make them private."""
+    if mappings:
+        with suppress(OSError):  # there are no more descriptors
+            kept_open = mmap.mmap(fd, 1)
+            for mapping in mappings:
+                mapping.kept_open = kept_open
+
+
+def _file_of(fd: int) -> tuple[int, int]:
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
-def _open_files() -> dict[_File, int]:
-    """A descriptor for each open file: Python's mapping keeps a duplicate one, whose number it does not expose."""
+def _open_files() -> dict[tuple[int, int], int]:
+    """A descriptor for each open file: those that Python's mappings keep have numbers that it does not expose."""
     files = {}
     for directory in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
@@ -240,14 +308,3 @@ def _open_files() -> dict[_File, int]:
                     files[_file_of(int(name))] = int(name)
             break
     return files
-
-
-def _make_private(mapping: mmap.mmap, fd: int) -> None:
-    """Map the same bytes at the same address again, as copy-on-write. Best effort."""
-    with suppress(Exception):  # closed meanwhile, or the system refuses: a hook cannot report errors
-        map_memory = ctypes.CDLL(None).mmap
-        map_memory.restype = ctypes.c_void_p
-        map_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-        address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-        flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
-        map_memory(address, len(mapping), mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)

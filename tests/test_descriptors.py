@@ -1,5 +1,6 @@
 """Descriptors: closed in children that did not ask for them, handed over to those that did."""
 
+import errno
 import multiprocessing
 import os
 import sys
@@ -7,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from dataflow import descriptors
 from dataflow.descriptors import Descriptor, passing_to_child, pipe, shared_mapping, shared_memory_file
 from tests.support.fakes import METHODS
 
@@ -142,6 +144,9 @@ def test_a_descriptor_is_not_inherited_by_programs(ends):
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="best effort elsewhere")
+
+
 @pytest.fixture
 def file():
     file = shared_memory_file("test", 8192)
@@ -154,7 +159,7 @@ def write(memory, value):
     return memory[0]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="best effort elsewhere")
+@linux
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_what_a_forked_child_writes_is_its_own(file, is_closed):
     memory = shared_mapping(file, 8192)
@@ -172,6 +177,61 @@ def test_a_child_to_which_it_is_handed_over_writes_for_both(file):
     with passing_to_child(file):
         in_child(lambda: write(memory, 7))
     assert memory[0] == 7
+
+
+@linux
+def test_a_mapping_of_its_own_is_private_in_a_child_to_which_the_file_is_handed_over(file):
+    memory = shared_mapping(file, 8192, own=True)
+    with passing_to_child(file):
+        assert in_child(lambda: write(memory, 7)) == 7
+    assert memory[0] == 0
+
+
+@linux
+def test_a_grandchild_inherits_what_the_child_wrote(file):
+    memory = shared_mapping(file, 8192)
+    assert in_child(lambda: write(memory, 7) and in_child(lambda: memory[0])) == 7
+    assert memory[0] == 0
+
+
+@linux
+def test_mappings_begin_anywhere_in_the_file_also_in_a_child(file):
+    memory, later = shared_mapping(file, 8192), shared_mapping(file, 4096, offset=4096)
+    later[0] = 5
+    assert memory[4096] == 5
+    assert in_child(lambda: later[0]) == 5
+
+
+@linux
+def test_mappings_need_no_descriptors_and_keep_one_when_the_file_is_closed():
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    file = shared_memory_file("test", 8192)
+    mappings = [shared_mapping(file, 64) for _ in range(5)]
+    assert count() == before + 1
+    del mappings[0]
+    file.close()
+    assert count() == before + 1
+    mappings.clear()
+    assert count() == before
+
+
+@linux
+def test_files_are_mapped_where_reserved_addresses_count_as_memory(file, monkeypatch):
+    class Refusing(descriptors._Mapping):
+        def __new__(cls, fd, *args, **options):
+            if fd < 0:
+                raise OSError(errno.ENOMEM, "no")
+            return super().__new__(cls, fd, *args, **options)
+
+    monkeypatch.setattr(descriptors, "_Mapping", Refusing)
+    memory = shared_mapping(file, 4096, offset=4096)
+    memory[0] = 9
+    assert os.pread(file.fd, 1, 4096) == b"\x09"
+    assert in_child(lambda: write(memory, 7)) == 7
+    assert memory[0] == 9
 
 
 def test_what_is_closed_or_gone_does_no_harm(file):
