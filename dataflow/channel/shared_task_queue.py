@@ -34,7 +34,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.nested_arrays import Direction, ToWorkers
 from dataflow.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file
-from dataflow.memory.arena import Arena, ArenaWriter, MemoryLimit
+from dataflow.memory.arena import Arena, ArenaFile, ArenaWriter, MemoryLimit
 from dataflow.memory.blocks import Block, divided
 
 __all__ = [
@@ -276,7 +276,8 @@ class SharedTaskQueue:
     def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES, *, direction: Direction | None = None) -> None:
         self._direction = direction or ToWorkers(forked=True, main=None)
         self._memory_limit = _TaskMemoryLimit(max_bytes, largest)
-        self._arena = Arena(0, self._memory_limit)
+        self._file = ArenaFile(self._memory_limit)
+        self._arena = self._file.new_arena(0)
         self.ownership = TaskOwnership()
         self._read, self._write = pipe()
         self._writer: _RecordingWriter | None = None  # None while the queue is not open
@@ -370,7 +371,7 @@ class SharedTaskQueue:
             self._writer = None
             del self._encoder, self._words
         self.ownership.close()
-        self._arena.close()
+        self._file.close()
         self._memory_limit.close()
 
 

@@ -18,7 +18,7 @@ from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.descriptors import Descriptor
 from dataflow.failures import Report
-from dataflow.memory.arena import Arena, ArenaReader, MemoryLimit
+from dataflow.memory.arena import Arena, ArenaFile, ArenaReader, MemoryLimit
 
 __all__ = ["ArrayCodec", "Codec", "Decoder", "Encoder", "EncoderPort", "ObjectCodec", "Undecodable"]
 
@@ -201,7 +201,8 @@ class ArrayCodec:
 
     def __init__(self, num_workers: int, max_bytes: int) -> None:
         self.memory_limit = MemoryLimit(max_bytes, num_workers)
-        self._arenas = [Arena(k, self.memory_limit) for k in range(num_workers)]
+        self._file = ArenaFile(self.memory_limit)
+        self._arenas = [self._file.new_arena(k) for k in range(num_workers)]
         self._readers: list[ArenaReader] = []
 
     def port(self, worker: int) -> _ArrayPort:
@@ -212,12 +213,11 @@ class ArrayCodec:
         return ArrayDecoder(self._readers)  # not a copy: `renew` replaces an element
 
     def renew(self, worker: int) -> None:
-        # A new arena: blocks that the dead worker had taken and not sent disappear with the old one. Its pages are
-        # returned now, or when the last views of what the worker did send are gone.
+        # A new arena: blocks that the dead worker had taken and not sent are used no more, like all of the old one. Its
+        # pages are returned now, or when the last views of what the worker did send are gone.
         self._readers[worker].worker_ended()
-        self._arenas[worker].close()
         self.memory_limit.give_back(worker, self.memory_limit.held()[worker])
-        self._arenas[worker] = Arena(worker, self.memory_limit)
+        self._arenas[worker] = self._file.new_arena(worker)
         self._readers[worker] = self._arenas[worker].open_reader()
 
     def bytes_in_use(self) -> int:
@@ -226,6 +226,5 @@ class ArrayCodec:
     def close(self) -> None:
         while self._readers:
             self._readers.pop().worker_ended()
-        for arena in self._arenas:
-            arena.close()
+        self._file.close()
         self.memory_limit.close()

@@ -1,8 +1,8 @@
 """Shared-memory arena: workers write arrays into blocks, and the consumer reads them in place.
 
-Each worker has one arena: a sparse memfd that the parent creates before it starts the worker, and that outlives the
-worker. It is divided into blocks of power-of-two sizes; a block uses only the pages that were touched. One status byte
-per block says which side owns it.
+Each worker has one arena: a region of a sparse memfd that the parent creates before it starts the workers, and that
+outlives them. The successor of a worker gets another region. An arena is divided into blocks of power-of-two sizes; a
+block uses only the pages that were touched. One status byte per block says which side owns it.
 
 Guarantees:
 
@@ -48,6 +48,7 @@ from dataflow.memory.blocks import LARGE_BYTES, PAGE, Block, BlockClass, class_o
 
 __all__ = [
     "Arena",
+    "ArenaFile",
     "ArenaReader",
     "ArenaWriter",
     "Base",
@@ -177,7 +178,7 @@ class ArenaReader:
                 ranges.append((start, end))
             del base  # if this was the last reference, its pages are returned below
         self._leases.clear()
-        start = self._classes[0].start
+        start = 0  # the status bytes, too: from here on nothing reads them
         for begin, end in (*sorted(ranges), (len(self._memory), 0)):
             if begin > start:
                 self._memory.madvise(GIVE_BACK, start, begin - start)
@@ -352,19 +353,47 @@ _MAX_OUTPUT_BUFFERS: Final = 16
 _SHORT: Final = 1 << 18
 
 
+class ArenaFile:
+    """The memory of all arenas of a runner.
+
+    Args:
+        memory_limit: Limits the touched pages of all arenas.
+    """
+
+    def __init__(self, memory_limit: MemoryLimit) -> None:
+        self._memory_limit = memory_limit
+        self._nbytes = 0  # of the arenas made so far
+        self._file = shared_memory_file("dataflow-arena", self._nbytes)
+
+    def new_arena(self, worker: int) -> Arena:
+        """Make an arena for the worker with this index. The memory of an earlier one is used no more."""
+        start = self._nbytes
+        _, size = divided(self._memory_limit.limit)
+        nbytes = start + -(-size // PAGE) * PAGE
+        os.ftruncate(self._file.fd, nbytes)
+        self._nbytes = nbytes
+        return Arena(worker, self._memory_limit, self._file, start)
+
+    def close(self) -> None:
+        """Close the descriptor; the mappings stay valid as long as they are used."""
+        self._file.close()
+
+
 class Arena:
     """Description of one worker's shared memory. Picklable while a process is started.
 
     Args:
         worker: Index of the worker.
         memory_limit: Limits the touched pages of all arenas of the runner.
+        file: The memory of all of them.
+        start: Where this one begins in it.
     """
 
-    def __init__(self, worker: int, memory_limit: MemoryLimit) -> None:
+    def __init__(self, worker: int, memory_limit: MemoryLimit, file: Descriptor, start: int) -> None:
         self._worker = worker
         self._memory_limit = memory_limit
-        _, size = divided(memory_limit.limit)
-        self._file = shared_memory_file("dataflow-arena", size)
+        self._file = file
+        self._start = start
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
@@ -372,18 +401,15 @@ class Arena:
 
     def open_writer(self) -> ArenaWriter:
         """Open the worker's end."""
-        return ArenaWriter(self._memory(), self._memory_limit, self._worker)
+        return ArenaWriter(self._map(own=False), self._memory_limit, self._worker)
 
     def open_reader(self) -> ArenaReader:
-        """Open the consumer's end."""
-        return ArenaReader(self._memory(), divided(self._memory_limit.limit)[0])
+        """Open the consumer's end. Workers that are forked later get copies of its arrays."""
+        return ArenaReader(self._map(own=True), divided(self._memory_limit.limit)[0])
 
-    def _memory(self) -> mmap.mmap:
-        return shared_mapping(self._file, divided(self._memory_limit.limit)[1])
-
-    def close(self) -> None:
-        """Close the descriptor; the mappings stay valid as long as they are used."""
-        self._file.close()
+    def _map(self, *, own: bool) -> mmap.mmap:
+        _, size = divided(self._memory_limit.limit)
+        return shared_mapping(self._file, size, offset=self._start, own=own)
 
 
 @dataclass(slots=True, eq=False)

@@ -19,7 +19,7 @@ from dataflow.codec import decoder as decoding
 from dataflow.codec.decoder import ArrayDecoder, Undecodable
 from dataflow.codec.encoder import ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM, Description
-from dataflow.memory.arena import Arena, MemoryLimit
+from dataflow.memory.arena import ArenaFile, MemoryLimit
 from dataflow.memory.blocks import LARGE_BYTES
 from tests.support.threads import switching_often
 
@@ -39,8 +39,9 @@ class Wire:
 
     def __init__(self, limit=16 * MIB):
         self.memory_limit = MemoryLimit(limit, 1)
-        self.arena = Arena(0, self.memory_limit)
-        self.writer, self.reader = self.arena.open_writer(), self.arena.open_reader()
+        self.file = ArenaFile(self.memory_limit)
+        arena = self.file.new_arena(0)
+        self.writer, self.reader = arena.open_writer(), arena.open_reader()
         self.encoder, self.decoder = ArrayEncoder(self.writer), ArrayDecoder([self.reader])
 
     def encode(self, dp):
@@ -62,7 +63,7 @@ class Wire:
         return self
 
     def __exit__(self, *_):
-        self.arena.close()
+        self.file.close()
         self.memory_limit.close()
 
 

@@ -139,22 +139,22 @@ class Watched:
     def _df_links(self):
         links = super()._df_links()
         self.memory_limit = links.codec.memory_limit
-        self.arenas = [links.codec.port(k).arena for k in range(self.num_workers)]
+        self.file = links.codec.port(0).arena.descriptors()[0]
         return links
 
     def held(self):
         return self.held_and_touched()[0]
 
     def held_and_touched(self):
-        """What each worker holds, and what of it the operating system has given out, at one moment.
+        """What each worker holds, and what of all that the operating system has given out, at one moment.
 
         Nobody reserves meanwhile, and memory is given back to the system before it is given back to the budget.
         """
         lock = self.memory_limit.descriptors()[0].fd
         fcntl.lockf(lock, fcntl.LOCK_EX)
         try:
-            pages = [os.fstat(arena.descriptors()[0].fd).st_blocks * 512 - 4096 for arena in self.arenas]
-            return self.memory_limit.held(), pages
+            touched = os.fstat(self.file.fd).st_blocks * 512 - 4096 * self.num_workers
+            return self.memory_limit.held(), touched
         finally:
             fcntl.lockf(lock, fcntl.LOCK_UN)
 
@@ -251,7 +251,8 @@ def test_several_workers_in_need_at_once_never_hold_more_than_the_limit_together
 
         def look():
             while not ended.is_set():
-                most.append([sum(counted) for counted in df.held_and_touched()])
+                held, touched = df.held_and_touched()
+                most.append([sum(held), touched])
                 ended.wait(0.001)
 
         looking = threading.Thread(target=look)
@@ -325,7 +326,7 @@ def test_idle_pages_are_given_back_while_a_worker_has_nothing_to_do(kind, pause,
         assert is_whole(kept)
         del kept
         wait_until(lambda: df.held() == [0], LIMIT, lambda: f"idle pages were kept: {df.held()}")
-        assert df.held_and_touched()[1] == [0]
+        assert df.held_and_touched()[1] == 0
         go_on.set()
         assert is_whole(next(iterator))
 
@@ -410,7 +411,7 @@ def test_more_workers_than_the_memory_has_pages_for_all_come_through(num):
 def test_what_is_kept_of_a_closed_runner_keeps_no_more_than_itself(kind):
     df = limited(kind, Images(30, 300_000), max_bytes=32 * MIB, prefetch=50)
     datapoints = list(df)
-    arena, statuses = os.dup(df.arenas[0].descriptors()[0].fd), 3 * 4096
+    arena, statuses = os.dup(df.file.fd), 3 * 4096
     kept = [datapoints[5][0][7:9], datapoints[20][0]]
     datapoints.clear()
     df.close()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.descriptors import passing_to_child
-from dataflow.memory.arena import Arena, MemoryLimit
+from dataflow.memory.arena import ArenaFile, MemoryLimit
 from dataflow.memory.blocks import LARGE_BYTES
+from tests.support.forks import in_child
 from tests.support.threads import switching_often
 from tests.support.waits import LIMIT
 
@@ -44,7 +46,8 @@ class Arenas:
 
     def __init__(self, limit=4 * MIB, num_workers=1):
         self.memory_limit = MemoryLimit(limit, num_workers)
-        self.arenas = [Arena(k, self.memory_limit) for k in range(num_workers)]
+        self.file = ArenaFile(self.memory_limit)
+        self.arenas = [self.file.new_arena(k) for k in range(num_workers)]
         self.writers = [arena.open_writer() for arena in self.arenas]
         self.readers = [arena.open_reader() for arena in self.arenas]
         self.writer, self.reader = self.writers[0], self.readers[0]
@@ -58,16 +61,15 @@ class Arenas:
     def read(self, block, nbytes=LARGE_BYTES):
         return leased(self.reader, block, nbytes)
 
-    def touched(self, k=0):
-        """Bytes that the operating system has given to an arena, the status bytes left out."""
-        fd = self.arenas[k].descriptors()[0].fd
-        return os.fstat(fd).st_blocks * 512 - PAGE
+    def touched(self):
+        """Bytes that the operating system has given to the arenas, the status bytes of the first left out."""
+        return os.fstat(self.arenas[0].descriptors()[0].fd).st_blocks * 512 - PAGE
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for resource in (*self.arenas, self.memory_limit):
+        for resource in (self.file, self.memory_limit):
             resource.close()
 
 
@@ -316,18 +318,59 @@ def test_after_the_worker_has_ended_an_array_keeps_its_own_pages_and_no_others()
         arenas.writer.give_back(arenas.write(9, 20_000))  # idle
         del arrays[3]
         arenas.reader.worker_ended()
-        assert arenas.touched() == sum(-(-array.nbytes // PAGE) * PAGE for array in arrays)
+        status_page = -PAGE  # it was given back, too
+        assert arenas.touched() == status_page + sum(-(-array.nbytes // PAGE) * PAGE for array in arrays)
         assert [set(array.tolist()) for array in arrays] == [{1}, {2}, {3}, {5}]
         part = arrays[2][5:7]
         del arrays[2]
         del arrays[2]
-        assert arenas.touched() == 2 * LARGE_BYTES + 25 * PAGE
+        assert arenas.touched() == status_page + 2 * LARGE_BYTES + 25 * PAGE
         arrays.clear()
-        assert arenas.touched() == 25 * PAGE
+        assert arenas.touched() == status_page + 25 * PAGE
         assert part.tolist() == [3, 3]
         arenas.reader.worker_ended()
         del part
-        assert arenas.touched() <= 0
+        assert arenas.touched() == status_page
+
+
+def test_a_later_arena_in_the_same_file_has_memory_of_its_own():
+    with Arenas(MIB) as arenas:
+        kept = [arenas.read(arenas.write(1)), arenas.read(arenas.write(2))]
+        later = arenas.file.new_arena(0)
+        writer, reader = later.open_writer(), later.open_reader()
+        blocks = []
+        while (block := writer.take(LARGE_BYTES)) is not None:
+            writer.view(block, (LARGE_BYTES,), BYTE)[...] = 9
+            blocks.append(block)
+        arenas.reader.worker_ended()
+        assert [set(array.tolist()) for array in kept] == [{1}, {2}]
+        kept.clear()
+        assert all((leased(reader, block, LARGE_BYTES) == 9).all() for block in blocks)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each mapping has a descriptor")
+def test_any_number_of_arenas_needs_one_descriptor():
+    before = len(os.listdir("/proc/self/fd"))
+    with Arenas(num_workers=5) as arenas:
+        arrays = [arenas.read(arenas.write(k)) for k in range(3)]
+        assert len(os.listdir("/proc/self/fd")) == before + 2  # and the memory limit
+    del arenas
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before + 1  # what is kept of it
+    assert in_child(partial(arrays[0].fill, 7)) == "returned None"
+    assert [set(array.tolist()) for array in arrays] == [{0}, {1}, {2}]
+    arrays.clear()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="best effort elsewhere")
+def test_a_worker_that_is_forked_later_gets_copies_of_what_the_consumer_reads():
+    with Arenas() as arenas:
+        array = arenas.read(arenas.write(1))
+        with passing_to_child(*arenas.arenas[0].descriptors()):
+            assert in_child(partial(array.fill, 7)) == "returned None"
+        assert set(array.tolist()) == {1}
 
 
 def test_a_forked_child_that_drops_its_copies_frees_nothing():
@@ -369,10 +412,10 @@ def test_a_forked_child_of_a_worker_takes_no_blocks_from_its_arena():
 
 EXIT = """
 import numpy as np
-from dataflow.memory.arena import Arena
-from dataflow.memory.arena import MemoryLimit
+from dataflow.memory.arena import ArenaFile, MemoryLimit
 memory_limit = MemoryLimit(1 << 20, 1)
-arena = Arena(0, memory_limit)
+file = ArenaFile(memory_limit)
+arena = file.new_arena(0)
 writer, reader = arena.open_writer(), arena.open_reader()
 blocks = [writer.take(20000) for _ in range(5)]
 kept = reader.leases([(block.status, block.start) for block in blocks], (20000,), np.dtype("u1"))
@@ -388,7 +431,7 @@ np.holder = [Holder, kept[2], writer, buffers[1]]
 
 @pytest.mark.parametrize(
     "ending",
-    ["", "import sys; sys.exit(0)", "del reader, writer", "del kept, buffers; arena.close()", "reader.worker_ended()"],
+    ["", "import sys; sys.exit(0)", "del reader, writer", "del kept, buffers; file.close()", "reader.worker_ended()"],
 )
 def test_the_interpreter_ends_without_a_word_in_whatever_order_things_die(ending):
     command = [sys.executable, "-c", EXIT.format(ending)]

@@ -66,12 +66,12 @@ class Watched(MultiProcessRunnerZMQ):
     def _df_links(self):
         links = super()._df_links()
         self.limit = links.codec.memory_limit.limit
-        self.status_bytes = divided(self.limit)[0][0].start
-        self.files = [links.codec.port(k).arena.descriptors()[0].fd for k in range(self.num_workers)]
+        self.status_bytes = self.num_workers * divided(self.limit)[0][0].start
+        self.file = links.codec.port(0).arena.descriptors()[0].fd
         return links
 
     def held(self):
-        return sum(max(0, os.fstat(fd).st_blocks * 512 - self.status_bytes) for fd in self.files)
+        return os.fstat(self.file).st_blocks * 512 - self.status_bytes
 
 
 @pytest.mark.full
