@@ -3,7 +3,8 @@
 Guarantees:
 
 - The directory is new and has mode 0700: a process of another user cannot connect. It is removed once every worker has
-  connected, so no process can connect afterwards. If the main process is killed before that, the directory is removed
+  connected, so no process can connect afterwards, except workers that are started later: they are handed a descriptor
+  of the socket's file, and connect through that. If the main process is killed before that, the directory is removed
   by the next start of a runner, or by a worker that finds itself without its parent as it starts: see `scratch`.
 - A message without the token of this run is rejected before anything in it is unpickled.
 - ZeroMQ's high-water marks count neither bytes nor what the peer has queued, so both are switched off; `Credit` is the
@@ -16,15 +17,18 @@ import logging
 import math
 import os
 import select
+import socket
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import zmq
 
 from dataflow.channel.messages import Message, new_token, pack, unpack
 from dataflow.descriptors import Descriptor
+from dataflow.interrupts import signals_deferred
 from dataflow.temporary import PrivateDirectory
 
 __all__ = ["SocketChannel"]
@@ -80,15 +84,16 @@ def _undone(context: zmq.Context[Any]) -> Iterator[None]:
 
 
 class _SocketPort:
-    def __init__(self, address: str, token: bytes) -> None:
+    def __init__(self, address: str, token: bytes, file: Descriptor | None = None) -> None:
         self._address = address
         self._token = token
+        self._file = file  # the socket's file, if it has no name any more; then there is no address
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
+        return () if self._file is None else (self._file,)
 
     def open(self) -> _SocketSender:
-        return _SocketSender(self._address, self._token)
+        return _SocketSender(self._address if self._file is None else f"ipc://{_path_of(self._file)}", self._token)
 
     def close_in_parent(self) -> None:
         """No-op: the worker opens its own socket."""
@@ -125,6 +130,7 @@ class _SocketReceiver:
 
     def __init__(self, address: str, directory: PrivateDirectory, token: bytes, num_workers: int) -> None:
         self._directories = [directory]
+        self._file: Descriptor | None = None  # the socket's file, once its directory is removed
         self._token = token
         self._num_workers = num_workers
         self._warned = False
@@ -178,12 +184,20 @@ class _SocketReceiver:
         return None
 
     def port_of_successor(self, worker: int) -> _SocketPort:
+        if self._file is not None and _can_connect(self._file):  # as many listening sockets as before
+            return _SocketPort("", self._token, self._file)
         self._directories.append(directory := _private_directory())
         address = _address_in(directory)
         self._socket.bind(address)
         return _SocketPort(address, self._token)
 
     def stop_accepting(self) -> None:
+        with signals_deferred():
+            if self._file is None and self._directories:
+                self._file = _opened(os.path.join(self._directories[0].path, _NAME))
+            self._remove_directories()
+
+    def _remove_directories(self) -> None:
         # The open socket does not need its file.
         while self._directories:
             self._directories.pop().close()
@@ -194,4 +208,28 @@ class _SocketReceiver:
     def close(self) -> None:
         self._socket.close(linger=0)
         self._context.term()
-        self.stop_accepting()
+        self._remove_directories()
+        if self._file is not None:
+            self._file.close()
+
+
+def _opened(path: str) -> Descriptor | None:
+    """A descriptor that stands for the path to a socket, and outlives it; None where the system has no such thing."""
+    with suppress(OSError):
+        if sys.platform == "linux":
+            return Descriptor(os.open(path, os.O_PATH | os.O_CLOEXEC))
+    return None
+
+
+def _path_of(file: Descriptor) -> str:
+    return f"/proc/self/fd/{file.fd}"
+
+
+def _can_connect(file: Descriptor) -> bool:
+    """Whether a process that has `file` can connect: it needs /proc."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(_path_of(file))
+    except OSError:
+        return False
+    return True

@@ -144,7 +144,9 @@ def _thread(spec: WorkerSpec) -> Worker:
 # -- Processes ---------------------------------------------------------------------------------------------------------
 
 
-_DESCRIPTORS: Final = 24  # for the pool itself: a ZeroMQ context, a task queue, a directory
+# At most 16 for the pool itself (a ZeroMQ context, shared memory, a task queue), and 4 while a worker is started, or
+# for the servers of `multiprocessing`: ZeroMQ aborts the process if there is none for a connection.
+_DESCRIPTORS: Final = 20
 _QUEUE_BYTES: Final = 1 << 20  # of index ranges
 
 

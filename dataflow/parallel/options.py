@@ -38,7 +38,7 @@ NumWorkers = SupportsIndex | Literal["auto"]
 MIN_BYTES: Final = 1 << 20
 """The smallest `max_bytes`."""
 
-DESCRIPTORS_PER_WORKER: Final = 10
+DESCRIPTORS_PER_WORKER: Final = 4
 """Descriptors of the consumer for each worker process, at most."""
 
 _MOST: Final = 32  # workers with "auto", at least: they may wait for a disk or a network instead of computing

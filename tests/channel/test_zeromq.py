@@ -5,12 +5,15 @@ import os
 import pickle
 import select
 import stat
+import sys
 import tempfile
 import time
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import zmq
 
+from dataflow.channel import zeromq
 from dataflow.channel.messages import Kind, Message, new_token, pack
 from dataflow.channel.zeromq import SocketChannel
 from tests.support.fakes import Trap, receive
@@ -64,6 +67,44 @@ def test_the_directory_belongs_to_the_user_alone_and_goes_away_once_all_have_con
         assert not sockets.directory.exists()
         sockets.senders[0].send(data(0, 1, b"still received"))
         assert receive(sockets.receiver, LIMIT).count == 1
+
+
+@contextmanager
+def no_proc():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zeromq, "_path_of", lambda file: "/nowhere")
+        yield
+
+
+@pytest.mark.parametrize("where", [nullcontext, no_proc])
+@pytest.mark.parametrize("have_connected", [False, True])
+def test_a_later_worker_connects_though_the_directory_is_gone(where, have_connected):
+    with where(), Sockets() as sockets:
+        if have_connected:
+            sockets.senders[0].send(Message(Kind.HELLO, 0))
+            assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
+            sockets.receiver.stop_accepting()
+            assert not sockets.directory.exists()
+        sockets.senders.append(sockets.receiver.port_of_successor(0).open())
+        sockets.senders[-1].send(data(0, 5))
+        assert receive(sockets.receiver, LIMIT).count == 5
+        sockets.receiver.stop_accepting()
+        assert not sockets.directory.exists()
+        sockets.senders[-1].send(data(0, 6))
+        assert receive(sockets.receiver, LIMIT).count == 6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the consumer listens once more for each")
+def test_later_workers_need_no_other_socket_to_connect_to():
+    with Sockets() as sockets:
+        sockets.senders[0].send(Message(Kind.HELLO, 0))
+        assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
+        before = len(os.listdir("/proc/self/fd"))
+        sockets.receiver.stop_accepting()
+        for _ in range(3):
+            sockets.receiver.port_of_successor(0)
+        # The directory's descriptor was closed, and one that stands for the socket's file opened.
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, LIMIT, "there are others")
 
 
 def test_a_channel_that_was_never_opened_leaves_nothing():
