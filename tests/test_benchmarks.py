@@ -2,13 +2,14 @@
 
 import itertools
 import json
+import os
 import pickle
 import re
 
 import numpy as np
 import pytest
 
-from benchmarks import contenders, disk, imports, nodes, report, simulate, sources, suite, targets, workloads
+from benchmarks import contenders, disk, imports, memory, nodes, report, simulate, sources, suite, targets, workloads
 from benchmarks.__main__ import parse_arguments
 from benchmarks.figures import Figures
 
@@ -345,3 +346,13 @@ def test_imports_are_timed_above_an_interpreter_that_only_starts():
     times = imports.measure(runs=1)
     assert list(times) == list(imports.STATEMENTS)
     assert all(len(runs) == 1 for runs in times.values())
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="the system does not tell")
+def test_an_idle_worker_has_private_pages_and_a_part_of_those_that_it_shares():
+    proportional, private = memory.idle(2, "fork")
+    assert 1 << 18 < private < proportional < memory.proportional_bytes(os.getpid())
