@@ -37,6 +37,7 @@ class Drops:
     """Whether a map has dropped a datapoint here, or below: then a node that counts cannot be addressed."""
 
     has_dropped = False
+    has_skipped = False  # what this node makes of several datapoints: it can be addressed, what counts above it cannot
 
 
 class FlowState:

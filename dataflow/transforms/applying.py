@@ -13,10 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, component, replaced
-from dataflow.failures import Tolerance, failure_of
+from dataflow.failures import Budget, Failure, Tolerance, failure_of, failure_reporter
+from dataflow.state import state_of
 
-__all__ = ["Applied", "AppliedToComponent", "RequestedBlocks", "explain", "name_of"]
+__all__ = [
+    "Applied",
+    "AppliedToComponent",
+    "RequestedBlocks",
+    "ToleratesFailures",
+    "Uncopied",
+    "explain",
+    "name_of",
+]
 
 Place = Callable[[int], tuple[int, int]]
 """From the number of a datapoint, in order of arrival, to (pass, position in the pass)."""
@@ -73,6 +83,7 @@ class Applied:
     ) -> None:
         self.owner = owner
         self.func = func
+        self.label = f"{owner}({name_of(func)})"  # of the node, in the records of failures
         self._place = place
         self._tolerance = tolerance
         self._scope = scope
@@ -118,7 +129,7 @@ class Applied:
             out = self.step(dp, _)
         except Exception as error:
             p, position = self._place(self.begun - 1)
-            failure = failure_of(f"{self.owner}({name_of(self.func)})", position, p, error)
+            failure = failure_of(self.label, position, p, error)
             tolerance.skip(failure, error, in_pass=(self._scope, p))
             out = self.drop()
         if tolerance.seen >= tolerance.due:
@@ -159,6 +170,70 @@ class AppliedToComponent(Applied):
         out = dp[:]
         out[self._index] = new
         return out
+
+
+class Uncopied(Applied):
+    """`func` applied to what a node itself has gathered, such as the datapoints of a batch: without a copy.
+
+    Args:
+        args: The parameters of `Applied`. What `func` returns is never dropped.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.label = self.owner
+
+    def step(self, dp: Any, _: None) -> Any:
+        try:
+            return self.func(dp)
+        except Exception as error:
+            self.explain(error)
+            raise
+
+    def explain(self, error: Exception) -> None:
+        p, position = self._place(self.begun - 1)
+        where = f"raised by {self.owner}, for datapoint {position} of pass {p}"
+        error.add_note(where)
+        if isinstance(error, StopIteration):  # would look like the end of the pass
+            raise RuntimeError(f"StopIteration was {where}") from error
+
+
+class ToleratesFailures(DataFlow):
+    """A node that skips and counts what it cannot make, within the budget `max_failures`."""
+
+    _df_run_settings = frozenset({"max_failures"})
+    max_failures: Budget | None = None
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The last 1,000 datapoints that were skipped here since the flow was reset."""
+        tolerance = state_of(self).tolerance
+        return [] if tolerance is None else tolerance.failures
+
+    def _df_made(self, func: Callable[[Any], Any], place: Place, scope: Hashable) -> Uncopied:
+        """`func` applied to what this node has gathered, within the budget."""
+        applied = Uncopied(type(self).__name__, func, place, self._df_tolerance(), scope)
+        applied.on_drop = self._df_note_skip
+        return applied
+
+    def _df_note_drop(self) -> None:
+        state_of(self).drops.has_dropped = True
+
+    def _df_note_skip(self) -> None:
+        state_of(self).drops.has_skipped = True
+
+    def _df_tolerance(self) -> Tolerance | None:
+        """The `Tolerance` that records failures in this worker; None to raise the first failure."""
+        above = failure_reporter()
+        budget = self.max_failures
+        if not (budget if budget is not None or above is None else above.limit):
+            return None
+        state = state_of(self)
+        with state.lock:
+            # The next iteration of a flow that runs in the consumer (num_proc=0) may be under another runner.
+            if state.tolerance is None or state.tolerance.parent is not above:
+                state.tolerance = Tolerance(type(self).__name__, budget, above)
+            return state.tolerance
 
 
 class RequestedBlocks:

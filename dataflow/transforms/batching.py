@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.datapoint import INT32, component, stack
+from dataflow.datapoint import INT32, component, present, stack
 from dataflow.errors import LengthUnknown, ShapeMismatch
-from dataflow.parameters import flag, function, whole_number
+from dataflow.failures import Budget
+from dataflow.parameters import count_or_fraction, flag, function, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of
+from dataflow.transforms.applying import RequestedBlocks, ToleratesFailures
 from dataflow.transforms.arguments import integer_dtype
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
@@ -29,19 +31,21 @@ _END: Final = object()
 _is_batch: Final = partial(is_not, _END)
 
 
-class GroupedData(ProxyDataFlow):
+class GroupedData(ToleratesFailures, ProxyDataFlow):
     """Every `batch_size` consecutive datapoints as one; subclasses say how they are combined.
 
     Args:
         ds: The input.
         batch_size: Datapoints per batch, at least 1.
         remainder: Yield the last batch even if it is shorter.
+        max_failures: How many batches may fail to be made.
     """
 
-    def __init__(self, ds: DataFlow, batch_size: int, remainder: bool) -> None:
+    def __init__(self, ds: DataFlow, batch_size: int, remainder: bool, *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
         self.batch_size = whole_number(self, "batch_size", batch_size, 1)
         self.remainder = flag(self, "remainder", remainder)
+        self.max_failures = count_or_fraction(self, "max_failures", max_failures)
         if not remainder:
             _require_one_batch(ds, self.batch_size, self)
 
@@ -61,11 +65,17 @@ class GroupedData(ProxyDataFlow):
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
         taken = partial(_take, self.ds._df_run_pass(p, stream), self.batch_size)
         groups = iter(taken, [])
-        return map(self._df_combiner(), groups if self.remainder else takewhile(self._is_whole, groups))
+        made = self._df_made(self._df_combiner(), lambda k: (p, k), stream)
+        return present(made.over(groups if self.remainder else takewhile(self._is_whole, groups)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         n = None if self.ds._df_endless else len(self.ds)
-        combine = self._df_combiner()
+        requested = RequestedBlocks(blocks, partial(known_length, self))
+        made = self._df_made(self._df_combiner(), requested.place, (stream, RequestedBlocks))
+        return made.over(self._groups_at(requested.recorded(made), n, stream))
+
+    def _groups_at(self, blocks: Blocks, n: int | None, stream: Stream) -> Iterator[list[Any]]:
+        """The datapoints of each batch; `n` is the number of datapoints in a pass."""
         for block in blocks:
             if n is None:
                 first, size = block * self.batch_size, np.full(len(block), self.batch_size)
@@ -76,7 +86,7 @@ class GroupedData(ProxyDataFlow):
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
-            yield from map(combine, map(partial(_take, datapoints), size.tolist()))
+            yield from map(partial(_take, datapoints), size.tolist())
 
     def _is_whole(self, group: list[Any]) -> bool:
         return len(group) == self.batch_size
@@ -98,6 +108,8 @@ class BatchData(GroupedData):
         int_dtype: The integer dtype of Python ints.
         collate: A function that gets the list of datapoints and returns the batch, in place of stacking. Arrays that it
             makes with `dataflow.empty` or `aggregate_batch` are sent from a worker without another copy.
+        max_failures: How many batches of one pass may fail because their datapoints do not form one, as for `MapData`;
+            they are skipped, logged, and listed in `failures`.
 
     Raises:
         ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False, so there would be no batch.
@@ -123,8 +135,9 @@ class BatchData(GroupedData):
         *,
         int_dtype: DTypeLike = INT32,
         collate: Callable[[list[Any]], Any] | None = None,
+        max_failures: Budget | None = None,
     ) -> None:
-        super().__init__(ds, batch_size, remainder)
+        super().__init__(ds, batch_size, remainder, max_failures=max_failures)
         self.use_list = flag(self, "use_list", use_list)
         # Attributes only if they differ from the default: states and caches saved before there were any stay valid.
         if (dtype := integer_dtype(self, int_dtype)) != INT32:

@@ -109,8 +109,11 @@ def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
         Dropped: There is a hole among them, so the positions of `df`, which counts datapoints, are undefined; or the
             user reads ``df[i]``, and a node below has dropped a datapoint before, so that a loop yields another one.
     """
-    if picked_here() and any(state_of(node).drops.has_dropped for node in walk(df, everywhere=True)):
-        raise _dropped_below(df)
+    if picked_here():
+        for node in walk(df, everywhere=True):
+            drops = state_of(node).drops
+            if drops.has_dropped or (drops.has_skipped and node is not df):
+                raise _dropped_below(df)
     for dp in datapoints:
         if dp is HOLE:
             state_of(df).drops.has_dropped = True

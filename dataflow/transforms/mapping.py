@@ -8,17 +8,16 @@ from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
-from dataflow.failures import Budget, Failure, Tolerance, failure_reporter
+from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, function, hinting
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
-from dataflow.state import state_of
-from dataflow.transforms.applying import Applied, AppliedToComponent, Place, RequestedBlocks
+from dataflow.transforms.applying import Applied, AppliedToComponent, Place, RequestedBlocks, ToleratesFailures
 
 __all__ = ["MapData", "MapDataComponent"]
 
 
-class MapData(ProxyDataFlow):
+class MapData(ToleratesFailures, ProxyDataFlow):
     """Apply a function to every datapoint.
 
     The function gets a shallow copy: it may assign components, but changing an array in place changes the source as
@@ -51,19 +50,11 @@ class MapData(ProxyDataFlow):
         ([[10], [2]], ['MapData(<lambda>): datapoint 1 of pass 0: ZeroDivisionError: ...'])
     """
 
-    _df_run_settings = frozenset({"max_failures"})
-
     @hinting
     def __init__(self, ds: DataFlow, func: Callable[[Any], Any], *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
         self.func = function(self, "func", func, "takes the datapoint or component, and returns a new one")
         self.max_failures = count_or_fraction(self, "max_failures", max_failures)
-
-    @property
-    def failures(self) -> list[Failure]:
-        """The last 1,000 datapoints that were skipped here since the flow was reset."""
-        tolerance = state_of(self).tolerance
-        return [] if tolerance is None else tolerance.failures
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         applied = self._df_kernel(stream, lambda k: (p, k))
@@ -77,25 +68,9 @@ class MapData(ProxyDataFlow):
         applied.on_drop = self._df_note_drop
         return applied.over(self.ds._df_at(requested.recorded(applied), stream))
 
-    def _df_note_drop(self) -> None:
-        state_of(self).drops.has_dropped = True
-
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:
         """The function, for one pass or for one sequence of indexes."""
         return Applied(type(self).__name__, self.func, place, self._df_tolerance(), scope)
-
-    def _df_tolerance(self) -> Tolerance | None:
-        """The `Tolerance` that records failures in this worker; None to raise the first failure."""
-        above = failure_reporter()
-        budget = self.max_failures
-        if not (budget if budget is not None or above is None else above.limit):
-            return None
-        state = state_of(self)
-        with state.lock:
-            # The next iteration of a flow that runs in the consumer (num_proc=0) may be under another runner.
-            if state.tolerance is None or state.tolerance.parent is not above:
-                state.tolerance = Tolerance(type(self).__name__, budget, above)
-            return state.tolerance
 
 
 class MapDataComponent(MapData):

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.datapoint import as_number_or_array, columns_of, component, empty, stack_column
+from dataflow.datapoint import as_number_or_array, columns_of, component, empty, present, stack_column
 from dataflow.errors import LengthUnknown, ShapeMismatch
-from dataflow.parameters import flag, function, positional_arguments, whole_number
+from dataflow.failures import Budget
+from dataflow.parameters import count_or_fraction, flag, function, positional_arguments, whole_number
 from dataflow.seeding import Stream
+from dataflow.transforms.applying import ToleratesFailures
 from dataflow.transforms.arguments import integer_dtype
 from dataflow.transforms.batching import GroupedData
 
@@ -50,8 +52,10 @@ class PadBatchData(GroupedData):
             they follow at the end, mask and lengths of the first padded component, then those of the second.
         remainder: Yield the last batch even if it is shorter.
         int_dtype: The integer dtype of Python ints.
+        max_failures: How many batches of one pass may fail, as for `BatchData`.
 
     Raises:
+        KeyError: A component in `keys` is missing.
         ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False.
         ShapeMismatch: Sequences of one batch differ beyond their first axis; names the component.
         TypeError: A component in `keys` is no sequence, or `pad_value` does not fit into its dtype.
@@ -74,8 +78,9 @@ class PadBatchData(GroupedData):
         mask: bool = False,
         remainder: bool = False,
         int_dtype: DTypeLike = _INT64,
+        max_failures: Budget | None = None,
     ) -> None:
-        super().__init__(ds, batch_size, remainder)
+        super().__init__(ds, batch_size, remainder, max_failures=max_failures)
         padding = _Padding(self, pad_value, max_length, keys, mask, int_dtype)
         self.pad_value, self.max_length, self.keys = padding.pad_value, padding.max_length, padding.keys
         self.mask, self.int_dtype = padding.mask, padding.int_dtype
@@ -84,7 +89,7 @@ class PadBatchData(GroupedData):
         return partial(_padded, node=self)
 
 
-class BucketBatchData(ProxyDataFlow):
+class BucketBatchData(ToleratesFailures, ProxyDataFlow):
     """Batch sequences of similar lengths, padded to the longest of each batch.
 
     A datapoint goes to the bucket of its length; a bucket with `batch_size` datapoints is yielded as a batch. At the
@@ -102,6 +107,8 @@ class BucketBatchData(ProxyDataFlow):
         keys: The components to pad.
         mask: Add a mask and the lengths for each padded component.
         int_dtype: The integer dtype of Python ints.
+        max_failures: How many datapoints of one pass may fail because `key` raises, and how many batches because their
+            datapoints do not form one, counted together, as for `MapData`.
 
     Raises:
         TypeError: `key` returns no number.
@@ -130,8 +137,10 @@ class BucketBatchData(ProxyDataFlow):
         keys: Sequence[Any] | None = None,
         mask: bool = False,
         int_dtype: DTypeLike = _INT64,
+        max_failures: Budget | None = None,
     ) -> None:
         super().__init__(ds)
+        self.max_failures = count_or_fraction(self, "max_failures", max_failures)
         self.batch_size = whole_number(self, "batch_size", batch_size, 1)
         self.key = function(self, "key", key, "gets a datapoint, and returns its length")
         self.boundaries = _increasing(boundaries)
@@ -150,19 +159,29 @@ class BucketBatchData(ProxyDataFlow):
         return DataFlow._df_at(self, blocks, stream)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        made = self._df_made(partial(_padded, node=self), lambda k: (p, k), stream)
+        return present(made.over(self._full_buckets(p, stream)))
+
+    def _full_buckets(self, p: int, stream: Stream) -> Iterator[list[Any]]:
+        """The datapoints of each batch."""
         buckets: list[list[Any]] = [[] for _ in range(len(self.boundaries) + 1)]
-        for dp in self.ds._df_run_pass(p, stream):
-            length = self.key(dp)
-            if not isinstance(length, Real) or math.isnan(length):
-                raise TypeError(f"BucketBatchData: key returns the length of a datapoint, a number, got {length!r}")
-            k = bisect_right(self.boundaries, length)
+        placed = self._df_made(self._with_bucket, lambda k: (p, k), stream)
+        placed.label += "(key)"  # its positions count datapoints, not batches
+        for k, dp in present(placed.over(self.ds._df_run_pass(p, stream))):
             buckets[k].append(dp)
             del dp  # the receiver of a batch may reuse its memory
             if len(buckets[k]) == self.batch_size:
-                yield _padded(_emptied(buckets, k), self)
+                yield _emptied(buckets, k)
         for k in range(len(buckets)):
             if buckets[k]:
-                yield _padded(_emptied(buckets, k), self)
+                yield _emptied(buckets, k)
+
+    def _with_bucket(self, dp: Any) -> tuple[int, Any]:
+        """The number of the bucket of a datapoint, and the datapoint."""
+        length = self.key(dp)
+        if not isinstance(length, Real) or math.isnan(length):
+            raise TypeError(f"BucketBatchData: key returns the length of a datapoint, a number, got {length!r}")
+        return bisect_right(self.boundaries, length), dp
 
 
 class _Padding:
