@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, RNGDataFlow
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.sources.folders import raise_error
 from dataflow.sources.source import Source
 from dataflow.state import state_of
 from dataflow.urls import files_below, is_url
@@ -114,7 +115,7 @@ class PositionalSource(Source, RNGDataFlow):
         return chain.from_iterable(map(self._read, self._df_positions(p, n, stream, size)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(self._read(self._positions(block, stream)) for block in blocks)
+        return chain.from_iterable(self._read(self._df_positions_at(block, stream)) for block in blocks)
 
     def _read(self, positions: Positions) -> Iterator[Any]:
         datapoints: Iterator[Any] = self.reader().read(positions)
@@ -128,7 +129,7 @@ class PositionalSource(Source, RNGDataFlow):
             block = np.arange(k, min(k + size, stop))
             yield block if order is None else order[block].astype(np.int64)
 
-    def _positions(self, indexes: Positions, stream: Stream) -> Positions:
+    def _df_positions_at(self, indexes: Positions, stream: Stream) -> Positions:
         n = len(self)
         if n == 0 and len(indexes):
             named = next(iter(self._df_files), type(self).__name__)
@@ -262,7 +263,9 @@ def _files_at(owner: str, path: PathLike, suffixes: tuple[str, ...]) -> list[str
         text = existing(path)
         if not os.path.isdir(text):
             return [text]
-        files = (os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names)
+        files = (
+            os.path.join(folder, name) for folder, _, names in os.walk(text, onerror=raise_error) for name in names
+        )
         below = {file: os.path.relpath(file, text) for file in files}
     found = sorted(
         file

@@ -10,7 +10,7 @@ from dataflow.parameters import flag
 from dataflow.sources.in_memory import DataFromList
 from dataflow.urls import files_below, is_url
 
-__all__ = ["ImageFolderData"]
+__all__ = ["ImageFolderData", "raise_error"]
 
 _EXTENSIONS: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -39,6 +39,7 @@ class ImageFolderData(DataFromList):
         FileNotFoundError: There is no such folder, it has no subfolders, or one has no such files; the message lists
             the empty classes.
         NotADirectoryError: `path` is a file.
+        OSError: A folder may not be read; names it.
         MissingExtra: `path` is a URL, and fsspec is not installed.
 
     Example:
@@ -114,7 +115,7 @@ def _files_in(folder: str, ends: tuple[str, ...] | None) -> dict[str, list[str]]
 def _walk(folder: str, ends: tuple[str, ...] | None) -> Iterator[str]:
     visited = set()  # a link may lead back to a folder above it
     found = []
-    for inner, folders, names in os.walk(folder, followlinks=True):
+    for inner, folders, names in os.walk(folder, onerror=raise_error, followlinks=True):
         status = os.stat(inner)
         if (status.st_dev, status.st_ino) in visited:
             folders.clear()
@@ -125,6 +126,11 @@ def _walk(folder: str, ends: tuple[str, ...] | None) -> Iterator[str]:
     for inner, names in sorted(found):
         for name in names:
             yield os.path.join(inner, name)
+
+
+def raise_error(error: OSError) -> None:
+    """Raise an error that `os.walk` would ignore: it would leave out a folder that may not be read."""
+    raise error
 
 
 def _files_behind(url: str, ends: tuple[str, ...] | None) -> dict[str, list[str]]:

@@ -1,12 +1,13 @@
 """Folders of images: classes, labels and order, as torchvision's ImageFolder gives them."""
 
+import os
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dataflow import BatchData, ImageFolderData, MapData, MultiProcessRunnerZMQ, TooManyFailures
+from dataflow import BatchData, ImageFolderData, JSONLinesData, MapData, MultiProcessRunnerZMQ, TooManyFailures
 from tests.support.contract import check_node, seeded
 from tests.support.waits import LIMIT
 
@@ -99,6 +100,21 @@ def test_a_folder_that_is_missing_or_a_file_is_named(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(NotADirectoryError, match="file"):
         ImageFolderData(tmp_path / "file")
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    folder_of(tmp_path, "cat/inner/1.jpg", "dog/2.jpg")
+    scandir = os.scandir
+
+    def refusing(path):
+        if os.path.basename(path) == "inner":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)  # the user who runs the tests may read everything
+    for make in (lambda: ImageFolderData(tmp_path), lambda: JSONLinesData(tmp_path)):
+        with pytest.raises(PermissionError, match="cat/inner"):
+            make()
 
 
 def decoded(dp):
