@@ -20,6 +20,7 @@ from dataflow import (
     MissingExtra,
     MultiProcessRunnerZMQ,
     TableData,
+    TooManyFailures,
     WebDatasetData,
 )
 from dataflow.formats.positional import UrlFile
@@ -235,6 +236,32 @@ def test_a_url_that_cannot_be_read_is_one_failed_datapoint(memory, caplog):
     df = WebDatasetData(["memory://data/none.tar", "memory://data/s-0.tar"], max_failures=1)
     assert numbers(df) == list(range(6)) and len(df) == 7
     assert "memory://data/none.tar" in df.failures[0].text and "memory://data/none.tar" in caplog.text
+
+
+def test_a_url_without_lines_is_one_failed_line(memory, caplog):
+    memory.pipe("/data/packed.jsonl", b"\x1f\x8b\x08rest")
+    urls = [f"memory://data/{name}.jsonl" for name in ("none", "rows", "packed", "rows")]
+    df = JSONLinesData(urls, max_failures=2)
+    assert numbers(df) == [0, 1, 2, 0, 1, 2] and len(df) == 8
+    assert "memory://data/none.jsonl" in df.failures[0].text and "memory://data/none.jsonl" in caplog.text
+    assert "packed.jsonl is compressed" in df.failures[1].text
+    with JSONLinesData(urls, max_failures=1) as df, pytest.raises(TooManyFailures):
+        list(df)
+    with JSONLinesData(urls, max_failures=2, shuffle=True) as df:
+        assert sorted(numbers(df)) == [0, 0, 1, 1, 2, 2]
+
+
+def test_lines_that_cannot_be_fetched_are_skipped_and_counted(memory, monkeypatch):
+    df = JSONLinesData("memory://data/rows.jsonl", max_failures=3)
+    assert len(df) == 3
+    monkeypatch.setattr(UrlFile, "read", lambda *_: raise_error(OSError("the connection was reset")))
+    assert list(df) == [] and [failure.text for failure in df.failures] == ["the connection was reset"] * 3
+    monkeypatch.undo()
+    assert numbers(df) == [0, 1, 2]
+
+
+def raise_error(error):
+    raise error
 
 
 def test_a_folder_in_place_of_a_file_is_named(memory):

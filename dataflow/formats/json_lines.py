@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -35,6 +36,10 @@ class JSONLinesData(MapData):
 
     The files are read once when the flow is opened, to find their lines; 16 bytes per line stay in memory. Lines of
     white space are no datapoints. Numbers are Python's, so `BatchData` makes int32 and float32 of them.
+
+    A line that is not JSON, or that cannot be read, is a datapoint that fails, as a map's does: it ends the pass, or is
+    skipped under `max_failures`. With a `max_failures` of its own, a flow of several files goes on without one that is
+    missing behind its URL, or compressed: that file counts as one line that fails.
 
     Args:
         path: A file, a folder, a URL, or a list of them, read in that order. A folder stands for its files that end in
@@ -74,7 +79,8 @@ class JSONLinesData(MapData):
     ) -> None:
         shuffle = flag(self, "shuffle", shuffle) or block_shuffle is not None
         paths = files_of(type(self).__name__, path, _SUFFIXES)
-        lines = LinesData(paths, shuffle=shuffle, block_shuffle=block_shuffle, seed=seed)
+        skip = max_failures is not None
+        lines = LinesData(paths, skip=skip, shuffle=shuffle, block_shuffle=block_shuffle, seed=seed)
         super().__init__(lines, parse_line, max_failures=max_failures)
 
     @property
@@ -91,8 +97,11 @@ def parse_line(dp: list[Any]) -> Any:
 
     Raises:
         FileDamaged: It is not JSON, or null; names file and line.
+        OSError, ValueError: The file, or this part of it, cannot be read.
     """
     path, number, offset, text = dp
+    if isinstance(text, Exception):
+        raise copy.copy(text)  # each time it is raised, it gets a traceback and a note
     try:
         value = json.loads(text.decode() if offset else text)  # the first line may begin with a byte order mark
     except ValueError as error:  # also a UnicodeDecodeError
@@ -118,19 +127,45 @@ def _shown(text: bytes) -> str:
 class LinesData(FilesData):
     """The lines of text files that are not empty, as lists: path, number of the line from 1, its offset, and its bytes.
 
-    Its parameters are those of `FilesData`.
+    An exception in place of the bytes says why they cannot be read.
+
+    Args:
+        paths: The files, or URLs.
+        skip: A file that is missing or compressed counts as one line that cannot be read.
+        more: Further parameters of `FilesData`.
     """
 
+    def __init__(self, paths: Sequence[str], *, skip: bool = False, **more: Any) -> None:
+        super().__init__(paths, **more)
+        self._skip = skip
+
     def _df_open_reader(self) -> _LinesReader:
-        files: list[PositionalFile] = []
+        files: list[PositionalFile | Exception] = []
         try:
-            files.extend(map(open_positional, self.paths))
-            key = tuple((file.path, *file.identity) for file in files)
-            return _LinesReader(files, self._df_indexes.get(key, partial(_find_lines, files)))
+            files.extend(map(self._open, self.paths))
+            key = tuple(
+                (path, str(file)) if isinstance(file, Exception) else (path, *file.identity)
+                for path, file in zip(self.paths, files, strict=True)
+            )
+            indexes = self._df_indexes.get(key, partial(_find_lines, files, self._skip))
+            return _LinesReader(self.paths, files, indexes)
         except BaseException:
-            for file in files:
-                file.close()
+            _close(files)
             raise
+
+    def _open(self, path: str) -> PositionalFile | Exception:
+        try:
+            return open_positional(path)
+        except FileNotFoundError as error:
+            if not self._skip:
+                raise
+            return copy.copy(error)
+
+
+def _close(files: Iterable[PositionalFile | Exception]) -> None:
+    for file in files:
+        if not isinstance(file, Exception):
+            file.close()
 
 
 class _Lines(NamedTuple):
@@ -139,6 +174,7 @@ class _Lines(NamedTuple):
     begins: NDArray[np.uint64]
     ends: NDArray[np.uint64]
     empty: NDArray[np.int64]  # numbers of the empty lines, from 0
+    error: Exception | None = None  # why the file cannot be read; it counts as one line
 
     def numbers(self, first: int, end: int) -> list[int]:
         """Return the numbers, from 1, of the `first` to the `end`-th line that is not empty."""
@@ -151,7 +187,10 @@ class _Lines(NamedTuple):
 class _LinesReader:
     """Open files."""
 
-    def __init__(self, files: Sequence[PositionalFile], indexes: Sequence[_Lines]) -> None:
+    def __init__(
+        self, paths: Sequence[str], files: Sequence[PositionalFile | Exception], indexes: Sequence[_Lines]
+    ) -> None:
+        self._paths = paths
         self._files = files
         self._indexes = indexes
         self._starts = np.concatenate([[0], np.cumsum([len(lines.begins) for lines in indexes])]).astype(np.int64)
@@ -160,8 +199,7 @@ class _LinesReader:
         return int(self._starts[-1])
 
     def close(self) -> None:
-        for file in self._files:
-            file.close()
+        _close(self._files)
 
     def read(self, positions: Positions) -> Iterator[list[Any]]:
         numbers = np.searchsorted(self._starts, positions, "right") - 1
@@ -171,22 +209,42 @@ class _LinesReader:
             yield from self._read_file(number, positions[begin:end] - self._starts[number])
 
     def _read_file(self, number: int, positions: Positions) -> Iterator[list[Any]]:
-        file, lines = self._files[number], self._indexes[number]
+        path, file, lines = self._paths[number], self._files[number], self._indexes[number]
+        if lines.error is not None or isinstance(file, Exception):
+            yield from ([path, 1, 0, lines.error] for _ in positions)
+            return
         at_once = _AT_ONCE_FROM_URL if isinstance(file, UrlFile) else _AT_ONCE
         for first, end in runs(positions, max(1, at_once * len(lines.begins) // max(1, file.size))):
             begins, ends = lines.begins[first:end].tolist(), lines.ends[first:end].tolist()
             base, numbers = begins[0], lines.numbers(first, end)
-            text = bytes(file.read(base, ends[-1] - base, f"line {numbers[0]}"))
+            try:
+                text = bytes(file.read(base, ends[-1] - base, f"line {numbers[0]}"))
+            except (OSError, FileDamaged) as error:
+                for line, begin in zip(numbers, begins, strict=True):
+                    yield [path, line, begin, error]
+                continue
             for line, begin, after in zip(numbers, begins, ends, strict=True):
-                yield [file.path, line, begin, text[begin - base : after - base]]
+                yield [path, line, begin, text[begin - base : after - base]]
 
 
-def _find_lines(files: Sequence[PositionalFile]) -> list[_Lines]:
+def _find_lines(files: Sequence[PositionalFile | Exception], skip: bool) -> list[_Lines]:
     from dataflow.diagnostics.progress import Bar
 
-    total = sum(file.size for file in files)
+    total = sum(0 if isinstance(file, Exception) else file.size for file in files)
+    found = []
     with Bar(total=total, unit="B", unit_scale=True, delay=1, desc="lines") as bar:
-        return [_lines_of(file, bar.update) for file in files]
+        for file in files:
+            try:
+                found.append(_unreadable(file) if isinstance(file, Exception) else _lines_of(file, bar.update))
+            except ValueError as error:  # it is compressed
+                if not skip:
+                    raise
+                found.append(_unreadable(copy.copy(error)))
+    return found
+
+
+def _unreadable(error: Exception) -> _Lines:
+    return _Lines(np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.empty(0, np.int64), error)
 
 
 def _lines_of(file: PositionalFile, report: Any) -> _Lines:
