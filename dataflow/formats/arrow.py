@@ -49,7 +49,7 @@ class TableColumn(Protocol):
     """One column of a table, or of a part of it."""
 
     def rows(self, selection: Selection) -> Iterable[Any]:
-        """Return the values of some rows."""
+        """Return the values of some rows. If one cannot be converted, this raises, not the loop over the values."""
 
     def batch(self, selection: Selection) -> NDArray[Any]:
         """Return some rows as one array. Raises `NoBatch`."""
@@ -89,7 +89,7 @@ class ObjectColumn:
     def rows(self, selection: Selection) -> Iterable[Any]:
         values = self._values
         found = values[selection] if isinstance(selection, slice) else map(values.__getitem__, selection.tolist())
-        return map(_list_as_array, found) if self._has_lists else list(found)
+        return [_list_as_array(value) for value in found] if self._has_lists else list(found)
 
     def batch(self, selection: Selection) -> NDArray[Any]:
         return _array_of(list(self.rows(selection)))
@@ -250,7 +250,7 @@ def _rows_of(data: Any) -> Iterable[Any]:
         numbers = _numbers(child)
         return (numbers[first:end].copy() for first, end in zip([0, *ends], ends, strict=False))
     if _is_list(child.type):
-        return (_nested(child.slice(first, end - first)) for first, end in zip([0, *ends], ends, strict=False))
+        return [_nested(child.slice(first, end - first)) for first, end in zip([0, *ends], ends, strict=False)]
     return data.to_pylist()  # type: ignore[no-any-return]
 
 

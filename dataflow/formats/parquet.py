@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -29,6 +30,8 @@ class ParquetFiles:
         paths: The files.
         columns: The columns to read; None reads all of the first file.
         check: Called with a path, `columns` and the columns of that file; raises if one is missing.
+        skip: A file that is missing, has no valid footer or other columns is one part of one row, which `load` cannot
+            read. At least one file must be readable.
 
     Raises:
         FileDamaged: A file has no valid footer.
@@ -41,60 +44,98 @@ class ParquetFiles:
         paths: Sequence[str],
         columns: Sequence[str] | None,
         check: Callable[[str, Sequence[str] | None, Sequence[str]], None],
+        *,
+        skip: bool = False,
     ) -> None:
         self._parquet = optional("pyarrow.parquet", "tables", "parquet files need")
         self._arrow = optional("pyarrow", "tables", "parquet files need")
         self._paths = paths
-        self._footers: list[Any] = []
+        self._footers: dict[int, Any] = {}
         self._open: OrderedDict[int, tuple[Any, Any]] = OrderedDict()  # by file: the parquet file, and what it reads
         self._places: list[tuple[int, int]] = []  # of each part: the file, and its row group
         self._first_rows: list[int] = []  # of each part, in its file
         self.num_rows: list[int] = []
         """Rows of each part."""
-        types: dict[str, Any] = {}
+        self._failed: dict[int, Exception] = {}  # by file: why it cannot be read at all
+        self._columns = columns
+        self._check = check
+        self._first = -1  # the first file that can be read, which has the types of all
+        self._types: dict[str, Any] = {}
         try:
-            for k, path in enumerate(paths):
-                with self._reporting(path, "its footer"):
-                    file = self._file(k)
-                    self._footers.append(file.metadata)
-                    schema = file.schema_arrow
-                check(path, columns if k == 0 else list(types), schema.names)
-                if k == 0:
-                    types = {name: schema.field(name).type for name in (schema.names if columns is None else columns)}
-                for name, kind in types.items():
-                    found = schema.field(name).type
-                    if found != kind:
-                        raise ValueError(
-                            f"TableData: column {name!r} is {found} in {path}, and {kind} in {paths[0]}: files of one "
-                            "table have the same types"
-                        )
-                self._add_groups(k, file.metadata)
+            for k in range(len(paths)):
+                try:
+                    self._add_file(k)
+                except (FileNotFoundError, ValueError) as error:  # also FileDamaged: the same when it is tried again
+                    if not skip:
+                        raise
+                    self._failed[k] = copy.copy(error)
+                    self._add_part(k, 0, 0, 1)
+            if self._first < 0:
+                raise copy.copy(self._failed[0])
         except BaseException:
             self.close()
             raise
-        self.columns = list(types)
+        self.columns = list(self._types)
+
+    def _add_file(self, k: int) -> None:
+        path = self._paths[k]
+        with self._reporting(path, "its footer"):
+            file = self._file(k)
+            footer, schema = file.metadata, file.schema_arrow
+        is_first = self._first < 0
+        self._check(path, self._columns if is_first else list(self._types), schema.names)
+        if is_first:
+            chosen = schema.names if self._columns is None else self._columns
+            self._first, self._types = k, {name: schema.field(name).type for name in chosen}
+        for name, kind in self._types.items():
+            found = schema.field(name).type
+            if found != kind:
+                raise ValueError(
+                    f"TableData: column {name!r} is {found} in {path}, and {kind} in {self._paths[self._first]}: files "
+                    "of one table have the same types"
+                )
+        self._footers[k] = footer
+        self._add_groups(k, footer)
 
     def _add_groups(self, k: int, footer: Any) -> None:
         first = 0
         for group in range(footer.num_row_groups):
             num = footer.row_group(group).num_rows
             if num:
-                self._places.append((k, group))
-                self._first_rows.append(first)
-                self.num_rows.append(num)
+                self._add_part(k, group, first, num)
             first += num
+
+    def _add_part(self, k: int, group: int, first: int, num: int) -> None:
+        self._places.append((k, group))
+        self._first_rows.append(first)
+        self.num_rows.append(num)
 
     def load(self, number: int) -> tuple[dict[str, TableColumn], int]:
         """Read one part: its columns, and their size in bytes.
 
         Raises:
-            FileDamaged: It cannot be decoded; names file and row group.
+            FileDamaged: It cannot be decoded; names file, row group, and column.
+            FileNotFoundError, ValueError: The file is one of those that were skipped.
         """
         k, group = self._places[number]
-        with self._reporting(self._paths[k], f"row group {group}"):
-            # Inside a worker, the other cores belong to the other workers.
-            table = self._file(k).read_row_group(group, columns=self.columns, use_threads=worker_info() is None)
+        if k in self._failed:
+            raise copy.copy(self._failed[k])  # each time it is raised, it gets a traceback and a note
+        first, num = self._first_rows[number], self.num_rows[number]
+        place = f"row group {group} (rows {first} to {first + num - 1})"
+        try:
+            table = self._read(k, group, self.columns, place)
+        except FileDamaged as error:
+            damage = error
+        else:
             return {name: arrow_column(table.column(name)) for name in self.columns}, table.nbytes
+        for name in self.columns:
+            self._read(k, group, [name], f"{place}, column {name!r}")  # raises for the column that is damaged
+        raise damage
+
+    def _read(self, k: int, group: int, columns: Sequence[str], place: str) -> Any:
+        with self._reporting(self._paths[k], place):
+            # Inside a worker, the other cores belong to the other workers.
+            return self._file(k).read_row_group(group, columns=columns, use_threads=worker_info() is None)
 
     def named(self, number: int) -> tuple[str, int]:
         """Return the file of a part, and the number of its first row there."""
@@ -108,7 +149,7 @@ class ParquetFiles:
     def _file(self, k: int) -> Any:
         if k not in self._open:
             path = self._paths[k]
-            footer = self._footers[k] if k < len(self._footers) else None
+            footer = self._footers.get(k)
             source: Any
             if is_url(path):
                 url = UrlFile(path)

@@ -6,6 +6,7 @@ all else. A reader loads a part when a row of it is requested, and keeps the par
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import sys
@@ -20,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow
-from dataflow.errors import ShapeMismatch
+from dataflow.datapoint import present
+from dataflow.errors import FileDamaged, ShapeMismatch
 from dataflow.extras import optional
+from dataflow.failures import Budget
 from dataflow.formats.arrow import (
     ArrayColumn,
     NoBatch,
@@ -33,14 +36,16 @@ from dataflow.formats.arrow import (
 )
 from dataflow.formats.loading import PositionalSource, Positions, files_of
 from dataflow.formats.parquet import ParquetFiles
-from dataflow.parameters import flag, whole_number
+from dataflow.parameters import count_or_fraction, flag, whole_number
 from dataflow.seeding import Stream
+from dataflow.transforms.applying import RequestedBlocks, ToleratesFailures
 
 __all__ = ["TableData"]
 
 _KEPT_BYTES = 1 << 27  # of the parts of a table that a reader keeps, apart from the last
 _AT_ONCE = 1 << 24  # bytes of rows that are converted together
 _MAX_ROWS = 4096
+_AT_A_TIME = 4096  # positions that are requested at a time
 _FEW_ROWS = 1 << 14  # Arrow tables whose parts are smaller on average are joined
 _SUFFIXES = (".parquet", ".pq")
 
@@ -48,7 +53,7 @@ Table = Any
 """A dict of columns, a DataFrame, an Arrow table, or paths of parquet files."""
 
 
-class TableData(PositionalSource):
+class TableData(ToleratesFailures, PositionalSource):
     """The rows of a table as dicts by column, or batches of them.
 
     Numbers keep their dtype: a row holds NumPy scalars, a batch arrays. Lists of numbers are arrays. Text is str. A
@@ -61,6 +66,11 @@ class TableData(PositionalSource):
     process keeps the row groups used last, of up to 128 MiB and at least one. With `shuffle` every row of a batch may
     lie in another row group: if the table is larger than that, give `block_shuffle` a multiple of the row group's size.
 
+    A row that cannot be read, in a damaged row group for example, is a datapoint that fails, as a map's does: it ends
+    the pass, or is skipped under `max_failures`. So is a batch with such a row, or whose rows form no array. With a
+    `max_failures` of its own, a table of several files goes on without a file that is missing behind its URL, has no
+    valid footer, or other columns: that file counts as one row that fails.
+
     Args:
         table: A dict of columns of one length, a pandas or polars DataFrame, a pyarrow Table, a structured NumPy array;
             or parquet files: a path, a folder, a URL, or a list of them, read in that order. The files of a folder are
@@ -71,13 +81,15 @@ class TableData(PositionalSource):
         shuffle: Draw a new order of the rows for every pass.
         block_shuffle: Instead of any order: draw an order of blocks of so many rows, and one inside each.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
+        max_failures: How many datapoints (rows, or batches) of one pass may fail, as for `MapData`; they are skipped,
+            logged, and listed in `failures`.
 
     Raises:
         TypeError: `table` is of another type.
         ValueError: A column is missing, columns differ in length, or the columns of two files differ in type; names
             table or file, and column.
         FileNotFoundError: There is no such file, or a folder has no parquet file.
-        FileDamaged: A file is damaged; names file and row group.
+        FileDamaged: A file is damaged, or a value cannot be read; names file, row group or row, and column.
         ShapeMismatch: Some rows form no array: lists differ in length, or a value is missing. Names column and row.
         MissingExtra: The table needs pyarrow, which is not installed.
 
@@ -100,9 +112,11 @@ class TableData(PositionalSource):
         shuffle: bool = False,
         block_shuffle: int | None = None,
         seed: int | None = None,
+        max_failures: Budget | None = None,
     ) -> None:
         shuffle = flag(self, "shuffle", shuffle) or block_shuffle is not None
         super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
+        self.max_failures = count_or_fraction(self, "max_failures", max_failures)
         if isinstance(columns, str):
             raise TypeError(f"TableData: columns is a list of names, got {columns!r}; write [{columns!r}]")
         self.columns = None if columns is None else list(columns)
@@ -124,7 +138,7 @@ class TableData(PositionalSource):
     def _df_open_reader(self) -> _TableReader:
         if self._paths is None:
             return _open_in_memory(self.table, self.columns)
-        files = ParquetFiles(self._paths, self.columns, _check_columns)
+        files = ParquetFiles(self._paths, self.columns, _check_columns, skip=self.max_failures is not None)
         return _TableReader(files.columns, files.num_rows, files.load, files.named, close=files.close)
 
     def __len__(self) -> int:
@@ -140,17 +154,36 @@ class TableData(PositionalSource):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         size = self.batch_size
-        if size is None:
+        if size is None and self._df_tolerance() is None:
             return super()._df_run_pass(p, stream)
+        made = self._df_made(_row_or_error if size is None else self._batch, lambda k: (p, k), stream)
+        if size is None:
+            positions = self._df_positions(p, len(self), stream, _AT_A_TIME)
+            return present(made.over(chain.from_iterable(map(self._rows_or_errors, positions))))
         num_rows = super().__len__()
         used = min(num_rows, len(self) * size)
         # All rows are drawn from, also those that are left over in this pass.
-        return map(self.reader().batch, self._df_positions(p, num_rows, stream, size, used))
+        return present(made.over(self._df_positions(p, num_rows, stream, size, used)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        if self.batch_size is None:
+        is_batches = self.batch_size is not None
+        if not is_batches and self._df_tolerance() is None:
             return super()._df_at(blocks, stream)
-        return (self.reader().batch(self._rows_at(index, stream)) for block in blocks for index in block.tolist())
+        requested = RequestedBlocks(blocks, partial(len, self))
+        func = self._batch if is_batches else _row_or_error
+        made = self._df_made(func, requested.place, (stream, RequestedBlocks))
+        blocks = requested.recorded(made)
+        if is_batches:
+            return made.over(self._rows_at(index, stream) for block in blocks for index in block.tolist())
+        return made.over(
+            chain.from_iterable(self._rows_or_errors(self._df_positions_at(block, stream)) for block in blocks)
+        )
+
+    def _batch(self, positions: Positions) -> Any:
+        return self.reader().batch(positions)
+
+    def _rows_or_errors(self, positions: Positions) -> Iterator[Any]:
+        return self.reader().read(positions, with_errors=True)  # type: ignore[no-any-return]
 
     def _rows_at(self, index: int, stream: Stream) -> Positions:
         """Return the rows of the batch at an index of the sequence of passes."""
@@ -181,6 +214,18 @@ class _Part(NamedTuple):
 Columns = Mapping[Any, TableColumn]
 
 
+class _UnreadRow(NamedTuple):
+    """Why a row cannot be read, in its place."""
+
+    error: Exception
+
+
+def _row_or_error(row: Any) -> Any:
+    if type(row) is _UnreadRow:
+        raise row.error
+    return row
+
+
 class _TableReader:
     """An open table.
 
@@ -208,10 +253,12 @@ class _TableReader:
         self._load = load
         self._named = named
         self._close = close
+        self._is_in_memory = is_in_memory
         self._max_bytes = sys.maxsize if is_in_memory else _KEPT_BYTES
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, tuple[Columns, int]] = OrderedDict()
         self._kept_bytes = 0
+        self._damaged: dict[int, Exception] = {}  # parts that could not be loaded, and why
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -222,20 +269,62 @@ class _TableReader:
             self._kept_bytes = 0
             self._close()
 
-    def read(self, positions: Positions) -> Iterator[dict[Any, Any]]:
-        """Yield rows as dicts; those of a part are converted together."""
+    def read(self, positions: Positions, *, with_errors: bool = False) -> Iterator[Any]:
+        """Yield rows as dicts; those of a part are converted together.
+
+        Args:
+            positions: The rows.
+            with_errors: Yield an `_UnreadRow` in place of a row that cannot be read.
+
+        Raises:
+            FileDamaged: A row cannot be read; names file, row or row group, and column.
+        """
+        self._try_again()
         begin = 0
         while begin < len(positions):
             end = begin + self._num_at_once(int(positions[begin]))
-            yield from self._rows(positions[begin:end])
+            rows = self._readable(positions[begin:end])
+            has_errors = type(rows) is list
+            yield from map(_row_or_error, rows) if has_errors and not with_errors else rows
             begin = end
+
+    def _readable(self, positions: Positions) -> Iterable[Any]:
+        """Return rows, each a dict; or, if one of them cannot be read, a list that has an `_UnreadRow` in its place."""
+        try:
+            return self._rows(positions)
+        except Exception as error:
+            if len(positions) == 1:
+                return [_UnreadRow(self._explained(int(positions[0]), error))]
+        half = len(positions) // 2
+        return [*self._readable(positions[:half]), *self._readable(positions[half:])]
+
+    def _explained(self, position: int, error: Exception) -> Exception:
+        """Return the error of one row; the message names the column, unless it is about the whole part."""
+        number = int(np.searchsorted(self._starts, position, "right")) - 1
+        if number in self._damaged:
+            return error
+        row = position - int(self._starts[number])
+        for name in self._names:
+            try:
+                self._columns(number)[name].rows(slice(row, row + 1))
+            except Exception as found:
+                return self._value_error(name, position, found)
+        return error
+
+    def _value_error(self, name: Any, position: int, error: Exception) -> ValueError:
+        message = f"{self._place(name, position)}: the value cannot be read ({type(error).__name__}: {error})"
+        if self._is_in_memory:
+            return ValueError(message)
+        return FileDamaged(message, path=self._named(int(np.searchsorted(self._starts, position, "right")) - 1)[0])
 
     def batch(self, positions: Positions) -> dict[Any, NDArray[Any]]:
         """Return rows as arrays.
 
         Raises:
             ShapeMismatch: Some rows form no array; names column and row.
+            FileDamaged: A row cannot be read; names file, row or row group, and column.
         """
+        self._try_again()
         parts, order = self._parts(positions)
         arrays: dict[Any, list[NDArray[Any]]] = {name: [] for name in self._names}
         for part in parts:
@@ -259,15 +348,27 @@ class _TableReader:
             selection = part.selection
             row = selection.start + error.row if isinstance(selection, slice) else int(selection[error.row])
             raise self._mismatch(name, row + int(self._starts[part.number]), error.reason) from None
+        except Exception as error:
+            selection, start = part.selection, int(self._starts[part.number])
+            rows = range(selection.start, selection.stop) if isinstance(selection, slice) else selection.tolist()
+            for row in rows:
+                try:
+                    column.rows(slice(row, row + 1))
+                except Exception as found:
+                    raise self._value_error(name, row + start, found) from error
+            raise
 
     def _mismatch(self, name: Any, row: int, reason: str) -> ShapeMismatch:
+        return ShapeMismatch(
+            f"{self._place(name, row)}: the value {reason}, so the rows form no batch. Leave out batch_size, bring the "
+            "values to one form with MapData (whose max_failures skips bad rows), and put BatchData above it; or leave "
+            "the column out with columns=, or skip such batches with max_failures="
+        )
+
+    def _place(self, name: Any, row: int) -> str:
         part = int(np.searchsorted(self._starts, row, "right")) - 1
         where, first = self._named(part)
-        return ShapeMismatch(
-            f"{where}, column {name!r}, row {row - int(self._starts[part]) + first}: the value {reason}, so the rows "
-            "form no batch. Leave out batch_size, bring the values to one form with MapData (whose max_failures skips "
-            "bad rows), and put BatchData above it; or leave the column out with columns="
-        )
+        return f"{where}, column {name!r}, row {row - int(self._starts[part]) + first}"
 
     def _rows(self, positions: Positions) -> Iterator[dict[Any, Any]]:
         parts, order = self._parts(positions)
@@ -290,7 +391,10 @@ class _TableReader:
         """Return how many rows are converted together: fewer if rows are large."""
         part = int(np.searchsorted(self._starts, position, "right")) - 1
         num = int(self._starts[part + 1] - self._starts[part])
-        self._columns(part)
+        try:
+            self._columns(part)
+        except Exception:
+            return _MAX_ROWS  # it is raised again for each row
         with self._lock:
             size = self._kept[part][1] if part in self._kept else 0
         return max(1, min(_MAX_ROWS, _AT_ONCE * num // max(1, size)))
@@ -325,7 +429,13 @@ class _TableReader:
         with self._lock:
             found = self._kept.get(number)
             if found is None:
-                found = self._kept[number] = self._load(number)
+                if number in self._damaged:
+                    raise copy.copy(self._damaged[number])
+                try:
+                    found = self._kept[number] = self._load(number)
+                except Exception as error:
+                    self._damaged[number] = copy.copy(error)
+                    raise
                 self._kept_bytes += found[1]
                 while len(self._kept) > 1 and self._kept_bytes > self._max_bytes:
                     _, (_, size) = self._kept.popitem(last=False)
@@ -333,6 +443,12 @@ class _TableReader:
             else:
                 self._kept.move_to_end(number)
             return found[0]
+
+    def _try_again(self) -> None:
+        """Forget the parts that could not be loaded for another reason than their content."""
+        if self._damaged:
+            with self._lock:
+                self._damaged = {k: error for k, error in self._damaged.items() if isinstance(error, ValueError)}
 
 
 # -- tables in memory --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import datetime
+import importlib.util
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from dataflow import (
     BatchData,
     DataFromList,
+    Dropped,
     FileDamaged,
     FilterData,
     MapData,
@@ -19,6 +21,7 @@ from dataflow import (
     ResumableData,
     ShapeMismatch,
     TableData,
+    TooManyFailures,
 )
 from tests.support.contract import check_node, plain, seeded
 from tests.support.waits import LIMIT
@@ -455,6 +458,7 @@ def test_what_is_no_table_raises_with_the_remedy(table, cure):
         ({"block_shuffle": 0}, ValueError, "block_shuffle is a number"),
         ({"shuffle": "no"}, TypeError, "shuffle is True or False"),
         ({"seed": -1}, ValueError, "seed is an integer from 0"),
+        ({"max_failures": -1}, ValueError, "max_failures is"),
     ],
 )
 def test_arguments_are_checked_in_the_constructor(options, error, message):
@@ -493,6 +497,173 @@ def test_a_damaged_file_is_named_with_its_part(tmp_path):
     path.write_bytes(data[:30] + b"\xff" * 20 + data[50:])
     with TableData(path) as df, pytest.raises(FileDamaged, match=r"rows\.parquet, row group 0"):
         list(df)
+
+
+# -- what is skipped ---------------------------------------------------------------------------------------------------
+
+
+def with_bad_text(*bad, num=NUM):
+    """An Arrow table whose column ``s`` has bytes that are not UTF-8 in some rows."""
+    pa = arrow()
+    text = pa.array([b"\xff" if k in bad else b"row %d" % k for k in range(num)], pa.binary())
+    return pa.table({"k": range(num), "s": pa.StringArray.from_buffers(num, *text.buffers()[1:])})
+
+
+def damaged(folder):
+    """A parquet file whose column ``s`` is damaged in row group 1, which holds the rows 5 to 9."""
+    module = pytest.importorskip("pyarrow.parquet")
+    table = with_bad_text()
+    path = parquet(folder / "rows.parquet", table, compression="zstd", use_dictionary=False)
+    column = module.ParquetFile(path).metadata.row_group(1).column(1)
+    with open(path, "r+b") as file:
+        file.seek(column.data_page_offset + column.total_compressed_size // 2)
+        file.write(b"\xff" * 16)
+    return path
+
+
+def numbers(df):
+    return [int(row["k"]) for row in df]
+
+
+def batches(df):
+    return [batch["k"].tolist() for batch in df]
+
+
+KEPT = [k for k in range(NUM) if not 5 <= k < 10]
+
+
+@pytest.mark.parametrize("in_file", [True, False], ids=["file", "memory"])
+def test_a_value_that_cannot_be_read_is_named_by_column_and_row(in_file, tmp_path):
+    table = with_bad_text(7, 8)
+    table = parquet(tmp_path / "rows.parquet", table) if in_file else table
+    place = r"rows\.parquet" if in_file else "the table"
+    error = FileDamaged if in_file else ValueError
+    with TableData(table) as df:
+        iterator = iter(df)
+        assert [int(next(iterator)["k"]) for _ in range(7)] == list(range(7)), "the rows before it come first"
+        with pytest.raises(error, match=rf"{place}, column 's', row 7: the value cannot be read \(UnicodeDecodeError"):
+            next(iterator)
+    for options in ({"batch_size": 10}, {"batch_size": 10, "shuffle": True, "seed": 0}):
+        with TableData(table, **options) as df, pytest.raises(error, match=rf"{place}, column 's', row [78]: "):
+            list(df)
+
+
+@pytest.mark.parametrize("in_file", [True, False], ids=["file", "memory"])
+def test_bad_rows_are_skipped_and_counted(in_file, tmp_path):
+    table = with_bad_text(7, 8, 20)
+    table = parquet(tmp_path / "rows.parquet", table) if in_file else table
+    with TableData(table, max_failures=3) as df:
+        for _ in range(2):
+            assert numbers(df) == [k for k in range(NUM) if k not in {7, 8, 20}] and len(df) == NUM
+        assert [failure.position for failure in df.failures] == [7, 8, 20] * 2
+        assert all("column 's', row" in failure.text and failure.node == "TableData" for failure in df.failures)
+        assert numbers(df[6:10]) == [6, 9]
+        with pytest.raises(Dropped):
+            df[7]
+    with TableData(table, max_failures=2) as df, pytest.raises(TooManyFailures, match="row 20"):
+        list(df)
+    with TableData(table, shuffle=True, max_failures=3, seed=1) as df:
+        assert sorted(numbers(df)) == [k for k in range(NUM) if k not in {7, 8, 20}]
+    with TableData(table, batch_size=4, remainder=True, max_failures=3) as df:
+        assert batches(df) == [[0, 1, 2, 3], [12, 13, 14, 15], [16, 17, 18, 19]]
+        assert [failure.position for failure in df.failures] == [1, 2, 5]
+        assert batches(df[0:4]) == [[0, 1, 2, 3], [12, 13, 14, 15]]
+
+
+def test_a_batch_of_rows_that_form_no_array_is_skipped():
+    df = TableData({"k": [0, 1, 2, 3], "t": [[1], [1, 2], [3], [4]]}, batch_size=2, max_failures=1)
+    assert batches(df) == [[2, 3]] and "column 't', row 1" in df.failures[0].text
+
+
+def test_a_damaged_row_group_is_named_by_its_rows_and_column(tmp_path):
+    message = r"rows\.parquet, row group 1 \(rows 5 to 9\), column 's': it cannot be decoded"
+    for options in ({}, {"batch_size": 5}, {"shuffle": True}):
+        with TableData(damaged(tmp_path), **options) as df, pytest.raises(FileDamaged, match=message):
+            list(df)
+    with TableData(damaged(tmp_path), columns=["k"]) as df:
+        assert numbers(df) == list(range(NUM))
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3}], ids=["", "shuffle"])
+def test_rows_of_a_damaged_row_group_are_skipped_and_counted(options, tmp_path):
+    with TableData(damaged(tmp_path), max_failures=5, **options) as df:
+        for p in range(2):
+            assert sorted(numbers(df)) == KEPT
+            assert len(df.failures) == 5 * (p + 1)
+    with TableData(damaged(tmp_path), max_failures=4, **options) as df, pytest.raises(TooManyFailures):
+        list(df)
+
+
+def test_batches_of_a_damaged_row_group_are_skipped_and_it_is_tried_once(tmp_path, monkeypatch):
+    module = pytest.importorskip("pyarrow.parquet")
+    path = damaged(tmp_path)
+    read = collections.Counter()
+    original = module.ParquetFile.read_row_group
+
+    def counted(self, group, **options):
+        read[group] += 1
+        return original(self, group, **options)
+
+    monkeypatch.setattr(module.ParquetFile, "read_row_group", counted)
+    with TableData(path, batch_size=1, max_failures=0.5) as df:
+        assert [k for batch in batches(df) for k in batch] == KEPT
+    assert read[1] == 3, "all columns, and then each of them until the damaged one"
+
+
+def test_the_budget_of_a_runner_holds_for_rows(tmp_path):
+    for options, expected in (({}, KEPT), ({"batch_size": 5}, [*range(5), *range(10, 20)])):
+        df = TableData(damaged(tmp_path), **options)
+        with MultiProcessRunner(df, 5, 2, strict=True, max_failures=5, context="fork", timeout=LIMIT) as runner:
+            assert [int(k) for dp in runner for k in np.atleast_1d(dp["k"])] == expected
+            assert len(runner.failures) == (1 if options else 5)
+
+
+def test_a_part_that_could_not_be_read_for_another_reason_is_tried_again(tmp_path, monkeypatch):
+    module = pytest.importorskip("pyarrow.parquet")
+    path = parquet(tmp_path / "rows.parquet", with_bad_text())
+    original = module.ParquetFile.read_row_group
+    num_left = 1
+
+    def failing_once(self, group, **options):
+        nonlocal num_left
+        if group == 1 and num_left:
+            num_left -= 1
+            raise OSError(5, "Input/output error")
+        return original(self, group, **options)
+
+    monkeypatch.setattr(module.ParquetFile, "read_row_group", failing_once)
+    with TableData(path, max_failures=5) as df:
+        assert numbers(df) == KEPT and "Input/output error" in df.failures[0].text
+        assert numbers(df) == list(range(NUM))
+
+
+def test_a_file_that_cannot_be_used_counts_as_one_row_that_failed(tmp_path):
+    paths = [parquet(tmp_path / f"{k}.parquet", with_bad_text(num=k)) for k in (3, 4, 5, 2)]
+    (tmp_path / "4.parquet").write_bytes(b"PAR1 but nothing else")
+    parquet(tmp_path / "5.parquet", arrow_table(k=[1]))
+    missing = "memory://data/nowhere.parquet" if importlib.util.find_spec("fsspec") else None
+    paths += [missing] if missing else []
+    for first in (0, 1):
+        order = paths[first:] + paths[:first]
+        with TableData(order, columns=["k", "s"], max_failures=5) as df:
+            assert sorted(numbers(df)) == [0, 0, 1, 1, 2] and len(df) == 7 + bool(missing)
+            found = " ".join(failure.text for failure in df.failures)
+            assert "4.parquet, its footer" in found and "5.parquet has no column 's'" in found
+            assert not missing or missing in found
+    for wanted in ([paths[1]], paths[1:2] * 2):
+        with pytest.raises(FileDamaged, match=r"4\.parquet, its footer"):
+            len(TableData(wanted, max_failures=5))
+    with pytest.raises(ValueError, match="has no column 'x'"):
+        len(TableData(paths, columns=["x"], max_failures=9))
+    with pytest.raises(FileDamaged, match=r"4\.parquet, its footer"):
+        len(TableData(paths))
+
+
+def test_a_budget_changes_nothing_where_nothing_fails(tmp_path):
+    for kind in ("arrow", "parquet"):
+        table = KINDS[kind](tmp_path)
+        check_node(lambda table=table: TableData(table, shuffle=True, max_failures=3), source=True)
+        check_node(lambda table=table: TableData(table, batch_size=4, block_shuffle=6, max_failures=0.5), source=True)
 
 
 def test_rows_may_be_filtered_below_a_batch():
