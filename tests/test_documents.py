@@ -6,6 +6,7 @@ line numbers, so a traceback points into it. A block below `<!-- not run -->` is
 In a page that runs blocks of the latter kind, warnings are no errors: they may be those of the packages.
 """
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -91,6 +92,44 @@ def test_the_code_of_a_page_runs(page, tmp_path):
     options = ("-W", "default") if any(block.is_run and block.needs for block in blocks) else ()
     result = run_script(script_of(blocks), tmp_path, *options)
     assert result.returncode == 0, f"the code of {page} failed:\n{result.stdout}"
+
+
+# -- ten tasks of a newcomer -------------------------------------------------------------------------------------------
+
+MAX_LINES = 15  # that are not empty
+TASKS = {
+    # the page in docs/howto, and text that only the block of the task has
+    "a folder of images to batches": ("images-in-folders", "MultiProcessMapData(df, 2, decode"),
+    "parquet to batches": ("tables-and-shards", "block_shuffle=200"),
+    "a Hugging Face dataset with token lists to padded batches on torch": ("text", "datasets.Dataset.from_dict"),
+    "WebDataset shards to a strict runner": ("tables-and-shards", "num_proc=2, strict=True"),
+    "pandas to mini-batches": ("tables-and-shards", "pandas.DataFrame"),
+    "a weighted mixture, resumed under another number of workers": ("weights-and-mixtures", "num_workers=3"),
+    "torch DataLoader with 2 workers and 2 ranks": ("train-with-pytorch", "num_workers=2"),
+    "StatefulDataLoader, resumed": ("train-with-pytorch", "resumed.load_state_dict"),
+    "a Lightning trainer": ("train-with-pytorch", "trainer.fit"),
+    "a notebook with lambdas and classes of its own under spawn": (
+        "notebooks",
+        "class Sample",
+    ),  # see test_notebooks.py
+}
+
+
+def imported_by(code: str) -> set[str]:
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {(alias.asname or alias.name).partition(".")[0] for node in nodes for alias in node.names}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_takes_fifteen_lines_with_its_imports(task):
+    name, text = TASKS[task]
+    blocks = blocks_of((ROOT / "docs" / "howto" / f"{name}.md").read_text("utf-8"))
+    (block,) = [block for block in blocks if text in block.code]
+    assert name == "notebooks" or block.is_run or block.needs, "nothing runs it"
+    assert sum(bool(line.strip()) for line in block.code.splitlines()) <= MAX_LINES
+    used = {node.id for node in ast.walk(ast.parse(block.code)) if isinstance(node, ast.Name)}
+    elsewhere = {found for other in blocks for found in imported_by(other.code)} - imported_by(block.code)
+    assert not used & elsewhere
 
 
 @pytest.mark.parametrize("page", pages_with(lambda block: not block.is_run))
