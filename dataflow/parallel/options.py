@@ -101,10 +101,10 @@ class WorkerOptions:
             worker had sent is handed out. With `strict`, and in maps, what it had been asked for is made again, so that
             nothing is lost or doubled. A default runner's new worker begins with the first of its passes. The next
             failure raises `WorkerDied`.
-        max_failures: How many datapoints may be skipped because the function of a map raised, apart from maps with a
-            `max_failures` of their own: a number for each pass (in a default runner, for each pass of a worker), or a
-            fraction of all datapoints seen by all workers together, judged once there are 100. Skipped datapoints are
-            logged in the consumer, and listed by `failures`.
+        max_failures: How many datapoints may be skipped because the function of a map raised, or a source or a batch
+            failed, apart from nodes with a `max_failures` of their own: a number for each pass (in a default runner,
+            for each pass of a worker), or a fraction of all datapoints seen by all workers together, judged once there
+            are 100. Skipped datapoints are logged in the consumer, and listed by `failures`.
         worker_init: Called without arguments once in each worker, before the flow is reset there.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``. Lambdas and
             closures may be sent under each.
