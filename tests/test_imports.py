@@ -3,8 +3,10 @@
 import importlib
 import os
 import pickle
+import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.support.waits import LIMIT
 ROOT = Path(__file__).parents[1]
 HEAVY = {"asyncio", "cloudpickle", "cv2", "h5py", "lmdb", "msgpack", "multiprocessing", "pandas", "ray", "scipy"}
 HEAVY |= {"sklearn", "torch", "tqdm", "zmq", "pyarrow", "polars", "fsspec", "datasets", "webdataset"}
+HEAVY |= {"PIL", "aiohttp", "jax", "libcst", "lightning", "torchdata"}
 NOT_IN_ALL = {"TimeoutError", "__version__", "empty", "profile", "seed"}
 
 NODES = "dataflow.DataFromList, dataflow.MapData, dataflow.BatchData"
@@ -73,6 +76,8 @@ def test_the_package_alone_loads_nothing():
     loaded = loaded_by("import dataflow")
     assert ours(loaded) == {"dataflow.old_places"}  # which answers imports of modules that tensorpack had
     assert packages(loaded).isdisjoint(HEAVY | {"numpy"})
+    without = loaded_by("pass")  # an interpreter loads what its site-packages ask for
+    assert packages(loaded - without) <= {"dataflow"} | sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("code", [NODES, CHAIN], ids=["touched", "iterated"])
@@ -80,6 +85,12 @@ def test_nodes_load_no_runner(code):
     loaded = loaded_by(f"import dataflow; {code}")
     assert packages(loaded).isdisjoint(HEAVY)
     assert {name.split(".")[1] for name in ours(loaded) if name.count(".") > 1} == {"sources", "transforms"}
+
+
+def test_the_package_needs_no_more_than_it_did():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {re.match(r"[\w-]+", requirement)[0] for requirement in project["dependencies"]}
+    assert needed == {"cloudpickle", "msgpack", "msgpack-numpy", "numpy", "pyzmq", "tqdm"}
 
 
 def test_a_table_of_arrays_needs_no_other_package():
