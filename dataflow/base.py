@@ -503,6 +503,9 @@ class RNGDataFlow(DataFlow):
 
     _df_draws = True
 
+    _df_rng: Rng | None = None
+    """The generator that the user has assigned to `rng`, used instead of ours."""
+
     @property
     def rng(self) -> Rng:
         """A `numpy.random.Generator` that is renewed every pass and differs in every worker.
@@ -510,11 +513,14 @@ class RNGDataFlow(DataFlow):
         Its numbers follow from the root seed, the place in the chain and the pass. It also has the old methods `rand`,
         `randn`, `randint` and `random_sample`.
         """
-        own: Rng | None = self.__dict__.get("_df_rng")
+        own = self._df_rng
         if own is not None:
             return own
         # Usually `__iter__` draws itself, called by the frame of its pass (`user node that draws` of benchmarks.nodes).
-        running = running_passes.get(id(_getframe(1).f_back)) or innermost_pass()
+        try:
+            running = running_passes.get(id(_getframe(2))) or innermost_pass()
+        except ValueError:  # read by a script itself: no frame has called it
+            running = None
         if running is not None and running.df is self and (found := running.rng) is not None:
             return found
         state = state_of(self)
@@ -525,7 +531,7 @@ class RNGDataFlow(DataFlow):
 
     @rng.setter
     def rng(self, value: Rng) -> None:
-        self.__dict__["_df_rng"] = value
+        self._df_rng = value
 
 
 def close_flow(df: DataFlow) -> None:

@@ -1,5 +1,6 @@
 """Nodes written by users for tensorpack, with nothing but ``__iter__``, work unchanged."""
 
+import _thread
 import dataclasses
 import gc
 import pickle
@@ -13,6 +14,7 @@ from dataflow import DataFromList, MapData, seeding
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
 from dataflow.passes import RunningPass, open_flow, root_stream
+from tests.support.waits import LIMIT, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -494,6 +496,13 @@ def test_an_rng_that_the_user_sets_is_the_users():
 
     assert list(Own()) == [["mine"]]
     assert list(pickle.loads(pickle.dumps(Noise()))) == list(Noise())
+
+
+def test_a_script_itself_may_draw_outside_of_a_pass():
+    """No frame has called it; a thread that Python has not started runs code like that, too."""
+    found = {"node": RNGDataFlow()}
+    _thread.start_new_thread(exec, ("drawn = node.rng.random()", found))
+    wait_until(lambda: "drawn" in found, LIMIT, "nothing was drawn")
 
 
 def test_numbers_drawn_in_reset_state_follow_the_seed():
