@@ -36,6 +36,7 @@ class Session:
         closed: Whether it was closed.
         failed: Whether an error was raised to the consumer.
         failure: That error; None before.
+        interrupted: Whether that error is an interrupt of the consumer, such as Ctrl-C, and nobody's failure.
         generation: Identifies the iteration that may step.
     """
 
@@ -49,6 +50,7 @@ class Session:
         "failed",
         "failure",
         "generation",
+        "interrupted",
         "owner",
         "pid",
     )
@@ -69,6 +71,7 @@ class Session:
         # An attribute of its own, and no property: it is read as a generator is dropped, where an interrupt of a call
         # is lost.
         self.failed = False
+        self.interrupted = False
         self.generation: object = None
         self._begun = begun
         self._restart = restart
@@ -117,9 +120,9 @@ class Session:
         """The error of an owner that was closed."""
         return DataFlowTerminated(f"{self.owner} {self._closed_text}")
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException, *, interrupted: bool = False) -> None:
         """Record the error that is about to be raised to the consumer."""
-        self.failure, self.failed = error, True
+        self.failure, self.failed, self.interrupted = error, True, interrupted
 
 
 def terminated(name: str) -> DataFlowTerminated:

@@ -389,7 +389,7 @@ class Engine(Generic[S]):
         try:
             ready = self.schedule.ready()
         except KeyboardInterrupt as error:  # the schedule may be inconsistent
-            self._fail(error)
+            self._fail_here(error)
         ready = self._pending_error if ready is None else ready
         if isinstance(ready, BaseException):
             self._fail(ready)
@@ -408,7 +408,7 @@ class Engine(Generic[S]):
             if silent or self._supervisor.is_check_due(now):
                 self._check_workers(now)
         except BaseException as error:
-            self._fail(error)
+            self._fail_here(error)
         return message is not None or self._pending_error is not None
 
     def _receive(self, message: Message) -> None:
@@ -517,15 +517,19 @@ class Engine(Generic[S]):
             try:
                 self._check_workers(now)
             except BaseException as error:  # it may have taken a message
-                self._fail(error)
+                self._fail_here(error)
             if self._pending_error is not None:
                 self._fail(self._pending_error)
         return self._chunk
 
-    def _fail(self, error: BaseException) -> NoReturn:
-        self.session.fail(error)
+    def _fail(self, error: BaseException, *, interrupted: bool = False) -> NoReturn:
+        self.session.fail(error, interrupted=interrupted)
         self.close()
         raise error
+
+    def _fail_here(self, error: BaseException) -> NoReturn:
+        """Fail with an exception that was raised in the consumer itself: an interrupt, unless it is an `Exception`."""
+        self._fail(error, interrupted=not isinstance(error, Exception))
 
 
 def _log_end(owner: str, observer: Observer) -> None:

@@ -183,9 +183,10 @@ class WorkerNode(ProxyDataFlow):
         state = state_of(self)
         with state.lock:  # of two threads that begin, one starts the workers
             engine = state.resource
-            if isinstance(engine, Engine) and engine.stream == stream:
+            if isinstance(engine, Engine) and engine.stream == stream and not engine.session.interrupted:
                 return engine
-            # Another seed or another place in the chain: other random numbers, so other workers.
+            # Another seed or another place in the chain: other random numbers, so other workers. After an interrupt
+            # that has ended the workers, the user begins again.
             return self._df_start(stream)
 
     def _df_start(self, stream: Stream) -> Engine[Any]:

@@ -61,6 +61,7 @@ class Scenario:
         expected: What has to come.
         recover: Prepares it for another use after it was closed.
         goes_on: Whether it may be used again after an interrupt without being closed.
+        again: Uses it like that, and says whether all is well; None if `use` gives the same as before.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Scenario:
     expected: Any
     recover: Callable[[Any], Any] = lambda thing: None
     goes_on: bool = True
+    again: Callable[[Any], bool] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -186,7 +188,8 @@ def check_interrupt(scenario: Scenario, point: Point, *, closes: bool = True) ->
     Args:
         scenario: What is run.
         point: Where.
-        closes: Whether what was interrupted is closed before it is used again; else it may refuse to be used.
+        closes: Whether what was interrupted is closed before it is used again; else what is no flow may refuse to be
+            used.
     """
     gc.collect()
     before = snapshot()
@@ -220,8 +223,9 @@ def check_interrupt(scenario: Scenario, point: Point, *, closes: bool = True) ->
             assert scenario.use(thing) == scenario.expected
         else:
             try:
-                assert scenario.use(thing) == scenario.expected
+                assert scenario.use(thing) == scenario.expected if scenario.again is None else scenario.again(thing)
             except DataFlowTerminated:
+                assert not isinstance(thing, DataFlow), "the next iteration does not work"
                 thing.close()
                 scenario.recover(thing)
                 assert scenario.use(thing) == scenario.expected
