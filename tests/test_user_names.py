@@ -174,6 +174,18 @@ def test_completion_shows_what_a_user_may_call(name, make, max_names):
     assert len(public) <= max_names, public
 
 
+def flow_classes():
+    found = [getattr(dataflow, name) for name in dataflow.__all__]
+    return [cls for cls in found if isinstance(cls, type) and issubclass(cls, DataFlow)]
+
+
+@pytest.mark.parametrize("cls", flow_classes())
+def test_so_does_every_class_of_ours(cls):
+    """Its instances have their parameters in addition."""
+    public = [shown for shown in dir(cls) if not shown.startswith("_")]
+    assert len(public) <= 15, public
+
+
 def test_a_close_of_the_users_own_closes_what_the_node_holds():
     class Held(ProxyDataFlow):
         closed = 0
