@@ -24,7 +24,7 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"datapoint", "seeding", "channel", "workers"},
     {"state"},
     {"passes"},
-    {"user_nodes"},
+    {"sampling", "user_nodes"},
     {"base"},
     {"sources", "transforms", "diagnostics"},
     {"engine"},
