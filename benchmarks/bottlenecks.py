@@ -162,6 +162,17 @@ CASES = {
         "training step",
         step=0.01,
     ),
+    "consumer, a node above the runner": Case(
+        lambda: MapData(MultiProcessRunnerZMQ(MapData(rows(), cheap), 1, strict=True), dear),
+        "consumer",
+        "MapData(func=dear)",
+        1.0,
+    ),
+    "consumer, a batch above threads": Case(
+        lambda: BatchData(MultiThreadRunner(lambda: MapData(rows(), images), 50, 1, strict=True), 8),
+        "consumer",
+        "BatchData(batch_size=8)",
+    ),
     "consumer, threads": Case(
         lambda: MultiThreadRunner(lambda: MapData(rows(), cheap), 50, 2), "consumer", "training step", step=0.005
     ),
@@ -204,7 +215,9 @@ def run(case: Case, seconds: float = SECONDS) -> tuple[bool, str]:
         end = None
         for dp in df:
             del dp
-            end = end or time.monotonic() + seconds  # begins with the first datapoint
+            if end is None:  # begins with the first datapoint
+                end = time.monotonic() + seconds
+                df.statistics()  # from now on the consumer is sampled, too
             if case.step:
                 time.sleep(case.step)
             if time.monotonic() > end:

@@ -56,7 +56,7 @@ Blocks = Iterable[NDArray[np.int64]]
 """Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded."""
 
 OF_THIS_PROCESS: Final = ("_df_state", "_df_run_pass", "_df_at", "_df_kernel")
-"""Attributes of a node that belong to this process: its state, and the methods that a worker's sampler has wrapped."""
+"""Attributes of a node that belong to this process: its state, and methods wrapped by a sampler or the profiler."""
 
 _RESET = 1  # purpose word of the generator for reset_state, outside of passes
 
@@ -367,6 +367,9 @@ class DataFlow:
         Works at any time and from any thread: before the first pass, while the flow runs, after it was closed or has
         failed. Reading costs the workers nothing. ``dataclasses.asdict`` makes what ``json.dump`` writes.
 
+        While the flow is iterated, a call lets a thread look for ten seconds at what the consumer does: from then on
+        the nodes that run outside of the workers have shares, too.
+
         Example:
             >>> df = MultiThreadRunner(lambda: DataFromList([[1], [2]]), 10, 1, strict=True)
             >>> datapoints = list(df)
@@ -374,11 +377,15 @@ class DataFlow:
             2
         """
         from dataflow.reports.gathering import statistics_of  # imported when it is first used
+        from dataflow.sampling.consumer import consumer_shares
 
-        return statistics_of(self, DataFlow)
+        return statistics_of(self, DataFlow, consumer_shares(self))
 
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
         """Say where the time goes: a tree of the nodes with their shares and rates, and what the bottleneck is.
+
+        Nodes that run outside of the workers have shares if the flow was sampled, see `statistics`. Called by another
+        thread than the one that iterates, it waits for up to half a second for the first samples.
 
         Args:
             path: Where to write the report as an HTML page, with charts over time and sample datapoints; None returns
@@ -391,8 +398,9 @@ class DataFlow:
             ValueError: `path` does not end with .html.
         """
         from dataflow.reports.gathering import report_of  # imported when it is first used
+        from dataflow.sampling.consumer import consumer_shares
 
-        return report_of(self, DataFlow, path)
+        return report_of(self, DataFlow, path, consumer_shares(self, wait=True))
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write what each worker did over time, in Chrome's trace format, for ui.perfetto.dev.

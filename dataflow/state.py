@@ -67,6 +67,7 @@ class FlowState:
         self.continued = Continued()  # iterators that outlive a pass
         self.resource: Closeable | None = None  # what close() must close: a runner's engine
         self.observer: Any = None  # of the workers started last: where the time goes; it outlives them
+        self.sampler: Any = None  # of the thread that iterates this flow; None until figures were asked for
         self._finaliser: weakref.finalize[Any, Any] | None = None  # closes it when the flow is collected
 
     def root(self) -> int:
@@ -105,6 +106,8 @@ class FlowState:
         self.ready = False
         self.continued.drop()
         self.own(None, None)
+        if self.sampler is not None:
+            self.sampler.stop()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FlowState, ()

@@ -6,6 +6,7 @@ after the engine was closed: then the last figures stay.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ class Observer:
         waiting: Seconds of waiting, between `enter` and `leave`.
         num_with_work: How many workers get work; None for all.
         is_inside: Whether the consumer has entered.
+        consumer: The thread that iterates, by its ident; None between two iterations.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Observer:
         self.waiting = 0.0
         self.num_with_work: int | None = None
         self.is_inside = False
+        self.consumer: int | None = None
         self._bytes_in_use = bytes_in_use
         self._last_bytes = 0
         self._read = read
@@ -116,6 +119,7 @@ class Observer:
                 self._idle_since = None
             self._inside_since, self._accounted = now, self.waiting + self._source
             self.is_inside = True
+            self.consumer = threading.get_ident()
 
     def leave(self) -> None:
         """The consumer leaves with datapoints. No-op if it has not entered."""
@@ -130,7 +134,7 @@ class Observer:
     def end_iteration(self) -> None:
         """The iteration is over: what follows is no work of its consumer's."""
         self.leave()
-        self._left = None
+        self._left = self.consumer = None
         if self._idle_since is None and self._last is None:
             self._idle_since = [worker.seconds for worker in self._counted(_now())]
 
@@ -146,6 +150,7 @@ class Observer:
             self._last = self._workers(now)
             self._last_bytes = self._bytes_in_use()
             self._ended = now
+            self.consumer = None
 
     def observed(self) -> Observed:
         """What was observed until now."""

@@ -155,7 +155,8 @@ class NodeStatistics:
         length: Datapoints per pass, if known.
         runner: Position of the runner in whose workers it runs, among `FlowStatistics.runners`; None if it runs in the
             consumer.
-        share: Its part of the time in which these workers are busy, 0 to 1; None if not known.
+        share: Its part of the time in which these workers are busy, 0 to 1; in the consumer, of all the consumer's
+            time, waiting included. None if not known.
     """
 
     node: str

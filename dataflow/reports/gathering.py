@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -36,8 +36,14 @@ class Figures(NamedTuple):
     inner: Sequence[RunnerStatistics]
 
 
-def statistics_of(df: Any, kind: type) -> FlowStatistics:
-    """The figures of the flow that ends with `df`. `kind` is the base class of all nodes."""
+def statistics_of(df: Any, kind: type, in_consumer: Mapping[int, float] | None = None) -> FlowStatistics:
+    """The figures of the flow that ends with `df`.
+
+    Args:
+        df: The outermost node.
+        kind: The base class of all nodes.
+        in_consumer: Shares of nodes that run in the consumer, by the id of the node.
+    """
     rows = chain_rows(df, kind)
     position: dict[int, int] = {}  # of a node, by its id: where it stands first
     for k, row in enumerate(rows):
@@ -74,6 +80,9 @@ def statistics_of(df: Any, kind: type) -> FlowStatistics:
             if num:
                 shares.update((place, figures.samples[j] / num) for j, place in places if j < len(figures.samples))
             runners.append(statistics)
+    for k, row in enumerate(rows):
+        if k not in runs_in and in_consumer and id(row.node) in in_consumer and position[id(row.node)] == k:
+            shares[k] = in_consumer[id(row.node)]
     nodes = tuple(
         NodeStatistics(row.text, row.prefix, row.note, row.length, runs_in.get(k), shares.get(k))
         for k, row in enumerate(rows)
@@ -94,9 +103,11 @@ def _below(rows: Sequence[Any], top: int, nodes: Sequence[Any]) -> list[int]:
     return found
 
 
-def report_of(df: Any, kind: type, path: str | os.PathLike[str] | None) -> str:
-    """The report as text, or written as a page to `path`, which is returned."""
-    statistics = statistics_of(df, kind)
+def report_of(
+    df: Any, kind: type, path: str | os.PathLike[str] | None, in_consumer: Mapping[int, float] | None = None
+) -> str:
+    """The report as text, or written as a page to `path`, which is returned; otherwise as for `statistics_of`."""
+    statistics = statistics_of(df, kind, in_consumer)
     if path is None:
         return report_text(statistics)
     name = os.fspath(path)

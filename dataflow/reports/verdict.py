@@ -207,26 +207,52 @@ def _source(statistics: FlowStatistics, position: int, part: float) -> FlowVerdi
     for k, other in enumerate(statistics.runners[position + 1 :], position + 1):
         if other.outer == runner.outer and other.waiting_seconds >= _MOSTLY * runner.source_seconds:
             return _judge(statistics, k)
+    dearest = _dearest_in_consumer(statistics, runner.node + 1)
+    mostly = "" if dearest is None else f"; {dearest.node} takes {_share(dearest):.0%}"
     return FlowVerdict(
         "source",
         position,
         f"The source is the bottleneck: {runner.name} reads its input in the consumer, which takes {part:.0%} of the "
-        "time, and its workers wait for it. Make the input faster, or let the workers read it: a runner around a flow "
-        "that can be addressed.",
+        f"time{mostly}, and its workers wait for it. Make the input faster, or let the workers read it: a runner "
+        "around a flow that can be addressed.",
     )
 
 
 def _consumer(statistics: FlowStatistics, position: int, waiting: float) -> FlowVerdict:
     runner = statistics.runners[position]
+    waits = f"the consumer waits {waiting:.0%} of the time for {runner.name}"
     if runner.outer is not None:
-        what = "What the workers around it do is the bottleneck"
+        text = f"What the workers around it do is the bottleneck: {waits}."
+        return FlowVerdict("consumer", position, text)
+    above = [node for node in statistics.nodes[: runner.node] if node.runner is None]
+    taken = sum(map(_share, above))
+    dearest = _dearest_in_consumer(statistics, 0, runner.node)
+    if dearest is not None and taken >= _MOSTLY * runner.working_seconds / runner.consumer_seconds:
+        nodes = "A node" if taken < 1.2 * _share(dearest) else "The nodes"
+        verb = "is" if nodes == "A node" else "are"
+        text = (
+            f"{nodes} above the workers {verb} the bottleneck: {dearest.node} takes {_share(dearest):.0%} of the "
+            f"consumer's time, and {waits}. Let workers do it: put it below {runner.name}, or below a runner around it."
+        )
+        return FlowVerdict("consumer", position, text)
+    text = f"Your training step is the bottleneck: {waits}"
+    names = ", ".join(node.node for node in above)
+    if dearest is not None:
+        text += f", and the nodes above {runner.name} ({names}) take {taken:.0%} of it."
+    elif above:
+        text += (
+            f". The nodes above {runner.name} ({names}) count for it; a report that is asked for during the loop tells "
+            "how much they take."
+        )
     else:
-        what = "Your training step is the bottleneck"
-    above = [node.node for node in statistics.nodes[: runner.node] if node.runner is None]
-    also = f" The nodes above {runner.name} ({', '.join(above)}) count for it." if above else ""
-    return FlowVerdict(
-        "consumer", position, f"{what}: the consumer waits {waiting:.0%} of the time for {runner.name}.{also}"
-    )
+        text += "."
+    return FlowVerdict("consumer", position, text)
+
+
+def _dearest_in_consumer(statistics: FlowStatistics, start: int, end: int | None = None) -> NodeStatistics | None:
+    """The node among these that takes most of the consumer's time; None if no share is known."""
+    known = [node for node in statistics.nodes[start:end] if node.runner is None and node.share is not None]
+    return max(known, key=_share, default=None)
 
 
 def _each(runner: RunnerStatistics) -> str:

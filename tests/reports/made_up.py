@@ -75,11 +75,11 @@ def runner(crew, *, waiting=0.0, receiving=0.0, source=0.0, **more):
     return replace(made, **more)
 
 
-def flow(made, shares=(0.84, 0.12)):
-    """BatchData over a runner over MapData over DataFromList."""
+def flow(made, shares=(0.84, 0.12), above=None):
+    """BatchData, with a share of `above`, over a runner over MapData over DataFromList."""
     return FlowStatistics(
         (
-            NodeStatistics("BatchData(batch_size=32)", length=31),
+            NodeStatistics("BatchData(batch_size=32)", length=31, share=above),
             NodeStatistics(f"{made.name}(num_proc=2)", note="2 processes", length=1000),
             NodeStatistics("MapData(func=decode)", "  ", length=1000, runner=0, share=shares[0]),
             NodeStatistics("DataFromList([…] of 1,000)", "  ", length=1000, runner=0, share=shares[1]),

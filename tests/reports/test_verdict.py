@@ -43,7 +43,20 @@ CASES = {
         flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03)),
         "consumer",
         "Your training step is the bottleneck: the consumer waits 3% of the time for MultiProcessRunnerZMQ. The nodes "
-        "above MultiProcessRunnerZMQ (BatchData(batch_size=32)) count for it.",
+        "above MultiProcessRunnerZMQ (BatchData(batch_size=32)) count for it; a report that is asked for during the "
+        "loop tells how much they take.",
+    ),
+    "consumer, known shares": (
+        flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03), above=0.05),
+        "consumer",
+        "Your training step is the bottleneck: the consumer waits 3% of the time for MultiProcessRunnerZMQ, and the "
+        "nodes above MultiProcessRunnerZMQ (BatchData(batch_size=32)) take 5% of it.",
+    ),
+    "a node above the runner": (
+        flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03), above=0.84),
+        "consumer",
+        "A node above the workers is the bottleneck: BatchData(batch_size=32) takes 84% of the consumer's time, and "
+        "the consumer waits 3% of the time for MultiProcessRunnerZMQ. Let workers do it",
     ),
     "transport, in the workers": (
         flow(runner(workers(2, busy=0.97), waiting=0.6, sending=0.7)),
@@ -115,6 +128,23 @@ def test_the_bottleneck_is_named(name):
     assert verdict.bottleneck == bottleneck, verdict
     assert text in verdict.text
     assert verdict.runner == (0 if statistics.runners else None)
+
+
+def test_several_nodes_above_the_runner_are_judged_together():
+    made = runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03, node=2)
+    nodes = (
+        NodeStatistics("BatchData(batch_size=32)", share=0.3),
+        NodeStatistics("MapData(func=augment)", share=0.4),
+        NodeStatistics("MultiProcessRunnerZMQ(num_proc=2)"),
+    )
+    text = verdict_of(FlowStatistics(nodes, (made,))).text
+    assert text.startswith("The nodes above the workers are the bottleneck: MapData(func=augment) takes 40% of")
+
+
+def test_the_node_that_a_parallel_map_reads_in_the_consumer_is_named():
+    made = runner(workers(2, busy=0.2, starved=0.8), waiting=0.1, source=0.8, reads_input=True, node=0)
+    nodes = (NodeStatistics("MultiProcessMapData(…)"), NodeStatistics("SlowSource()", share=0.78))
+    assert "80% of the time; SlowSource() takes 78%" in verdict_of(FlowStatistics(nodes, (made,))).text
 
 
 def nested(outer, inner):
