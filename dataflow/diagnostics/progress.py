@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
 import tqdm
 
-__all__ = ["Bar"]
+__all__ = ["Bar", "FlowBar"]
+
+_INTERVAL: Final = 0.5  # seconds between two looks at the figures of a flow
 
 
 class Bar(tqdm.tqdm):  # type: ignore[type-arg]
@@ -14,3 +20,26 @@ class Bar(tqdm.tqdm):  # type: ignore[type-arg]
     """
 
     monitor_interval = 0
+
+
+class FlowBar(Bar):
+    """A progress bar over datapoints that shows who waits, the consumer or the workers.
+
+    Args:
+        *args: Parameters of tqdm.
+        waits: Returns the text to show, as `FlowStatistics.waits`.
+        **kwargs: Parameters of tqdm.
+    """
+
+    def __init__(self, *args: Any, waits: Callable[[], str], **kwargs: Any) -> None:
+        self._waits = waits
+        self._next_look = 0.0
+        super().__init__(*args, **kwargs)
+
+    def display(self, *args: Any, **kwargs: Any) -> None:
+        """Draw the bar; now and then look who waits."""
+        now = time.monotonic()
+        if now >= self._next_look or self.n == self.total:
+            self._next_look = now + _INTERVAL
+            self.set_postfix_str(self._waits(), refresh=False)
+        super().display(*args, **kwargs)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.parameters import whole_number
 from dataflow.passes import known_length
+from dataflow.reports.gathering import statistics_of
 from dataflow.seeding import Stream
 
 __all__ = ["TestDataSpeed"]
@@ -53,7 +54,7 @@ class TestDataSpeed(ProxyDataFlow):
         return {**super()._df_parameters, "size": self.test_size}
 
     def start(self) -> float:
-        """Measure a pass of the input, with a progress bar on stderr.
+        """Measure a pass of the input, with a progress bar on stderr that shows who waits, the consumer or the workers.
 
         Returns:
             Datapoints per second, also logged; 0.0 if the pass ended during the warmup.
@@ -90,9 +91,12 @@ class TestDataSpeed(ProxyDataFlow):
         return self.test_size if length is None else min(self.test_size, max(length - self.warmup, 0))
 
     def _bar(self, datapoints: Iterable[Any], total: int) -> Iterable[Any]:
-        from dataflow.diagnostics.progress import Bar
+        from dataflow.diagnostics.progress import FlowBar
 
-        return Bar(datapoints, total=total, unit="dp", miniters=1, smoothing=0.2)
+        return FlowBar(datapoints, total=total, unit="dp", miniters=1, smoothing=0.2, waits=self._waits)
+
+    def _waits(self) -> str:
+        return statistics_of(self.ds, DataFlow).waits
 
 
 def _exhaust(datapoints: Iterable[Any]) -> int:

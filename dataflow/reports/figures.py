@@ -178,3 +178,19 @@ class FlowStatistics:
 
     nodes: tuple[NodeStatistics, ...]
     runners: tuple[RunnerStatistics, ...] = ()
+
+    @property
+    def waits(self) -> str:
+        """Who waits for whom, in a few words for a progress bar; empty without workers.
+
+        The part of its time in which the consumer waits for the outermost runner, and that in which its workers have
+        nothing to do, or no room.
+        """
+        if not self.runners:
+            return ""
+        runner = self.runners[0]
+        seconds = sum(worker.seconds for worker in runner.workers)
+        busy = sum(worker.busy_seconds for worker in runner.workers)
+        workers = f", workers wait {1 - busy / seconds:.0%}" if seconds else ""
+        total = runner.consumer_seconds
+        return f"consumer waits {runner.waiting_seconds / total if total else 0:.0%}{workers}"

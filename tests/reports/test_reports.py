@@ -6,6 +6,7 @@ import json
 import re
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,3 +139,9 @@ def test_arrays_that_look_like_images_become_pictures():
 )
 def test_other_arrays_do_not(array):
     assert png_of(array) is None
+
+
+def test_a_few_words_say_who_waits():
+    assert flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.3)).waits == "consumer waits 30%, workers wait 10%"
+    assert flow(runner((), waiting=0.3)).waits == "consumer waits 30%"
+    assert replace(flow(runner(())), runners=()).waits == ""
