@@ -20,7 +20,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["NUM_NODES", "NUM_WORDS", "InnerTotals", "WorkerCounters", "WorkerTotals", "WorkerActivity", "totals_of"]
+__all__ = [
+    "NUM_NODES",
+    "NUM_WORDS",
+    "InnerTotals",
+    "WorkerCounters",
+    "WorkerTotals",
+    "WorkerActivity",
+    "settled",
+    "sums_of",
+    "totals_of",
+]
 
 
 class WorkerActivity(IntEnum):
@@ -204,6 +214,34 @@ class WorkerCounters:
     def end(self) -> None:
         """Record that the worker has ended."""
         self._words[_STATE] = WorkerActivity.NOTHING
+
+
+def settled(words: Sequence[int], now: float) -> list[int]:
+    """Copy the words of a worker with what is under way counted, to be read later or on another machine.
+
+    Args:
+        words: A copy of its words.
+        now: ``time.perf_counter()`` of the worker's machine.
+    """
+    found = list(words)
+    state = found[_STATE]
+    if state:
+        found[_TIMES + state] += max(0, int(now * _NS) - found[_SINCE])
+    found[_STATE] = WorkerActivity.NOTHING
+    return found
+
+
+def sums_of(before: Sequence[int], words: Sequence[int]) -> list[int]:
+    """The words of a worker that has replaced another and began to count at 0.
+
+    Args:
+        before: Settled words of the worker before it.
+        words: Settled words of this one.
+    """
+    found = [a + b for a, b in zip(before, words, strict=True)]
+    found[_STATE : _PID + 1] = words[_STATE : _PID + 1]
+    found[_WINDOW:_NODES] = words[_WINDOW:_NODES]  # runners inside of it were started anew
+    return found
 
 
 def totals_of(words: Sequence[int], now: float | None = None) -> WorkerTotals:

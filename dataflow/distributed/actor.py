@@ -7,6 +7,7 @@ from a task reader. Here the sender writes to a reply buffer, from which the con
 - A reply leaves when it is full, when `seconds` have passed since its first datapoint was added, and at once when the
   worker has finished a task or has ended.
 - The worker runs ahead of the replies by its window.
+- A reply also has the worker's counters, as of the moment it left.
 
 Calls come on three threads: `work` for as long as the worker runs, `reply` one after the other, and the rest, which
 return at once. This module does not depend on Ray.
@@ -17,14 +18,17 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import DATA_KINDS, RESULT_KINDS, Kind, Message
 from dataflow.channel.task_queue import Task
+from dataflow.channel.worker_counters import settled
 from dataflow.descriptors import Descriptor
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder
 from dataflow.engine.worker_main import WorkerSpec
@@ -32,7 +36,7 @@ from dataflow.pickling import loads
 from dataflow.workers.info import entering
 from dataflow.workers.process import keep_freed_memory, seed_globals
 
-__all__ = ["Chunking", "ActorTaskReader", "ReplyBuffer", "WorkerActor"]
+__all__ = ["Chunking", "ActorTaskReader", "Reply", "ReplyBuffer", "WorkerActor"]
 
 _MAY_WAIT: Final = RESULT_KINDS | {Kind.REPORT}  # messages that may wait for others in the same reply
 _MAX_WAIT: Final = 10.0  # seconds after which an empty reply is sent
@@ -51,6 +55,18 @@ class Chunking:
     items: int
     nbytes: int
     seconds: float | None
+
+
+class Reply(NamedTuple):
+    """What an actor returns.
+
+    Attributes:
+        messages: The output since the last reply.
+        counters: What the worker has done until now: its settled words (`worker_counters`), 8 bytes each.
+    """
+
+    messages: list[Message]
+    counters: bytes = b""
 
 
 class ReplyBuffer:
@@ -203,10 +219,10 @@ class WorkerActor:
         seed_globals(spec.seed)
         return spec
 
-    def reply(self) -> list[Message]:
-        """Return the output since the last reply; empty if there was none for some time."""
+    def reply(self) -> Reply:
+        """Return the output since the last reply, without messages if there was none for some time."""
         if not self._ready.wait(_MAX_WAIT):
-            return []
+            return Reply([])
         messages: list[Message] = self._spec.port.receive(_MAX_WAIT)
         for message in messages:
             if message.kind in DATA_KINDS:
@@ -214,7 +230,7 @@ class WorkerActor:
                 self._credit.done(0, message.count)
             elif message.kind is Kind.REPORT:
                 self._credit.report_received(0)
-        return messages
+        return Reply(messages, array("Q", settled(self._credit.counters_of(0), time.perf_counter())).tobytes())
 
     def add_task(self, number: int, first: int, body: Sequence[Any]) -> None:
         """Add a task for this worker. The consumer sends none before the worker's first message."""

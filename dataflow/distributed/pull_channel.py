@@ -13,13 +13,15 @@ Guarantees:
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import DATA_KINDS, Kind, Message
-from dataflow.distributed.actor import Chunking, ReplyBuffer
+from dataflow.channel.worker_counters import NUM_WORDS, sums_of
+from dataflow.distributed.actor import Chunking, Reply, ReplyBuffer
 from dataflow.distributed.cluster import ActorLost, ActorWorker
 from dataflow.engine.worker_errors import died
 from dataflow.errors import TimeoutError, WorkerDied
@@ -62,6 +64,8 @@ class PullChannel:
         self._start_timeout = start_timeout
         self._actors: dict[int, ActorWorker] = {}
         self._messages: deque[Message] = deque()
+        self._counters: dict[int, list[int]] = {}  # of each worker, as of its last reply
+        self._counted_before: dict[int, list[int]] = {}  # by the actors that it has replaced
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
@@ -79,8 +83,14 @@ class PullChannel:
         """Register the actor of a worker."""
         self._cluster = actor.cluster
         self._actors[worker] = actor
+        if worker in self._counters:
+            self._counted_before[worker] = self._counters[worker]
         for _ in range(self._in_flight):
             actor.request_reply()
+
+    def counters_of(self, worker: int) -> list[int]:
+        """What a worker has done, as of its last reply; zeros before the first."""
+        return self._counters.get(worker, [0] * NUM_WORDS)
 
     def died(
         self, owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
@@ -145,13 +155,21 @@ class PullChannel:
             self._check_started(number, actor)
             while actor.replies and actor.replies[0] in ready and actor.lost is None and not actor.is_over:
                 try:
-                    messages = self._cluster.get(actor.replies.popleft())
+                    reply: Reply = self._cluster.get(actor.replies.popleft())
                 except ActorLost as error:
                     actor.mark_lost(error)
                 else:
-                    self._receive(actor, messages)
+                    self._count(number, reply.counters)
+                    self._receive(actor, reply.messages)
             if actor.lost is not None and not actor.is_over:
                 self._lose(number, actor)
+
+    def _count(self, number: int, counters: bytes) -> None:
+        """Record what a worker has done, actors that it has replaced included."""
+        if counters:
+            words = array("Q", counters).tolist()
+            before = self._counted_before.get(number)
+            self._counters[number] = words if before is None else sums_of(before, words)
 
     def _receive(self, actor: ActorWorker, messages: list[Message]) -> None:
         self._messages.extend(messages)
@@ -216,8 +234,7 @@ class PullCredit(Credit):
         """No-op: no worker waits for it."""
 
     def counters_of(self, worker: int) -> list[int]:
-        """Empty: an actor's counters are in its own process."""
-        return []
+        return self._channel.counters_of(worker)
 
     def stop(self) -> None:
         self._channel.stop_workers()

@@ -17,7 +17,7 @@ class WorkerStatistics:
 
     Attributes:
         index: Index of the worker.
-        pid: Process id; None for a thread or an actor.
+        pid: Process id, on the worker's machine; None if it has not begun.
         datapoints: Datapoints sent to the consumer.
         nbytes: Bytes of these.
         messages: Messages with these.

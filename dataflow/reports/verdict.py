@@ -83,13 +83,6 @@ def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> Fl
     """The consumer waits: what do the workers do?"""
     runner = statistics.runners[position]
     total = sum(worker.seconds for worker in runner.workers)
-    if runner.backend == "ray":
-        return FlowVerdict(
-            "workers",
-            position,
-            f"The actors or the network are the bottleneck: the consumer waits {waiting:.0%} of the time. Actors "
-            "report no figures of their own.",
-        )
     if not total:
         return FlowVerdict("unknown", position, f"The workers of {runner.name} have reported nothing yet.")
     busy = sum(worker.busy_seconds for worker in runner.workers)
@@ -165,6 +158,8 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
             f"They compute only {computing:.0%} of the time and wait for the rest, so more workers help, even more "
             "than there are cores."
         )
+    elif runner.backend == "ray":
+        cure = "More actors would help, if the cluster has room for them."
     elif n < cores:
         cure = f"More workers would help: {n} of {_cores(cores)} {'is' if n == 1 else 'are'} used."
     else:

@@ -193,3 +193,13 @@ def test_a_loop_goes_on_where_the_last_one_was_left():
     with remote(Forever()) as df:
         assert list(itertools.islice(df, 100)) == [[k] for k in range(100)]
         assert list(itertools.islice(df, 100)) == [[k] for k in range(100, 200)]
+
+
+def test_actors_send_their_counters_with_their_replies():
+    with remote(chain(3000), 2, strict=True) as df:
+        list(df)
+        wait_until(lambda: sum(w.datapoints for w in df.statistics().runners[0].workers) >= 3000, LIMIT, "all counted")
+        (runner,) = df.statistics().runners
+        assert all(worker.busy_seconds > 0 for worker in runner.workers if worker.datapoints)
+        assert os.getpid() not in {worker.pid for worker in runner.workers}
+        assert "busy" in df.report()

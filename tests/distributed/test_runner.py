@@ -456,3 +456,35 @@ def test_actors_get_the_options(fake):
     with remote(Numbers(3), actor_options={"num_gpus": 1, "scheduling_strategy": "SPREAD"}) as df:
         list(df)
     assert fake.options == [{"num_cpus": 1, "num_gpus": 1, "scheduling_strategy": "SPREAD"}]
+
+
+# -- statistics --------------------------------------------------------------------------------------------------------
+
+
+def test_actors_send_their_counters_with_their_replies(fake):
+    with strict(MapData(DataFromList([[k] for k in range(200)]), lambda dp: dp), 2) as df:
+        list(df)
+        wait_until(lambda: sum(w.datapoints for w in df.statistics().runners[0].workers) >= 200, LIMIT, "all counted")
+        (runner,) = df.statistics().runners
+    assert runner.backend == "ray"
+    assert all(worker.busy_seconds > 0 and worker.pid for worker in runner.workers if worker.datapoints)
+    after = df.statistics().runners[0]
+    assert [worker.datapoints for worker in after.workers] == [worker.datapoints for worker in runner.workers]
+
+
+def test_the_shares_of_nodes_come_from_actors(fake):
+    def slow(dp):
+        sum(range(20_000))
+        return dp
+
+    with strict(MapData(MapData(Forever(), lambda dp: dp), slow)) as df:
+        steps = iter(df)
+        wait_until(lambda: next(steps) and (df.statistics().nodes[1].share or 0) > 0.5, LIMIT, "the share of slow")
+
+
+def test_a_replaced_actor_goes_on_counting(fake):
+    fake.fates = [Fate(dies_after=3)]
+    with strict(Numbers(400), hwm=20, max_restarts=1) as df:
+        assert len(list(df)) == 400
+        wait_until(lambda: df.statistics().runners[0].workers[0].datapoints >= 400, LIMIT, "both are counted")
+        assert df.statistics().runners[0].restarts == 1

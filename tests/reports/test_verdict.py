@@ -115,7 +115,16 @@ CASES = {
     ),
     "no tasks": (flow(runner(workers(2, busy=0.2, starved=0.8), waiting=0.8)), "none", "for tasks"),
     "nothing yet": (flow(runner(BUSY, datapoints=0)), "unknown", "Too little was measured"),
-    "actors": (flow(runner((), waiting=0.8, backend="ray")), "workers", "Actors report no figures"),
+    "actors": (
+        flow(runner(workers(2, busy=0.97), waiting=0.8, backend="ray")),
+        "workers",
+        "MapData(func=decode) takes 84% of their time, and both are busy 100% of it. More actors would help",
+    ),
+    "actors that have reported nothing": (
+        flow(runner((), waiting=0.8, backend="ray")),
+        "unknown",
+        "have reported nothing",
+    ),
     "nothing reported": (flow(runner(workers(2), waiting=0.8)), "unknown", "have reported nothing"),
     "no runner": (FlowStatistics((NodeStatistics("DataFromList()"),)), "unknown", "dataflow.profile(df)"),
 }
