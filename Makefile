@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo quick test test-full test-all test-frameworks check ci format docs bench bench-all clean
+.PHONY: help demo quick test test-full test-all test-frameworks test-browser check ci format docs bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-all: ## run the quick suite on each of Python 3.11, 3.12 and 3.13 that is f
 
 test-frameworks: $(INSTALLED)frameworks ## run the tests that need PyTorch, JAX, Hugging Face datasets, polars or webdataset
 	$(RUN) -m pytest -q tests/frameworks tests/sources tests/formats tests/transforms tests/test_datapoint.py tests/test_documents.py tests/test_examples.py tests/test_notebooks.py $(PYTEST_ARGS)
+
+test-browser: $(INSTALLED)test $(INSTALLED)browser ## open the HTML report in a headless Chromium
+	$(RUN) -m pytest -q tests/reports/test_browser.py $(PYTEST_ARGS)
 
 check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m ruff check .

@@ -131,15 +131,22 @@ def write_trace(df: Any, kind: type, path: str | os.PathLike[str]) -> None:
 
 
 def _samples(df: Any, kind: Any) -> list[list[Sample]]:
-    """The first datapoints of the flow, or of the first node below that can be addressed: no iteration is disturbed."""
+    """The first datapoints of the outermost node that can be addressed and has no workers, neither itself nor below.
+
+    So no iteration is disturbed, and no worker is started for it.
+    """
     for row in chain_rows(df, kind):
         node = row.node
         try:
-            if node is not None and kind.addressable.__get__(node, type(node)):
+            if node is not None and not _has_workers(node) and kind.addressable.__get__(node, type(node)):
                 return [_sample(kind.__getitem__(node, k)) for k in range(_NUM_SAMPLES)]
         except Exception:  # fewer datapoints, or a function that fails: the report is of use without samples
             continue
     return []
+
+
+def _has_workers(node: Any) -> bool:
+    return node._df_has_workers or any(map(_has_workers, node._df_inputs))
 
 
 def _sample(dp: Any) -> list[Sample]:

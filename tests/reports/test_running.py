@@ -160,6 +160,15 @@ def test_a_page_and_a_trace_are_written(tmp_path):
     assert json.loads((tmp_path / "trace.json").read_text("utf-8"))["traceEvents"]
 
 
+def test_a_page_of_a_closed_flow_starts_no_worker(tmp_path):
+    with BatchData(MultiProcessRunner(MapData(numbers(), work), 10, 1, strict=True), 4) as df:
+        list(df)
+    before = df.statistics()
+    df.report(tmp_path / "report.html")
+    assert df.statistics() == before
+    assert "<h2>Sample datapoints</h2>" in (tmp_path / "report.html").read_text("utf-8")
+
+
 @pytest.mark.parametrize("path", ["report.pdf", "report"])
 def test_a_report_that_is_no_page_is_refused(path, tmp_path):
     with pytest.raises(ValueError, match=r"must end with \.html"):

@@ -1,0 +1,64 @@
+"""A headless Chromium, that of PyQt6-WebEngine: opens a page without a network, and prints as JSON what it shows.
+
+``python browser.py PATH``, in a process of its own: Qt keeps threads and processes until the end.
+"""
+
+import json
+import os
+import sys
+
+READ = """
+(() => ({
+    figures: document.getElementById("statistics").textContent,
+    verdict: document.querySelector(".verdict").textContent,
+    tables: [...document.querySelectorAll("table")].map(
+        table => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent))),
+    labels: [...document.querySelectorAll("svg")].map(svg => svg.getAttribute("aria-label")),
+    drawn: [...document.querySelectorAll("svg")].map(svg => svg.getBoundingClientRect().width > 0),
+    images: [...document.images].map(image => image.complete && image.naturalWidth > 0),
+}))()
+"""
+SECONDS = 60
+
+
+def main(path):
+    os.environ |= {
+        "QT_QPA_PLATFORM": "offscreen",
+        "QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu",
+        "QTWEBENGINE_DISABLE_SANDBOX": "1",
+    }
+    from PyQt6.QtCore import QTimer, QUrl
+    from PyQt6.QtWebEngineCore import QWebEnginePage, QWebEngineSettings, QWebEngineUrlRequestInterceptor
+    from PyQt6.QtWidgets import QApplication
+
+    console, blocked = [], []
+
+    class Page(QWebEnginePage):
+        def javaScriptConsoleMessage(self, level, message, line, source):
+            console.append(message)
+
+    class Blocker(QWebEngineUrlRequestInterceptor):
+        def interceptRequest(self, info):
+            if info.requestUrl().scheme() not in {"file", "data"}:
+                blocked.append(info.requestUrl().toString())
+                info.block(True)
+
+    app = QApplication(sys.argv[:1])
+    page, blocker = Page(), Blocker()
+    page.setUrlRequestInterceptor(blocker)
+    # Otherwise Chromium itself would refuse such requests, and nobody would see them.
+    page.settings().setAttribute(QWebEngineSettings.WebAttribute.LocalContentCanAccessRemoteUrls, True)
+
+    def shown(content):
+        print(json.dumps({"console": console, "blocked": blocked, "content": content}))
+        app.quit()
+
+    page.loadFinished.connect(lambda loaded: page.runJavaScript(READ, shown))
+    page.load(QUrl.fromLocalFile(path))
+    QTimer.singleShot(SECONDS * 1000, app.quit)
+    app.exec()
+    del page  # before the profile that it belongs to
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
