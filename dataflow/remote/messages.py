@@ -4,10 +4,10 @@
       │ ◄──────── CALL ─────────── │   only if the sender is bound: the connecting side starts
       │ ───────── HELLO ─────────► │   name and heartbeat of the sender; repeated until WELCOME
       │ ◄──── WELCOME or WAIT ──── │   the run, and how far it may run ahead; or: not in this pass
-      │ ───────── BEAT ──────────► │   heartbeat, with the number of datapoints sent; at once, then regularly
+      │ ───────── BEAT ──────────► │   heartbeat, with counters and the number of datapoints sent; regularly
       │ ───────── DATA ──────────► │   datapoints, and the number of the first
       │ ◄──────── ACK ──────────── │   number of datapoints returned so far
-      │ ───── END or FAILED ─────► │   number of all datapoints sent; or: the flow has raised
+      │ ───── END or FAILED ─────► │   number of all datapoints sent, and counters; or: the flow has raised
       │ ◄──────── DONE ─────────── │   the count is right
       │ ◄──────── BYE ──────────── │   at any time: the receiver is finished, and why
 

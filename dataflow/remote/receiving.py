@@ -34,8 +34,10 @@ from dataflow.remote.frames import FrameReader, Unreadable
 from dataflow.remote.keys import RECEIVER, Keys, load_keys
 from dataflow.remote.messages import ID_BYTES, NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, parse
 from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
+from dataflow.remote.receiver_figures import ReceiverFigures
 from dataflow.remote.router import Router
 from dataflow.remote.sender_registry import Entry, SenderRegistry
+from dataflow.reports.gathering import Figures
 from dataflow.seeding import Stream
 from dataflow.session import Session
 from dataflow.sources.source import Source
@@ -179,7 +181,12 @@ class RemoteDataZMQ(Source):
                 keys=keys,
             )
             state.own(self, receiver)
+            state.observer = receiver.figures
             return receiver
+
+    def _df_figures(self) -> Figures | None:
+        figures = state_of(self).observer
+        return None if figures is None else Figures(figures.statistics(type(self).__name__), (), (), ())
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         state = state_of(self)
@@ -246,6 +253,7 @@ class ReceivingSocket:
         self._lock = threading.Lock()
         self._run = secrets.token_bytes(ID_BYTES)
         self.registry = SenderRegistry(num_senders)
+        self.figures = ReceiverFigures()
         self._reader = FrameReader()
         self._datapoints: Iterator[Any] = iter(())  # of the last message
         self._lost: SenderLost | None = None  # to be raised when the datapoints of the last message were returned
@@ -293,21 +301,17 @@ class ReceivingSocket:
             DataFlowTerminated: The flow was closed, or has failed before.
         """
         self._session.check_process()
+        observer = self.figures.observer
         with self._lock:
             self._session.check()
-            if operator.length_hint(self._datapoints):
-                return self._datapoints
-            if self._lost is not None:
-                self._fail(self._lost)
-            if self.registry.complete:
-                self.registry.end_pass()
-                return None
+            observer.enter()
             try:
-                if not self._step():
-                    self._router.wait(_POLL)
-            except BaseException as error:  # messages read from the socket may not be counted yet
-                self._fail(error)
-            return self._datapoints
+                datapoints = self._next()
+            finally:
+                observer.leave()
+            if datapoints is None:
+                observer.end_iteration()
+            return datapoints
 
     def close(self) -> None:
         """Send BYE to all senders, and close the socket. Idempotent; no-op in a forked child."""
@@ -321,6 +325,23 @@ class ReceivingSocket:
         list(self._datapoints)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _next(self) -> Iterator[Any] | None:
+        if operator.length_hint(self._datapoints):
+            return self._datapoints
+        if self._lost is not None:
+            self._fail(self._lost)
+        if self.registry.complete:
+            self.registry.end_pass()
+            return None
+        try:
+            if not self._step():
+                began = time.perf_counter()
+                self._router.wait(_POLL)
+                self.figures.observer.waiting += time.perf_counter() - began
+        except BaseException as error:  # messages read from the socket may not be counted yet
+            self._fail(error)
+        return self._datapoints
 
     def _step(self) -> bool:
         """Handle one message, if one has come, and look for lost senders; return whether there was a message."""
@@ -387,8 +408,10 @@ class ReceivingSocket:
                 self._handle_datapoints(entry, message)
             case PeerMessageKind.BEAT:
                 self._compare(entry, message.number)
+                self.figures.counted(entry.hello.source, entry.sender, message.body)
             case PeerMessageKind.END:
                 self._compare(entry, message.number)
+                self.figures.counted(entry.hello.source, entry.sender, message.body)
                 self._send(entry.peer, PeerMessageKind.DONE, entry.sender, entry.received)
                 self.registry.end(entry)
             case PeerMessageKind.FAILED:
@@ -410,6 +433,7 @@ class ReceivingSocket:
             self.registry.remove(entry)
             return
         entry.received += message.count
+        self.figures.received(entry.hello.source, message.count, sum(len(frame) for frame in message.body))
         # The sender may continue while the consumer handles these.
         self._send(entry.peer, PeerMessageKind.ACK, entry.sender, entry.received)
         self._datapoints = iter(datapoints)
@@ -448,6 +472,7 @@ class ReceivingSocket:
     def _close(self, why: str, number: int = 0) -> None:
         with signals_deferred():
             list(self._datapoints)  # an iteration in the middle of it finds it empty, and asks for the next
+            self.figures.observer.freeze()
             if self._router.socket.closed:
                 return
             try:

@@ -27,6 +27,7 @@ from dataflow.channel.batching_sender import BatchingSender, Stopped
 from dataflow.channel.flow_control import Credit, Window
 from dataflow.channel.messages import Kind, Message
 from dataflow.channel.protocols import ConsumerGone
+from dataflow.channel.worker_counters import settled
 from dataflow.errors import DataFlowError, ReceiverLost, TimeoutError
 from dataflow.interrupts import signals_deferred
 from dataflow.passes import known_length
@@ -34,6 +35,7 @@ from dataflow.remote.frames import FrameEncoder
 from dataflow.remote.keys import SENDER, Keys, load_keys
 from dataflow.remote.messages import ID_BYTES, NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, parse
 from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
+from dataflow.remote.receiver_figures import packed_counters
 from dataflow.remote.router import Router
 
 __all__ = ["Connection", "send_dataflow_zmq"]
@@ -146,6 +148,7 @@ def _send(datapoints: Iterator[Any], connection: Connection, *, encrypted: bool)
     window, max_bytes = connection.wait_welcome()
     encoder = FrameEncoder(max_bytes, encrypted=encrypted)
     sender = BatchingSender(0, connection, encoder, connection.credit.port(0).quota(window))
+    sender.counters.begin(time.perf_counter())
     try:
         sender.put_all(datapoints)
         connection.wait_done()
@@ -204,7 +207,7 @@ class Connection:
         self._under_way: deque[tuple[int, int, int, int]] = deque()  # messages: sum of datapoints; count, bytes, queued
         self._greeted = 0.0  # time of the last HELLO
         self._called = 0.0  # time of the last CALL or answer of the peer
-        self._last_beat = time.monotonic()
+        self._last_beat = self._last_counted = time.monotonic()
         self._last_progress = time.monotonic()  # time of the receiver's last sign of progress
         self._lock = threading.Lock()
         self._over = threading.Event()  # set when the run is done or lost
@@ -287,7 +290,7 @@ class Connection:
             self.check()
             self._ending = True
             self._last_progress = time.monotonic()
-            self._write(PeerMessageKind.END, self._sent)
+            self._write_counted(PeerMessageKind.END)
         while not self._done:
             self.check()
             self._over.wait(_POLL)
@@ -316,8 +319,10 @@ class Connection:
             wakeup.poll(int(min(_POLL, interval / 4) * 1000))
             with self._lock:
                 self._read()
-                if not self._ending and self._lost is None and time.monotonic() - self._last_beat >= interval:
-                    self._write(PeerMessageKind.BEAT, self._sent)
+                # Also while datapoints are sent: a heartbeat has the counters.
+                last = min(self._last_beat, self._last_counted)
+                if not self._ending and self._lost is None and time.monotonic() - last >= interval:
+                    self._write_counted(PeerMessageKind.BEAT)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
@@ -326,6 +331,12 @@ class Connection:
         self._last_beat = time.monotonic()
         if not self._router.send(self._peer, PeerMessage(kind, self._run, self._sender, number, count, body)):
             self._lose("the connection has broken")
+
+    def _write_counted(self, kind: PeerMessageKind) -> None:
+        """Send a message with the number of datapoints, and what this sender has done."""
+        self._last_counted = time.monotonic()
+        words = settled(self.credit.counters_of(0), time.perf_counter())
+        self._write(kind, self._sent, body=[packed_counters(words)])
 
     def _greet(self) -> None:
         """Send a HELLO, repeatedly: a receiver that starts later, or has room later, must get one."""

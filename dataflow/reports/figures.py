@@ -85,7 +85,7 @@ class RunnerStatistics:
     Attributes:
         node: Its position among the nodes of `FlowStatistics`.
         name: Its class.
-        backend: What its workers are: "process", "thread" or "ray".
+        backend: What its workers are: "process", "thread" or "ray"; "remote" for the senders of a `RemoteDataZMQ`.
         reads_input: Whether it reads its input itself, as a parallel map does; a runner's workers read theirs.
         cores: Processor cores that this process may use.
         seconds: Time since the workers were started.
@@ -111,7 +111,7 @@ class RunnerStatistics:
 
     node: int
     name: str
-    backend: Literal["process", "thread", "ray"]
+    backend: Literal["process", "thread", "ray", "remote"]
     reads_input: bool = False
     cores: int = 1
     seconds: float = 0.0
@@ -173,7 +173,7 @@ class FlowStatistics:
 
     Attributes:
         nodes: The nodes, from the outside in, as in ``repr(df)``.
-        runners: Runners and parallel maps that have started workers, from the outside in.
+        runners: Runners and parallel maps that have started workers, and receivers, from the outside in.
     """
 
     nodes: tuple[NodeStatistics, ...]

@@ -83,6 +83,8 @@ def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> Fl
     """The consumer waits: what do the workers do?"""
     runner = statistics.runners[position]
     total = sum(worker.seconds for worker in runner.workers)
+    if runner.backend == "remote":
+        return _of_senders(runner, position, waiting)
     if not total:
         return FlowVerdict("unknown", position, f"The workers of {runner.name} have reported nothing yet.")
     busy = sum(worker.busy_seconds for worker in runner.workers)
@@ -116,6 +118,27 @@ def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> Fl
     if inner is not None:
         return _judge(statistics, inner)
     return _busy(statistics, position, busy, total)
+
+
+def _of_senders(runner: RunnerStatistics, position: int, waiting: float) -> FlowVerdict:
+    """The consumer waits for senders on other machines: do they compute, or wait for the network?"""
+    total = sum(worker.seconds for worker in runner.workers)
+    waits = f"the consumer waits {waiting:.0%} of the time for {runner.name}"
+    if not total:
+        text = f"The senders or the network are the bottleneck: {waits}. The senders have not reported what they do."
+        return FlowVerdict("workers", position, text)
+    blocked = sum(worker.blocked_seconds + worker.memory_seconds for worker in runner.workers) / total
+    if blocked >= _MOSTLY:
+        text = (
+            f"The network is the bottleneck: {waits}, and the senders wait {blocked:.0%} of the time because what they "
+            "sent is under way. Send fewer bytes, or raise hwm and hwm_bytes."
+        )
+        return FlowVerdict("transport", position, text)
+    text = (
+        f"The senders are the bottleneck: {waits}, and they are busy {1 - blocked:.0%} of it. Use more senders, or see "
+        "what their flows do: df.report() there."
+    )
+    return FlowVerdict("workers", position, text)
 
 
 def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) -> FlowVerdict:

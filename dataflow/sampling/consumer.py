@@ -48,7 +48,7 @@ def consumer_shares(df: Any, *, wait: bool = False) -> dict[int, float]:
         nodes = list(walk(df))
     except Exception:  # a node whose __init__ was not completed
         return {}
-    if all(node._df_has_workers for node in nodes):
+    if all(_is_observed(node) for node in nodes) or not any(_is_observed(node) for node in nodes):
         return {}
     with state.lock:
         if state.sampler is None or not state.sampler.knows(nodes):
@@ -60,18 +60,23 @@ def consumer_shares(df: Any, *, wait: bool = False) -> dict[int, float]:
     return sampler.shares()
 
 
+def _is_observed(node: Any) -> bool:
+    """Whether the consumer's time in a node is known from an observer: a runner, a parallel map, or a receiver."""
+    return state_of(node).observer is not None
+
+
 class ConsumerSampler:
     """Samples the thread that iterates a flow.
 
     Args:
-        nodes: The nodes that this thread runs, from the outside in, runners and parallel maps included.
+        nodes: The nodes that this thread runs, from the outside in, with those that have observers.
     """
 
     def __init__(self, nodes: list[Any]) -> None:
         self._owners = FrameOwners(nodes)
         # Not the nodes: the thread must not keep them alive.
         self._nodes = [weakref.ref(node) for node in nodes]
-        self._with_workers = [k for k, node in enumerate(nodes) if node._df_has_workers]
+        self._observed = [k for k, node in enumerate(nodes) if _is_observed(node)]
         self._observers: list[Any] = []
         self._counts = [0] * len(nodes)
         self._num = 0  # samples
@@ -82,8 +87,9 @@ class ConsumerSampler:
         self._enough = threading.Event()
 
     def knows(self, nodes: list[Any]) -> bool:
-        """Whether these are its nodes."""
-        return [id(ref()) for ref in self._nodes] == [id(node) for node in nodes]
+        """Whether these are its nodes, and have the observers that they had."""
+        observed = [k for k, node in enumerate(nodes) if _is_observed(node)]
+        return observed == self._observed and [id(ref()) for ref in self._nodes] == [id(node) for node in nodes]
 
     def request(self) -> None:
         """Take samples for some seconds from now on, if the flow is iterated."""
@@ -110,11 +116,11 @@ class ConsumerSampler:
             thread.join()
 
     def shares(self) -> dict[int, float]:
-        """Part of the samples of each node that has no workers, by its id; empty if there are too few."""
+        """Part of the samples of each node without an observer, by its id; empty if there are too few."""
         num, counts = self._num, self._counts
         if num < _ENOUGH:
             return {}
-        nodes = [(k, ref()) for k, ref in enumerate(self._nodes) if k not in self._with_workers]
+        nodes = [(k, ref()) for k, ref in enumerate(self._nodes) if k not in self._observed]
         return {id(node): min(1.0, counts[k] / num) for k, node in nodes}
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -137,7 +143,7 @@ class ConsumerSampler:
 
     def _consumer(self) -> int | None:
         """The thread that iterates the flow, if one does. Under the lock."""
-        nodes = [self._nodes[k]() for k in self._with_workers]
+        nodes = [self._nodes[k]() for k in self._observed]
         observers = [state_of(node).observer for node in nodes if node is not None]
         if observers != self._observers:  # workers were started
             self._observers = observers

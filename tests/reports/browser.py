@@ -57,7 +57,6 @@ def main(path):
     page.load(QUrl.fromLocalFile(path))
     QTimer.singleShot(SECONDS * 1000, app.quit)
     app.exec()
-    del page  # before the profile that it belongs to
 
 
 if __name__ == "__main__":

@@ -108,6 +108,22 @@ CASES = {
         "workers",
         "More workers would help",
     ),
+    "senders that are busy": (
+        flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.8, backend="remote")),
+        "workers",
+        "The senders are the bottleneck: the consumer waits 80% of the time for MultiProcessRunnerZMQ, and they are "
+        "busy 90% of it.",
+    ),
+    "senders that wait": (
+        flow(runner(workers(2, busy=0.2, blocked=0.8), waiting=0.8, backend="remote")),
+        "transport",
+        "The network is the bottleneck",
+    ),
+    "senders that have reported nothing": (
+        flow(runner((), waiting=0.8, backend="remote")),
+        "workers",
+        "The senders have not reported what they do",
+    ),
     "bursts": (
         flow(runner(workers(2, busy=0.3, blocked=0.7), waiting=0.4)),
         "none",
