@@ -30,7 +30,17 @@ from dataflow.representation import chain_rows
 from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.workers.cores import available_cores
 
-__all__ = ["Costs", "NodeCost", "Placement", "Prediction", "FlowProfile", "Transfer", "predict", "profile"]
+__all__ = [
+    "Costs",
+    "NodeCost",
+    "Placement",
+    "Prediction",
+    "FlowProfile",
+    "Transfer",
+    "predict",
+    "profile",
+    "rate_without_delays",
+]
 
 Backend = Literal["process", "thread"]
 
@@ -476,7 +486,7 @@ def _rate_in_threads(df: DataFlow, num_threads: int, seconds: float) -> float:
     """
     flows = [_copied(df)[id(df)] for _ in range(num_threads)]
     start, end = threading.Barrier(num_threads + 1), _now() + math.inf
-    made, lost = [0] * num_threads, [0.0] * num_threads
+    made, lost, cpu = [0] * num_threads, [0.0] * num_threads, [0.0] * num_threads
     errors: list[BaseException] = []
 
     def run(k: int) -> None:
@@ -484,13 +494,13 @@ def _rate_in_threads(df: DataFlow, num_threads: int, seconds: float) -> float:
             datapoints = _passes(flows[k])
             next(datapoints, None)
             start.wait()
-            delay = _Delay()
+            delay, used = _Delay(), time.thread_time()
             for dp in datapoints:
                 del dp
                 made[k] += 1
                 if _now() >= end:
                     break
-            lost[k] = delay.passed()
+            lost[k], cpu[k] = delay.passed(), time.thread_time() - used
         except threading.BrokenBarrierError:
             pass
         except BaseException as error:
@@ -511,7 +521,19 @@ def _rate_in_threads(df: DataFlow, num_threads: int, seconds: float) -> float:
         close_flow(flow)
     if errors:
         raise errors[0]
-    return sum(made) / max(took - sum(lost) / num_threads, took / 2)
+    return rate_without_delays(made, took, lost, cpu)
+
+
+def rate_without_delays(made: Sequence[int], took: float, lost: Sequence[float], cpu: Sequence[float]) -> float:
+    """Datapoints per second of several threads, had each of them a processor whenever it was ready to run.
+
+    Args:
+        made: Datapoints of each thread.
+        took: Seconds, the same for all.
+        lost: Seconds in which each was ready, while others had the processors.
+        cpu: Processor time of each: no thread takes less.
+    """
+    return sum(made) / max((took * len(made) - sum(lost)) / len(made), sum(cpu) / len(made), 1e-9)
 
 
 def _transfer(datapoints: Sequence[Any], seconds: float) -> Transfer:

@@ -18,7 +18,7 @@ from dataflow import (
     MultiThreadRunner,
     ProxyDataFlow,
 )
-from dataflow.profiling import Costs, Transfer, predict, profile
+from dataflow.profiling import Costs, Transfer, predict, profile, rate_without_delays
 
 SHORT = 0.08  # seconds
 
@@ -76,6 +76,17 @@ def test_more_workers_are_never_predicted_to_be_slower():
         for backend in ("process", "thread"):
             rates = [predict(costs, 8, n, backend) for n in range(1, 33)]
             assert rates == sorted(rates)
+
+
+@pytest.mark.parametrize("busy_part", [1.0, 0.5, 0.05])
+def test_what_other_programs_take_does_not_look_like_the_interpreter_lock(busy_part):
+    """Four threads for one second, work of 10 ms; a thread has a processor for a part of the time that it wants."""
+    cpu = [busy_part] * 4
+    free = [100 * busy_part] * 4  # each goes on while it has a processor
+    assert rate_without_delays(free, 1.0, [1 - busy_part] * 4, cpu) == pytest.approx(400)
+    one_at_a_time = [25 * busy_part] * 4
+    found = rate_without_delays(one_at_a_time, 1.0, [(1 - busy_part) / 4] * 4, [busy_part / 4] * 4)
+    assert found <= 100 * (1 + 1e-9)
 
 
 # -- measurement -------------------------------------------------------------------------------------------------------
