@@ -139,3 +139,32 @@ def test_a_notebook_with_lambdas_and_classes_takes_fifteen_lines():
     first = BLOCK.findall(PAGE.read_text("utf-8"))[0]
     assert "lambda" in first and "class" in first and 'context="spawn"' in first
     assert len(textwrap.dedent(first).splitlines()) <= 15
+
+
+REPORTS = [
+    """
+from dataflow import BatchData, DataFromList, MapData, ParallelData
+df = BatchData(ParallelData(MapData(DataFromList([[k] for k in range(40)]), lambda dp: dp), 1, context="fork"), 2)
+""",
+    "print(df.report().splitlines()[0].split()[0], df.statistics().runners)",
+    """
+import threading
+def watch():
+    while not over.is_set():
+        df.statistics(), df.report()
+over, watcher = threading.Event(), threading.Thread(target=watch)
+watcher.start()
+datapoints = list(df)
+over.set()
+watcher.join()
+""",
+    "print(df.statistics().runners[0].datapoints)\ndf.close()",
+    "print(df.statistics().runners[0].datapoints, df.report('report.html'))",
+]
+
+
+@pytest.mark.slow
+def test_figures_and_reports_work_in_cells(tmp_path):
+    outputs = run_cells(REPORTS, "fork", tmp_path)
+    assert [printed for printed, _ in outputs] == ["", "node ()\n", "", "40\n", "40 report.html\n"]
+    assert (tmp_path / "report.html").exists()

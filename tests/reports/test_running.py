@@ -169,6 +169,45 @@ def test_a_page_of_a_closed_flow_starts_no_worker(tmp_path):
     assert "<h2>Sample datapoints</h2>" in (tmp_path / "report.html").read_text("utf-8")
 
 
+def asked(df, folder):
+    """All that can be asked for, from a thread that does not iterate. Return the text of the report."""
+    found = []
+
+    def ask():
+        dataclasses.asdict(df.statistics())
+        df.report(folder / "report.html")
+        df.trace(folder / "trace.json")
+        json.loads((folder / "trace.json").read_text("utf-8"))
+        found.append(df.report())
+
+    other = threading.Thread(target=ask)
+    other.start()
+    other.join(60)
+    assert found, "the other thread raised"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_a_report_is_given_at_any_time(name, tmp_path):
+    df = BatchData(RUNNERS[name](), 4)
+    assert "No workers have been started" in asked(df, tmp_path)
+    assert next(iter(df))
+    assert df.statistics().runners[0].name in asked(df, tmp_path)  # in the middle of a pass
+    df.close()
+    assert df.statistics().runners[0].name in asked(df, tmp_path)
+
+
+def test_a_report_is_given_after_a_kill(tmp_path):
+    with BatchData(MultiProcessRunner(Gate(numbers()), 10, 1), 3) as df:
+        steps = iter(df)
+        next(steps)
+        os.kill(df.statistics().runners[0].workers[0].pid, signal.SIGKILL)
+        assert "MultiProcessRunner" in asked(df, tmp_path)
+        with pytest.raises(WorkerDied):
+            next(steps)
+        assert "MultiProcessRunner" in asked(df, tmp_path)
+
+
 @pytest.mark.parametrize("path", ["report.pdf", "report"])
 def test_a_report_that_is_no_page_is_refused(path, tmp_path):
     with pytest.raises(ValueError, match=r"must end with \.html"):
