@@ -162,7 +162,7 @@ def test_the_maximum_depends_on_the_memory_limit(max_bytes, expected, monkeypatc
 def test_the_maximum_depends_on_the_cores_and_on_descriptors(monkeypatch):
     monkeypatch.setattr("dataflow.parallel.options.share_of_cores", lambda num: 16)
     assert ParallelData(numbers()).num_workers == 64
-    monkeypatch.setattr("dataflow.parallel.options.soft_limit", lambda: 256)
+    monkeypatch.setattr("dataflow.parallel.options.soft_limit", lambda: 96)
     assert ParallelData(numbers()).num_workers < 20
 
 
