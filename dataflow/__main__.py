@@ -262,7 +262,7 @@ def _add_report(commands: Any) -> None:
 def _report(options: argparse.Namespace) -> int:
     with flow_named(options.flow) as flow:
         for _ in _running(flow, options.seconds):
-            pass
+            DataFlow.statistics(flow)  # so that the nodes above the workers are sampled
         print(DataFlow.report(flow))
         if options.html:
             print(DataFlow.report(flow, options.html))
@@ -298,9 +298,9 @@ _VIEW_SECONDS: Final = 0.5
 
 
 def _running(flow: DataFlow, seconds: float | None) -> Iterator[None]:
-    """Iterate a flow, pass after pass, for `seconds` or without end. Yields twice a second."""
+    """Iterate a flow, pass after pass, for `seconds` or without end. Yields at once, then twice a second."""
     now = time.monotonic()
-    end, next_view = math.inf if seconds is None else now + seconds, now + _VIEW_SECONDS
+    end, next_view = math.inf if seconds is None else now + seconds, now  # the first view with the first datapoint
     while now < end:
         is_empty = True
         for dp in DataFlow.__iter__(flow):

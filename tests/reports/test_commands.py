@@ -1,7 +1,9 @@
 """The commands `report`, `profile` and `top`."""
 
 import json
+import re
 import sys
+import time
 import types
 
 import pytest
@@ -20,6 +22,7 @@ def module(monkeypatch):
     made.__spec__ = types.SimpleNamespace(name="feeding_of_a_test", parent="", origin=None)
     made.make_flow, made.number, made.empty = make_flow, 3, DataFromList([])
     monkeypatch.setitem(sys.modules, "feeding_of_a_test", made)
+    return made
 
 
 def test_report_prints_the_verdict_and_writes_files(capsys, tmp_path):
@@ -31,6 +34,20 @@ def test_report_prints_the_verdict_and_writes_files(capsys, tmp_path):
     assert str(page) in out
     assert page.read_text("utf-8").startswith("<!doctype html>")
     assert json.loads(trace.read_text("utf-8"))["traceEvents"]
+
+
+def slow(dp):
+    end = time.perf_counter() + 0.001
+    while time.perf_counter() < end:
+        pass
+    return dp
+
+
+@pytest.mark.slow
+def test_report_has_the_shares_of_nodes_above_the_workers(capsys, module):
+    module.make_flow = lambda: MapData(make_flow(), slow)
+    assert main(["report", "feeding_of_a_test:make_flow", "--seconds", "3"]) == 0
+    assert re.search(r"^MapData\(func=slow\) +\d+%", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_profile_prints_a_table(capsys):
