@@ -492,7 +492,7 @@ class Engine(Generic[S]):
             # As text: a handler that keeps the record would keep the frames of the error.
             _LOG.info("%s starts no more than %d workers: %s", self._plan.owner, count.most, str(error))
         except BaseException as error:
-            self._fail(error)
+            self._fail_here(error)
         self._set_workers(count.num)
         owner, of = self._plan.owner, count.most
         _LOG.info("%s gives work to %d workers (at most %d; before %d): %s", owner, count.num, of, before, count.reason)
