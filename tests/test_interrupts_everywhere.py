@@ -30,6 +30,7 @@ from dataflow import (
 )
 from dataflow.engine import scaling
 from dataflow.engine.scaling import WorkerCount
+from dataflow.engine.supervisor import Supervisor
 from tests.support.interrupts import (
     Refuser,
     Scenario,
@@ -234,6 +235,18 @@ def test_ctrl_c_at_any_line_is_raised_and_leaves_nothing(scenario):
 @each_scenario
 def test_ctrl_c_at_every_line_is_raised_and_leaves_nothing(scenario, closes):
     assert failures_of(lambda point: check_interrupt(scenario, point, closes=closes), points(scenario)) == []
+
+
+def test_after_an_interrupt_while_a_worker_is_added_the_next_loop_works(monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with AddsWorker(numbers(), max_workers=2, timeout=LIMIT) as df:
+        with monkeypatch.context() as patched:
+            patched.setattr(Supervisor, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                list(df)
+        assert list(df) == EXPECTED
 
 
 def num_calls(scenario):
