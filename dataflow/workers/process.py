@@ -189,6 +189,7 @@ def keep_freed_memory() -> None:
 
 _OUR_THREADS: Final = "dataflow-"
 _KILL_TIMEOUT: Final = 1.5
+_KILL_WAITS: Final = 5  # of that length together: a virtual machine that was paused finds one of them over at once
 
 
 class ProcessWorker:
@@ -289,7 +290,7 @@ class ProcessWorker:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-        return self.join(_KILL_TIMEOUT)
+        return any(self.join(_KILL_TIMEOUT / _KILL_WAITS) for _ in range(_KILL_WAITS))
 
     def release(self) -> None:
         """Release its system resources. This ends a process that is still alive, which needs a second call."""

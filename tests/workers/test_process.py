@@ -124,6 +124,22 @@ def test_a_worker_is_killed_whatever_it_does(method):
     worker.release()
 
 
+def test_a_worker_that_is_killed_is_waited_for_again_if_the_clock_has_jumped(monkeypatch):
+    worker = start("fork", idle)
+    waits, wait = [], worker._process.join
+
+    def join(timeout):
+        waits.append(timeout)
+        if len(waits) > 1:  # the first is over at once, and the kernel has done nothing
+            wait(timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker._process, "join", join)
+        patched.setattr(worker, "exitcode", lambda: None if len(waits) < 2 else -signal.SIGKILL)
+        assert worker.kill()
+    worker.release()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_ends_when_its_lifeline_is_let_go(method):
     worker = start(method, idle)
