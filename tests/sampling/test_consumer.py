@@ -100,9 +100,8 @@ def test_the_node_that_takes_the_consumers_time_has_the_share(name):
 def test_the_verdict_names_the_node_above_the_runner():
     with MapData(threads(), slow) as df:
         steps = iter(df)
-        step_until(lambda: node_named(df, "func=slow").share, steps)
         step_until(lambda: verdict_of(df.statistics()).bottleneck == "consumer", steps)
-        assert "MapData(func=slow) takes" in df.report()
+        step_until(lambda: "MapData(func=slow) takes" in df.report(), steps)
     assert "MapData(func=slow) takes" in df.report()  # after it was closed
 
 
