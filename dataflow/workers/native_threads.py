@@ -7,17 +7,18 @@ libraries that are loaded later read the environment. No library is imported onl
 Guarantees:
 
 - Only a process that asked for it is limited, never the main process.
-- Libraries are searched for again only after others were loaded, which the dynamic linker counts: the search takes ten
-  milliseconds, and a forked worker knows what its parent has found.
+- Libraries are searched for again only after others were loaded: the search takes ten milliseconds, and a forked worker
+  knows what its parent has found.
+- A child that is forked while another thread searches does not wait for a lock that nobody in it holds.
 - A share (`exact` is false) only lowers: a smaller number set before, in the program or the environment, is kept.
 """
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -60,7 +61,7 @@ class _Process:
     limit: ThreadLimit | None = None
     inherited_cv2 = False
     pools: Sequence[Any] = ()  # of threads: the controllers that threadpoolctl has found
-    num_loaded: int | None = None  # libraries at that time; None before, or if unknown
+    loaded: frozenset[str] | None = None  # libraries at that time; None before, or if unknown
 
 
 _here = _Process()
@@ -104,44 +105,36 @@ def _limit_pools(limit: ThreadLimit) -> None:
 
 def _find_pools() -> Sequence[Any]:
     """The controllers of the loaded libraries' thread pools; none if `threadpoolctl` is not installed."""
-    if _here.num_loaded is None or _here.num_loaded != _num_loaded():
+    if _here.loaded is None or _here.loaded != _loaded():
         try:
             from threadpoolctl import ThreadpoolController
         except ImportError:
             return ()
-        _here.pools = ThreadpoolController().lib_controllers
-        _here.num_loaded = _num_loaded()
+        with _searching:
+            _here.pools = ThreadpoolController().lib_controllers
+        _here.loaded = _loaded()
     return _here.pools
 
 
-class _LoadedObject(ctypes.Structure):
-    """`struct dl_phdr_info`."""
-
-    _fields_ = (
-        ("address", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("headers", ctypes.c_void_p),
-        ("num_headers", ctypes.c_uint16),
-        ("num_added", ctypes.c_ulonglong),
-        ("num_removed", ctypes.c_ulonglong),
+# The search holds a lock of the dynamic linker, which a child forked meanwhile would find taken: no fork until its end.
+_searching: Final = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_searching.acquire, after_in_parent=_searching.release, after_in_child=_searching.release
     )
 
 
-def _num_loaded() -> int | None:
-    """How many libraries this process has loaded in its life; None where the dynamic linker does not count them."""
-    found: list[int] = []
+def _loaded() -> frozenset[str] | None:
+    """The libraries in the memory of this process; None where the system does not tell.
 
-    def look(loaded: Any, size: int, data: Any) -> int:
-        if size >= ctypes.sizeof(_LoadedObject):
-            found.append(loaded.contents.num_added)
-        return 1  # the first object is enough
-
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p)
+    The dynamic linker could count them, too, but holds a lock while it calls back: a child that is forked meanwhile by
+    another thread would wait for that lock without end.
+    """
     try:
-        ctypes.CDLL(None).dl_iterate_phdr(kind(look), None)
-    except (AttributeError, OSError, TypeError):  # another system
+        with open("/proc/self/maps") as file:
+            return frozenset(line[line.index("/") :] for line in file if ".so" in line and "/" in line)
+    except OSError:
         return None
-    return found[0] if found else None
 
 
 def _limit_cv2(limit: ThreadLimit) -> None:

@@ -1,7 +1,13 @@
+import os
+import subprocess
+import sys
+import threading
+
 import pytest
 
 from dataflow.workers import native_threads
 from dataflow.workers.native_threads import ThreadLimit, limit_of, limit_threads, limit_threads_again
+from tests.support.waits import LIMIT
 
 
 class FakeController:
@@ -26,27 +32,63 @@ def searches(monkeypatch):
 
 
 def test_libraries_are_searched_for_again_only_after_others_were_loaded(searches, monkeypatch):
-    loaded = 7
-    monkeypatch.setattr(native_threads, "_num_loaded", lambda: loaded)
+    loaded = frozenset({"/one.so"})
+    monkeypatch.setattr(native_threads, "_loaded", lambda: loaded)
     limit_of(1, exact=False)  # in the parent
     limit_threads(ThreadLimit(1, exact=False))
     limit_threads_again()
     assert searches() == 1
-    loaded = 8
+    loaded = frozenset({"/one.so", "/other.so"})
     limit_threads_again()
     limit_threads_again()
     assert searches() == 2
 
 
-def test_where_nobody_counts_libraries_they_are_searched_for_every_time(searches, monkeypatch):
-    monkeypatch.setattr(native_threads, "_num_loaded", lambda: None)
+def test_where_nobody_knows_the_libraries_they_are_searched_for_every_time(searches, monkeypatch):
+    monkeypatch.setattr(native_threads, "_loaded", lambda: None)
     limit_threads(ThreadLimit(1, exact=False))
     limit_threads_again()
     assert searches() == 2
 
 
-def test_the_count_of_loaded_libraries_grows_with_each(tmp_path):
-    before = native_threads._num_loaded()
-    if before is None:
-        pytest.skip("this system does not count them")
-    assert native_threads._num_loaded() == before > 0
+def test_a_library_that_is_loaded_is_noticed():
+    if native_threads._loaded() is None:
+        pytest.skip("this system does not tell")
+    code = """
+import sys
+from dataflow.workers.native_threads import _loaded
+before = _loaded()
+assert before == _loaded()
+assert "_sqlite3" not in sys.modules
+import _sqlite3
+assert before < _loaded(), before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)
+
+
+def test_no_child_is_forked_while_another_thread_searches(searches, monkeypatch):
+    begun, may_end, forked = threading.Event(), threading.Event(), threading.Event()
+
+    class SlowController(FakeController):
+        def __init__(self):
+            super().__init__()
+            begun.set()
+            may_end.wait(LIMIT)
+
+    def fork():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        forked.set()
+
+    monkeypatch.setattr("threadpoolctl.ThreadpoolController", SlowController)
+    threads = [threading.Thread(target=native_threads._find_pools), threading.Thread(target=fork)]
+    threads[0].start()
+    assert begun.wait(LIMIT)
+    threads[1].start()
+    assert not forked.wait(0.3)
+    may_end.set()
+    assert forked.wait(LIMIT)
+    for thread in threads:
+        thread.join(LIMIT)
