@@ -193,6 +193,7 @@ def test_a_message_is_full_after_half_of_the_bytes():
 
 
 def test_the_worker_gives_way_after_each_message(monkeypatch):
+    Clock(monkeypatch)  # on a slow machine, messages would be shorter
     loopback = Loopback(Window(4))
     story = []
     monkeypatch.setattr(type(loopback.batching_sender._quota), "yield_processor", lambda self: story.append("way"))

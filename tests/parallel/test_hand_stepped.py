@@ -1,5 +1,7 @@
 """Runners and maps over workers that the test steps by hand: every race is chosen, none is waited for."""
 
+import contextlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from dataflow import DataFromList, MapData, WorkerDied
 from dataflow.channel.flow_control import Window
 from dataflow.channel.messages import Kind
+from dataflow.engine import engine, feeding, supervisor
 from dataflow.parallel.maps import ParallelMap
 from dataflow.parallel.options import WorkerOptions
 from dataflow.parallel.runners import Runner
@@ -173,11 +176,40 @@ def test_a_default_runner_gives_out_what_comes_and_goes_on_with_a_successor():
         assert [k for (k,) in df] == [k % 5 for k in range(N)]
 
 
+class Clock:
+    """Stands for `time`: between two looks at it, as much time passes as the test says."""
+
+    def __init__(self, step):
+        self.now = 0.0
+        self.step = step
+
+    def monotonic(self):
+        self.now += self.step
+        return self.now
+
+    perf_counter = monotonic
+
+
+@contextlib.contextmanager
+def time_passes(step):
+    """How far a source is read, and when workers are checked, depends on time: on that of a `Clock`."""
+    clock = Clock(step)
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (feeding, engine, supervisor):
+            patched.setattr(module, "time", clock)
+        yield
+
+
 @KINDS
 @settings(deadline=None, max_examples=100)
-@given(data=st.data(), num=st.integers(1, 3), restarts=st.integers(0, 2))
-def test_whatever_the_workers_do_every_datapoint_comes_once_and_in_order(kind, data, num, restarts):
-    """Results in parts, deaths at any moment, restarts, and loops that are broken off."""
+@given(
+    data=st.data(),
+    num=st.integers(1, 3),
+    restarts=st.integers(0, 2),
+    seconds=st.sampled_from([0.0, 5e-5, 1e-3, 0.1, 1.0]),
+)
+def test_whatever_the_workers_do_every_datapoint_comes_once_and_in_order(kind, data, num, restarts, seconds):
+    """Results in parts, deaths at any moment, restarts, loops that are broken off, and sources that take their time."""
     unsent = {}
 
     def step(backend):
@@ -197,7 +229,8 @@ def test_whatever_the_workers_do_every_datapoint_comes_once_and_in_order(kind, d
             if not unsent[worker]:
                 del unsent[worker]
 
-    with kind(numbers(), num, HandStepped(step), strict=True, max_restarts=restarts) as df, deadline(LIMIT):
+    flow = kind(numbers(), num, HandStepped(step), strict=True, max_restarts=restarts)
+    with flow as df, deadline(LIMIT), time_passes(seconds):
         for _ in range(3):
             found, stop = [], data.draw(st.integers(0, N))
             try:
