@@ -28,7 +28,7 @@ from dataflow.parameters import seconds as checked_seconds
 from dataflow.passes import copied_chain, open_flow, root_stream, walk
 from dataflow.representation import chain_rows
 from dataflow.transforms.mapping import MapData, MapDataComponent
-from dataflow.workers.cores import available_cores
+from dataflow.workers.cores import available_cores, processor_times
 
 __all__ = [
     "Costs",
@@ -461,11 +461,8 @@ class _Delay:
         return self._total() - self._start
 
     def _total(self) -> float:
-        try:
-            with open("/proc/thread-self/schedstat") as file:
-                return int(file.read().split()[1]) * 1e-9
-        except (OSError, IndexError, ValueError):
-            return 0.0
+        _, delayed = processor_times("thread-self") or (0.0, 0.0)
+        return delayed
 
 
 def _run_for(datapoints: Iterator[Any], seconds: float) -> int:

@@ -23,6 +23,7 @@ from dataflow.channel.worker_counters import InnerTotals, WorkerActivity, Worker
 from dataflow.passes import walk
 from dataflow.sampling.frames import PACKAGE, FrameOwners, sleep_until_interrupting
 from dataflow.state import state_of
+from dataflow.workers.cores import processor_times
 
 __all__ = ["NodeSampler"]
 
@@ -69,7 +70,7 @@ class NodeSampler:
             if id(node) in here and hasattr(type(node), "_df_kernel"):
                 self._name_steps(node, k)
         self._cpu_clock = None if _CLOCK is None else _CLOCK(self._thread)
-        self._schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        self._task = f"self/task/{threading.get_native_id()}"
         self._start = self._processor_times()
 
     def tick(self) -> None:
@@ -137,11 +138,8 @@ class NodeSampler:
             cpu = 0.0 if self._cpu_clock is None else time.clock_gettime(self._cpu_clock)
         except OSError:
             cpu = 0.0
-        try:
-            with open(self._schedstat) as file:
-                return cpu, int(file.read().split()[1]) * 1e-9
-        except (OSError, IndexError, ValueError):
-            return cpu, 0.0
+        _, delayed = processor_times(self._task) or (0.0, 0.0)
+        return cpu, delayed
 
     def _look_inside(self) -> None:
         """Record the totals of the runners inside of this worker."""

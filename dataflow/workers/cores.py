@@ -57,14 +57,19 @@ def log_oversubscription(title: str, num_workers: int) -> None:
         )
 
 
-def processor_times(pid: int) -> tuple[float, float] | None:
-    """Seconds that the first thread of a process was on a core, and ready to run without one; None if unknown.
+def processor_times(thread: str | int) -> tuple[float, float] | None:
+    """Seconds that a thread was on a core, and ready to run without one; None if unknown.
 
-    Source:
-        ``/proc/<pid>/schedstat`` of Linux.
+    Args:
+        thread: Its place below ``/proc`` of Linux: a process id, for the first thread of that process; "thread-self";
+            or "self/task/" and a thread id.
+
+    Example:
+        >>> processor_times("no such thread") is None
+        True
     """
     try:
-        with open(f"/proc/{pid}/schedstat") as file:
+        with open(f"/proc/{thread}/schedstat") as file:
             on_core, delayed, _ = file.read().split()
     except (OSError, ValueError):  # it has ended, or the system does not tell
         return None
