@@ -296,8 +296,7 @@ class Engine(Generic[S]):
                 self._wait_timer.advance(now)
                 if operator.length_hint(self._chunk):
                     return self._checked_chunk(now)
-                if not observer.is_inside:
-                    observer.enter()
+                observer.enter()
                 self._finish_chunk()
                 if self._scaling is not None and now >= self._scaling.due:
                     self._scale(self._scaling, now)

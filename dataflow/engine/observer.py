@@ -64,13 +64,12 @@ class Observer:
         num_workers: How many workers are started at first.
         bytes_in_use: Returns the bytes of shared memory in use for arrays.
 
-    Attributes: (the engine adds to them once per message, which is cheaper than a call)
+    Attributes:
         restarts: Workers that died and were replaced.
-        datapoints: Received.
+        datapoints: Received; the engine counts them, as it does the next two.
         nbytes: Of these.
         waiting: Seconds of waiting, between `enter` and `leave`.
         num_with_work: How many workers get work; None for all.
-        is_inside: Whether the consumer has entered.
         consumer: The thread that iterates, by its ident; None between two iterations.
     """
 
@@ -80,7 +79,7 @@ class Observer:
         self.restarts = self.datapoints = self.nbytes = 0
         self.waiting = 0.0
         self.num_with_work: int | None = None
-        self.is_inside = False
+        self._is_inside = False
         self.consumer: int | None = None
         self._bytes_in_use = bytes_in_use
         self._last_bytes = 0
@@ -110,7 +109,7 @@ class Observer:
 
     def enter(self) -> None:
         """The consumer asks for datapoints. No-op if it has already entered."""
-        if not self.is_inside:
+        if not self._is_inside:
             now = _now()
             if self._left is not None:
                 self._elsewhere += now - self._left
@@ -118,16 +117,16 @@ class Observer:
                 self._idle = self._idle_until(now)
                 self._idle_since = None
             self._inside_since, self._accounted = now, self.waiting + self._source
-            self.is_inside = True
+            self._is_inside = True
             self.consumer = threading.get_ident()
 
     def leave(self) -> None:
         """The consumer leaves with datapoints. No-op if it has not entered."""
-        if self.is_inside:
+        if self._is_inside:
             now = _now()
             accounted = self.waiting + self._source - self._accounted
             self._receiving += max(0.0, now - self._inside_since - accounted)
-            self._left, self.is_inside = now, False
+            self._left, self._is_inside = now, False
             if now >= self._next_moment:
                 self._record(now)
 
@@ -156,7 +155,7 @@ class Observer:
         """What was observed until now."""
         now = self._ended or _now()
         waiting, receiving, elsewhere, left = self.waiting, self._receiving, self._elsewhere, self._left
-        if self._ended is None and self.is_inside:  # it may be waiting at this moment
+        if self._ended is None and self._is_inside:  # it may be waiting at this moment
             accounted = waiting + self._source - self._accounted
             waiting += max(0.0, now - self._inside_since - accounted)
         elif self._ended is None and left is not None:
