@@ -156,6 +156,11 @@ class WorkerOptions:
         most = max(_MOST, WORKERS_PER_CORE * share_of_cores(1)) if self.max_workers is None else self.max_workers
         return replace(self, num_workers=max(1, min(most, *limits)), adapts=True)
 
+    @property
+    def shown_number(self) -> str:
+        """The number of workers, for a message."""
+        return f"at most {self.num_workers}" if self.adapts else str(self.num_workers)
+
     @classmethod
     def of(cls, node: object, num_workers: Any, given: Any, workers_name: str = "num_proc") -> Self:
         """The options of `node`, from the keyword arguments `given`."""

@@ -61,7 +61,7 @@ __all__ = ["WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
 T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
-_CROWDED: Final = 2  # workers for each core: of more, some get no work while it would not pay
+_WORKING_PER_CORE: Final = 2  # workers that get work at first, if there are more
 _NO_LIMIT: Final = 1 << 40  # datapoints: a worker makes what it is asked for
 
 _OPTIONS: Final = frozenset(field.name for field in fields(WorkerOptions))
@@ -171,8 +171,8 @@ class WorkerNode(ProxyDataFlow):
     @property
     def _df_summary(self) -> str:
         n, (noun, way) = self.num_workers, self._df_backend.describe(self.options)
-        most = "at most " if self.options.adapts else ""
-        workers = f"{most}{n} {noun if n == 1 else _plural(noun)}{way}" if n else "no workers"
+        number = self.options.shown_number
+        workers = f"{number} {noun if n == 1 else _plural(noun)}{way}" if n else "no workers"
         order = "strict, ordered" if self.ordered else "strict, unordered"
         return f"{workers}, {order if self.strict else 'default mode'}"
 
@@ -201,9 +201,8 @@ class WorkerNode(ProxyDataFlow):
             # It must not hold the node, which could then never be collected.
             start = backend.starter(options)  # may raise, so before there is anything to close
             if options.auto:
-                most = "at most " if options.adapts else ""
-                name, num = options.workers_name, options.num_workers
-                _LOG.info('%s with %s="auto" has workers: %s%d', options.owner, name, most, num)
+                name, number = options.workers_name, options.shown_number
+                _LOG.info('%s with %s="auto" has workers: %s', options.owner, name, number)
             with counted(options.owner, backend.num_descriptors(options)):
                 engine = Engine(self._df_plan(stream, start, self._df_links()))
             state.own(self, engine)
@@ -278,9 +277,9 @@ class WorkerNode(ProxyDataFlow):
         n, cores = self.num_workers, share_of_cores(1)
         if self.options.adapts:
             return WorkerCount(1, n, cores)
-        crowded = n > _CROWDED * cores and links.task_queue is not None
+        crowded = n > _WORKING_PER_CORE * cores and links.task_queue is not None
         if crowded and self._df_backend.own_process and self._df_backend.adds_workers:
-            return WorkerCount(_CROWDED * cores, n, cores)
+            return WorkerCount(_WORKING_PER_CORE * cores, n, cores)
         return None
 
     def _df_begin_failures(self) -> Tolerance:
