@@ -1,8 +1,8 @@
 """Does "auto" find the number of workers? ``python -m benchmarks.auto [--repeat N] [--seconds S] [NAME ...]``
 
 Each case runs with fixed numbers of workers and with "auto", one after the other, several times. Only the time after
-the start counts, in which "auto" tries numbers. It prints the median rate of "auto" beside the best median of
-all fixed numbers, and exits with 1 if one is below `TARGET`.
+the start counts, in which "auto" tries numbers. It prints the median rate of "auto" beside the best median of all fixed
+numbers, and exits with 1 if one is below `TARGET`.
 """
 
 import argparse
@@ -93,16 +93,9 @@ NODES: dict[str, Callable[[DataFlow, Callable[[Any], Any], Any], DataFlow]] = {
 }
 
 
-class Indexes(DataFromList):
-    """The numbers from 0 on, without a list of them."""
-
-    def __init__(self, num: int) -> None:
-        super().__init__(range(num), shuffle=False)
-
-
 def rate(case: Case, node: str, num_workers: Any, seconds: float) -> float:
     """Datapoints per second, after the start."""
-    numbers = MapData(Indexes(case.num), lambda k: [k])
+    numbers = MapData(DataFromList(range(case.num), shuffle=False), lambda k: [k])
     with NODES[node](numbers, case.make(), num_workers) as df:
         begun, num, end = time.monotonic() + START, 0, 0.0
         for dp in df:
