@@ -75,6 +75,17 @@ class BatchingSender:
         """Report that the worker is connected."""
         self._send(Message(Kind.HELLO, self._worker))
 
+    def wait_for_start(self) -> bool:
+        """Wait until the worker may begin, so that those started first do not keep the others from starting.
+
+        Returns False if it has to stop.
+        """
+        if self._quota.turn is None:
+            self._quota.wait_for_start()
+        else:
+            self._take_turn()
+        return not self._quota.stopped
+
     @property
     def counters(self) -> WorkerCounters:
         """Where the worker records what it has done."""
@@ -124,9 +135,13 @@ class BatchingSender:
         """
         self._kind = kind
         steps = iter(datapoints)
-        start, quota = self._sent, self._quota
+        start, quota, turn = self._sent, self._quota, self._quota.turn
         ended = time.perf_counter()
         while True:
+            if turn is not None and turn.is_needed(ended):
+                quota.counters.enter(WorkerActivity.NOTHING, ended)
+                self._take_turn()
+                ended = time.perf_counter()
             room = quota.wait_for_room()
             if room is None:
                 raise Stopped
@@ -237,6 +252,8 @@ class BatchingSender:
         self._closed.set()
         self._awake.set()
         self._quota.counters.end()
+        if self._quota.turn is not None:
+            self._quota.turn.end()
         if self._flusher is not None:
             self._flusher.join()
         self._sender.close(0.0 if self._quota.stopped else flush)
@@ -251,7 +268,19 @@ class BatchingSender:
                     self._awake.set()  # from now on something may have to be flushed
         elif took > _LONG:
             self._target = max(1, count // 2)
-        if self._flusher is None and (self._target > 1 or self._encoder.keeps_memory or self._tick is not None):
+        if self._target > 1 or self._encoder.keeps_memory or self._tick is not None:
+            self._start_flusher()
+
+    def _take_turn(self) -> None:
+        """Wait for the worker's next turn."""
+        if self._quota.turn is not None:
+            self._quota.turn.wait()
+            self._start_flusher()  # which looks at the turn
+            self._awake.set()
+
+    def _start_flusher(self) -> None:
+        """Start the flusher thread, unless it runs."""
+        if self._flusher is None:
             flusher = threading.Thread(target=self._keep_flushing, name="dataflow-flusher", daemon=True)
             try:
                 flusher.start()
@@ -289,11 +318,13 @@ class BatchingSender:
         raise Stopped
 
     def _keep_flushing(self) -> None:
-        next_tick = 0.0
+        next_tick, turn = 0.0, self._quota.turn
         while not self._closed.is_set():
-            is_idle = self._target == 1 and not self._encoder.keeps_memory
+            is_idle = self._target == 1 and not self._encoder.keeps_memory and (turn is None or not turn.is_held)
             self._awake.wait(self._tick_interval if is_idle else _FLUSH_INTERVAL)
             self._awake.clear()
+            if turn is not None:
+                turn.check(time.perf_counter())
             try:
                 if self._tick is not None and (now := time.monotonic()) >= next_tick:
                     next_tick = now + self._tick_interval

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from dataflow.channel.turns import Turns
 from dataflow.channel.worker_counters import NUM_WORDS, WorkerActivity, WorkerCounters
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
@@ -109,14 +110,22 @@ class _CounterMemory:
 
 
 class Credit:
-    """The consumer's side: credit counters for each worker."""
+    """The consumer's side: credit counters for each worker.
 
-    def __init__(self, num_workers: int, *, shared: bool) -> None:
+    Args:
+        num_workers: The number of workers.
+        shared: Whether they are processes.
+        turns: The turns that they take; None if all work at the same time.
+    """
+
+    def __init__(self, num_workers: int, *, shared: bool, turns: Turns | None = None) -> None:
         self._counters = _CounterMemory((1 + num_workers) * _WORDS, shared=shared)
+        self._num_workers = num_workers
+        self.turns = turns
 
     def port(self, worker: int) -> CreditPort:
         """The description of the counters of `worker`."""
-        return CreditPort(self._counters, worker)
+        return CreditPort(self._counters, worker, self.turns)
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         """Grant credit for `count` datapoints of `worker` that begin to be handed out.
@@ -144,6 +153,8 @@ class Credit:
     def started(self) -> None:
         """Record that all workers were started: those that wait for it begin to work."""
         self._counters.words[_STARTED] = 1
+        if self.turns is not None:
+            self.turns.begin()
 
     def idle(self) -> None:
         """Record that the consumer has nothing to do and is about to wait."""
@@ -154,10 +165,24 @@ class Credit:
         words = self._counters.words
         for start in _starts(words):
             words[start + _STOP] = 1
+        if self.turns is not None:
+            self.turns.stop(self._num_workers)
+
+    def replaced(self) -> None:
+        """Record that a worker has died and is replaced."""
+        if self.turns is not None:
+            self.turns.replace()
+
+    def waited_in_vain(self) -> None:
+        """Record that the consumer has waited for a while, and nothing has come."""
+        if self.turns is not None:
+            self.turns.lend()
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
         self._counters.close()
+        if self.turns is not None:
+            self.turns.close()
 
 
 def _start_of(worker: int) -> int:
@@ -173,17 +198,21 @@ def _starts(words: memoryview) -> range:
 class CreditPort:
     """Description of one worker's credit counters; picklable while a process is started."""
 
-    def __init__(self, counters: _CounterMemory, worker: int) -> None:
+    def __init__(self, counters: _CounterMemory, worker: int, turns: Turns | None) -> None:
         self._counters = counters
         self._worker = worker
+        self._turns = turns
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
-        return () if self._counters.file is None else (self._counters.file,)
+        turns = () if self._turns is None else self._turns.descriptors()
+        return turns if self._counters.file is None else (self._counters.file, *turns)
 
     def quota(self, window: Window) -> Quota:
         """Open the worker's side, in the worker."""
-        return Quota(self._counters.words, self._worker, window, yields=self._counters.file is not None)
+        return Quota(
+            self._counters.words, self._worker, window, yields=self._counters.file is not None, turns=self._turns
+        )
 
 
 class Quota:
@@ -195,19 +224,24 @@ class Quota:
         window: How far the worker may run ahead.
         yields: Whether the worker yields the processor to a consumer that is behind: one in another process of this
             machine.
+        turns: The turns that it takes; None if it takes none.
 
     Attributes:
         counters: Where the worker records what it has done.
+        turn: The turns that it takes; None if it takes none.
         waited: Seconds of the last wait for room.
         waited_for_memory: Whether messages filled the memory limit as it began.
     """
 
-    def __init__(self, words: memoryview, worker: int, window: Window, *, yields: bool = False) -> None:
+    def __init__(
+        self, words: memoryview, worker: int, window: Window, *, yields: bool = False, turns: Turns | None = None
+    ) -> None:
         self._all_words = words
         start = _start_of(worker)
         self._words = words[start : start + _CREDIT_WORDS]
         self.waited, self.waited_for_memory = 0.0, False
         self.counters = WorkerCounters(words[start + _CREDIT_WORDS : start + _WORDS])
+        self.turn = None if turns is None else turns.open(self.counters)
         self._window = window
         self._yields = yields
         self._longest = max(_MAX_SLEEP, _MAX_SLEEP * (len(words) // _WORDS - 1) / _WORKERS_AWAKE)

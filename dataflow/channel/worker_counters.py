@@ -174,6 +174,12 @@ class WorkerCounters:
         """What the worker does, a `WorkerActivity`."""
         return int(self._words[_STATE])
 
+    def busy_seconds(self, now: float) -> float:
+        """Seconds in which the worker was busy, up to `now`."""
+        words = self._words
+        current = now - words[_SINCE] / _NS if words[_STATE] == WorkerActivity.BUSY else 0.0
+        return float(words[_TIMES + WorkerActivity.BUSY] / _NS + current)
+
     @property
     def seconds_per_message(self) -> float:
         """Seconds of work for one message, on average."""

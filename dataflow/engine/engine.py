@@ -36,8 +36,10 @@ from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar, final
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import RESULT_KINDS, Kind, Message
 from dataflow.channel.protocols import Channel, Port
+from dataflow.channel.turns import Turns
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable
+from dataflow.cores import processor_times
 from dataflow.engine.observer import Observer
 from dataflow.engine.scaling import Scaling, WorkerCount
 from dataflow.engine.schedules import Schedule
@@ -50,7 +52,6 @@ from dataflow.interrupts import signals_deferred
 from dataflow.seeding import Stream
 from dataflow.session import Session
 from dataflow.workers.cleanup import close_at_exit
-from dataflow.workers.cores import processor_times
 from dataflow.workers.pool import Worker
 
 __all__ = ["Engine", "Plan", "WaitTimer"]
@@ -189,6 +190,7 @@ class Engine(Generic[S]):
         self.session = Session(plan.owner)
         first = plan.specs[: len(plan.specs) - plan.num_reserved]
         self.observer = Observer(plan.credit.counters_of, len(first), plan.codec.bytes_in_use)
+        self.observer.take_turns = plan.credit.turns is not None
         self.lock = threading.RLock()
         self.is_free = True
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
@@ -225,6 +227,11 @@ class Engine(Generic[S]):
     def workers(self) -> Any:
         """The workers that run, or have ended."""
         return self._supervisor.workers
+
+    @property
+    def turns(self) -> Turns | None:
+        """The turns that the workers take, if they do."""
+        return self._plan.credit.turns
 
     # -- iterations ----------------------------------------------------------------------------------------------------
 
@@ -318,6 +325,8 @@ class Engine(Generic[S]):
                 if not progressed:
                     self._plan.credit.idle()
                     silent = not supervisor.wait(min(_POLL, timeout or _POLL))
+                    if silent:
+                        self._plan.credit.waited_in_vain()
                     observer.waiting += time.monotonic() - now
 
     def release_chunk(self) -> None:
@@ -464,6 +473,7 @@ class Engine(Generic[S]):
             death.error.__cause__ = self._decoder.decode_failure(death.last.body)  # shows where
         if death.replaced:
             self.observer.restarts += 1
+            self._plan.credit.replaced()
             self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != death.worker]
             self.schedule.replaced(death.worker)
             return

@@ -20,10 +20,10 @@ from types import FrameType
 from typing import Any, Final
 
 from dataflow.channel.worker_counters import InnerTotals, WorkerActivity, WorkerCounters
+from dataflow.cores import processor_times
 from dataflow.passes import walk
 from dataflow.sampling.frames import PACKAGE, FrameOwners, sleep_until_interrupting
 from dataflow.state import state_of
-from dataflow.workers.cores import processor_times
 
 __all__ = ["NodeSampler"]
 

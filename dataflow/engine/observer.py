@@ -39,7 +39,7 @@ class Observed:
         history: Moments.
         restarts: Workers that died and were replaced.
         nbytes_in_use: Bytes of shared memory in use for arrays.
-        num_with_work: How many workers get work; None for all.
+        num_with_work: How many workers get work at a time; None for all.
     """
 
     seconds: float
@@ -70,6 +70,7 @@ class Observer:
         nbytes: Of these.
         waiting: Seconds of waiting, between `enter` and `leave`.
         num_with_work: How many workers get work; None for all.
+        take_turns: Whether the workers take turns.
         consumer: The thread that iterates, by its ident; None between two iterations.
     """
 
@@ -79,6 +80,7 @@ class Observer:
         self.restarts = self.datapoints = self.nbytes = 0
         self.waiting = 0.0
         self.num_with_work: int | None = None
+        self.take_turns = False
         self._is_inside = False
         self.consumer: int | None = None
         self._bytes_in_use = bytes_in_use
@@ -160,6 +162,11 @@ class Observer:
             waiting += max(0.0, now - self._inside_since - accounted)
         elif self._ended is None and left is not None:
             elsewhere += max(0.0, now - left)
+        workers = self._workers(now) if self._last is None else self._last
+        num_with_work = self.num_with_work
+        if self.take_turns and (seconds := waiting + receiving + elsewhere):
+            at_a_time = round(sum(sum(worker.seconds) for worker in workers) / seconds)
+            num_with_work = max(1, min(at_a_time, len(workers)))
         return Observed(
             now - self._started,
             self.datapoints,
@@ -168,11 +175,11 @@ class Observer:
             receiving,
             self._source,
             elsewhere,
-            self._workers(now) if self._last is None else self._last,
+            workers,
             tuple(self._history),
             self.restarts,
             self._bytes_in_use() if self._last is None else self._last_bytes,
-            self.num_with_work,
+            num_with_work,
         )
 
     def totals(self) -> tuple[InnerTotals, Sequence[int]]:

@@ -126,8 +126,9 @@ class WorkerSpec:
         sender = BatchingSender(self.worker, self.port.open(), encoder, quota)
         try:
             sender.hello()
+            if not sender.wait_for_start():
+                return
             sender.calibrate_encoder()
-            quota.wait_for_start()
             reporter = FailureReporter(self.budget, self.info.path, partial(sender.report, note=self.note))
             with allocating(encoder.allocate), memory_share(self.memory), reporting_to(reporter):
                 self._work(sender)

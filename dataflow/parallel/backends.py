@@ -19,16 +19,17 @@ from dataflow.channel.local import PipeChannel, ThreadChannel
 from dataflow.channel.protocols import Channel
 from dataflow.channel.shared_task_queue import SharedTaskQueue
 from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
+from dataflow.channel.turns import Turns
 from dataflow.codec.nested_arrays import ToWorkers
 from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
+from dataflow.cores import log_oversubscription
 from dataflow.engine.memory_limit import default_max_bytes
 from dataflow.engine.supervisor import DiedError
 from dataflow.engine.worker_errors import died
 from dataflow.engine.worker_main import WorkerSpec
-from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, MIN_BYTES, WorkerOptions
+from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, MIN_BYTES, WORKING_PER_CORE, WorkerOptions
 from dataflow.parameters import chosen_start_method
 from dataflow.pickling import imported_main
-from dataflow.workers.cores import log_oversubscription
 from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported
@@ -179,7 +180,9 @@ class ProcessBackend:
         # Messages and arrays together stay within the limit.
         channel = self._channel(n)
         codec = ArrayCodec(n, memory - queued_bytes(memory) - given)
-        credit = Credit(n, shared=True)
+        cores = share_of_cores(1)
+        takes_turns = tasks is Tasks.NONE and n > WORKING_PER_CORE * cores
+        credit = Credit(n, shared=True, turns=Turns(cores) if takes_turns else None)
         queue = None
         if tasks is Tasks.INDEXES:
             queue = SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)

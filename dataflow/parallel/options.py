@@ -9,10 +9,10 @@ from dataclasses import MISSING, dataclass, fields, replace
 from multiprocessing.context import BaseContext
 from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDict
 
+from dataflow.cores import WORKERS_PER_CORE
 from dataflow.descriptors import soft_limit
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, seconds, start_method, whole_number
-from dataflow.workers.cores import WORKERS_PER_CORE
 from dataflow.workers.native_threads import share_of_cores
 
 __all__ = [
@@ -40,6 +40,9 @@ MIN_BYTES: Final = 1 << 20
 
 DESCRIPTORS_PER_WORKER: Final = 4
 """Descriptors of the consumer for each worker process, at most."""
+
+WORKING_PER_CORE: Final = 2
+"""Processes for each core that work from the start; of more, only as many as pay get work, or they take turns."""
 
 _MOST: Final = 32  # workers with "auto", at least: they may wait for a disk or a network instead of computing
 _MIN_BYTES_EACH: Final = 4 << 20  # of `max_bytes`, for each of them

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.channel.flow_control import Window
+from dataflow.cores import available_cores
 from dataflow.descriptors import closed_on_error, counted
 from dataflow.engine.engine import Engine, Plan
 from dataflow.engine.figures import figures_of
@@ -44,12 +45,11 @@ from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, pre
 from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
 from dataflow.interrupts import signals_deferred
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
-from dataflow.parallel.options import AUTO, WorkerOptions
+from dataflow.parallel.options import AUTO, WORKING_PER_CORE, WorkerOptions
 from dataflow.passes import known_length, passes_on, picked_here, walk
 from dataflow.reports.gathering import Figures
 from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, state_of
-from dataflow.workers.cores import available_cores
 from dataflow.workers.info import worker_info, worker_info_of
 from dataflow.workers.native_threads import share_of_cores
 from dataflow.workers.pool import Worker
@@ -61,7 +61,6 @@ __all__ = ["WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
 T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
-_WORKING_PER_CORE: Final = 2  # workers that get work at first, if there are more
 _NO_LIMIT: Final = 1 << 40  # datapoints: a worker makes what it is asked for
 
 _OPTIONS: Final = frozenset(field.name for field in fields(WorkerOptions))
@@ -216,12 +215,14 @@ class WorkerNode(ProxyDataFlow):
         options, backend, window = self.options, self._df_backend, self._df_window()
         noun, way = backend.describe(options)
         n, memory, threads = len(engine.workers), backend.memory(options), backend.thread_limit(options)
+        turns = engine.turns
         ahead = f" or {window.nbytes:,} bytes" if window.nbytes else ""
         pids = [str(worker.pid) for worker in engine.workers if worker.pid is not None] if backend.own_process else []
         limits = [
             *([] if memory is None else [f"at most {memory:,} bytes under way"]),
             *([] if window.count >= _NO_LIMIT else [f"{window.count:,} datapoints{ahead} ahead for each"]),
             *([] if threads is None else [f"native threads: {threads.count} each"]),
+            *([f"they take turns while they compute, {turns.num} at a time"] if turns is not None else []),
         ]
         if backend.name == "process":
             limits.insert(0, f"start method {context_of(options.context).get_start_method()}")
@@ -277,9 +278,9 @@ class WorkerNode(ProxyDataFlow):
         n, cores = self.num_workers, share_of_cores(1)
         if self.options.adapts:
             return WorkerCount(1, n, cores)
-        crowded = n > _WORKING_PER_CORE * cores and links.task_queue is not None
+        crowded = n > WORKING_PER_CORE * cores and links.task_queue is not None
         if crowded and self._df_backend.own_process and self._df_backend.adds_workers:
-            return WorkerCount(_WORKING_PER_CORE * cores, n, cores)
+            return WorkerCount(WORKING_PER_CORE * cores, n, cores)
         return None
 
     def _df_begin_failures(self) -> Tolerance:

@@ -99,7 +99,8 @@ class RunnerStatistics:
         restarts: Workers that died and were replaced.
         arena_bytes: Shared memory in use for arrays.
         max_bytes: The memory limit; None if there is none.
-        num_with_work: How many of the workers get work at present, if more would not be faster; None for all.
+        num_with_work: How many of the workers get work at present, if more would not be faster; or if they take turns,
+            how many work at a time, on average. None for all.
         adapts: Whether the number was left open by "auto".
         outer: Position of the runner in whose workers it runs, among the runners of `FlowStatistics`; None if it runs
             in the main process.

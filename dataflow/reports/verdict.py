@@ -158,7 +158,7 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
     idle = with_work < n and not runner.adapts and computing + delayed >= _MOSTLY
     if runner.backend == "process" and n > cores and (delayed >= _CROWDED or idle):
         why = (
-            f"{n - with_work} get no work, because more would not be faster"
+            f"{with_work} of them get work at a time, because more would not be faster"
             if idle
             else f"each waits {delayed:.0%} of its time for a processor"
         )

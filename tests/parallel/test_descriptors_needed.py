@@ -19,6 +19,7 @@ from tests.support.waits import LIMIT, wait_until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each mapping has a descriptor")
 
 PER_WORKER, PER_RUNNER = 4, 16
+TURNS = 2  # of these 16, a pipe for workers that take turns, if there are many
 SIZE = 20_000  # an array of that size has a block of shared memory
 WORKERS = (1, 2, 8)
 
@@ -64,7 +65,8 @@ def check_counts(name, method):
         assert max(most, counts[num]) <= PER_RUNNER + PER_WORKER * num
         assert len(kept) >= 32
     least, *_, most = WORKERS
-    assert counts[most] - counts[least] <= PER_WORKER * (most - least), counts
+    turns = 0 if "strict" in name or name == "map" else TURNS
+    assert counts[most] - counts[least] <= PER_WORKER * (most - least) + turns, counts
 
 
 @pytest.mark.slow

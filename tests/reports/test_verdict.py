@@ -86,7 +86,7 @@ CASES = {
     "too many workers, most of them without work": (
         flow(runner(workers(8, busy=0.97), waiting=0.8, cores=2, num_with_work=2)),
         "too many workers",
-        "8 share 2 cores, and 6 get no work, because more would not be faster. 2 would be as fast",
+        "8 share 2 cores, and 2 of them get work at a time, because more would not be faster. 2 would be as fast",
     ),
     "auto, after a trial of more": (
         flow(runner(workers(8, busy=0.97), waiting=0.8, cores=2, num_with_work=2, adapts=True)),
