@@ -1,0 +1,205 @@
+"""Senders that are far away: delay, stalls and broken connections. Nothing is lost or doubled, or an error says so."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+from dataflow import DataFromGenerator, ReceiverLost, RemoteDataZMQ, SenderLost, TimeoutError
+from tests.support.senders import LOOPBACK, ROOT, Sending, numbers
+from tests.support.slow_link import SlowLink
+from tests.support.waits import LIMIT
+
+DELAYS = [0.001, 0.05]
+SIZE = 10_000  # bytes
+
+
+@contextlib.contextmanager
+def link_to(df, delay):
+    host, port = df.addresses[0].removeprefix("tcp://").rsplit(":", 1)
+    with SlowLink((host, int(port)), delay) as link:
+        yield link
+
+
+@contextlib.contextmanager
+def receiver(**options):
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, **{"timeout": LIMIT, **options}) as df:
+        df.reset_state()
+        yield df
+
+
+def arrays(num):
+    def generate():
+        for k in range(num):
+            yield [k, np.full(SIZE, k % 251, np.uint8)]
+
+    return DataFromGenerator(generate)
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_passes_are_complete_and_in_order(delay):
+    with receiver() as df, link_to(df, delay) as link:
+        for _ in range(2):
+            sending = Sending(arrays(200), link.address)
+            found = list(df)
+            assert [k for k, _ in found] == list(range(200))
+            assert all((array == k % 251).all() for k, array in found)
+            assert sending.wait_result() == 200
+
+
+@pytest.mark.parametrize(("hwm", "least"), [(None, 4 << 20), (300, 150 * SIZE), (20, 10 * SIZE)])
+def test_as_much_is_under_way_as_the_window_holds(hwm, least):
+    """A window that holds the product of bandwidth and delay keeps the connection busy."""
+    with receiver(hwm=hwm) as df, link_to(df, 0.05) as link:
+        sending = Sending(arrays(2000), link.address)
+        assert sum(1 for _ in df) == 2000
+        assert sending.wait_result() == 2000
+        assert least <= link.max_under_way <= (12 << 20 if hwm is None else 2 * hwm * SIZE)
+
+
+def test_a_stall_shorter_than_three_heartbeats_loses_nothing():
+    stall_and_go_on(1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_cable_that_is_out_for_five_seconds_loses_nothing():
+    stall_and_go_on(5.0)
+
+
+def stall_and_go_on(seconds):
+    with receiver(heartbeat=seconds) as df, link_to(df, 0.001) as link:
+        sending = Sending(arrays(2000), link.address, heartbeat=seconds)
+        datapoints = iter(df)
+        found = [next(datapoints)[0] for _ in range(100)]
+        link.stall(seconds)
+        began = time.monotonic()
+        found += [k for k, _ in datapoints]
+        assert found == list(range(2000)) and time.monotonic() - began >= 0.5 * seconds
+        assert sending.wait_result() == 2000
+
+
+def test_a_stall_is_reported_after_timeout_and_the_pass_goes_on():
+    found = []
+
+    def take(num):
+        for k, _ in df:
+            found.append(k)
+            if len(found) == num:
+                break
+
+    with receiver(heartbeat=5.0, timeout=0.5) as df, link_to(df, 0.001) as link:
+        sending = Sending(arrays(2000), link.address, heartbeat=5.0)
+        while len(found) < 100:  # on a loaded machine, the first may come late
+            with contextlib.suppress(TimeoutError):
+                take(100)
+        link.stall(3.0)
+        with pytest.raises(TimeoutError, match=r"received no datapoint for 0\.5 seconds"):
+            take(2000)
+        while len(found) < 2000:
+            with contextlib.suppress(TimeoutError):
+                take(2000)
+        assert list(df) == []
+        assert found == list(range(2000))
+        assert sending.wait_result() == 2000
+
+
+def test_a_connection_that_breaks_is_an_error_at_both_ends():
+    found = []
+
+    def take(df, link):
+        for k, _ in df:
+            found.append(k)
+            if len(found) == 100:
+                link.cut()
+
+    with receiver(heartbeat=0.5) as df, link_to(df, 0.001) as link:
+        sending = Sending(arrays(100_000), link.address, heartbeat=0.5)
+        with pytest.raises(SenderLost):
+            take(df, link)
+        assert found == list(range(len(found)))
+        assert isinstance(sending.wait_result(), ReceiverLost)
+        df.reset_state()
+        again = Sending(numbers(10), df.addresses[0], heartbeat=0.5)
+        assert list(df) == [[k] for k in range(10)]
+        assert again.wait_result() == 10
+
+
+# -- network namespaces, where the system has them ---------------------------------------------------------------------
+
+SPACE, NEAR, FAR = "dataflow-test", "dataflow-near", "dataflow-far"
+NEAR_ADDRESS, FAR_ADDRESS = "10.213.77.1", "10.213.77.2"
+
+
+def command(*words):
+    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def set_up(*words):
+    done = command(*words)
+    if done.returncode:
+        pytest.skip(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def network(request):
+    """A network between this process and a namespace, with delay and loss. Yields the command that begins one there."""
+    if os.geteuid() or not shutil.which("tc") or not shutil.which("ip"):
+        pytest.skip("only root can make network namespaces, with the programs ip and tc")
+    try:
+        set_up("ip", "netns", "add", SPACE)
+        set_up("ip", "link", "add", NEAR, "type", "veth", "peer", "name", FAR)
+        set_up("ip", "link", "set", FAR, "netns", SPACE)
+        inside = ("ip", "netns", "exec", SPACE)
+        for prefix, device, address in [((), NEAR, NEAR_ADDRESS), (inside, FAR, FAR_ADDRESS)]:
+            set_up(*prefix, "ip", "addr", "add", f"{address}/24", "dev", device)
+            set_up(*prefix, "ip", "link", "set", device, "up")
+            set_up(*prefix, "tc", "qdisc", "add", "dev", device, "root", *request.param)
+        yield inside
+    finally:
+        command("ip", "netns", "del", SPACE)  # takes its device along, and so the other end
+        command("ip", "link", "del", NEAR)
+
+
+DELAYS_AND_LOSS = [("netem", "delay", "1ms"), ("netem", "delay", "50ms"), ("netem", "delay", "1ms", "loss", "0.1%")]
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("network", DELAYS_AND_LOSS, ids=" ".join, indirect=True)
+@pytest.mark.parametrize("cut", [0.0, 5.0])
+def test_between_network_namespaces_nothing_is_lost(network, cut):
+    program = textwrap.dedent(
+        f"""
+        import sys
+        import numpy as np
+        from dataflow import DataFromGenerator, send_dataflow_zmq
+
+        def generate():
+            for k in range(5000):
+                yield [k, np.full({SIZE}, k % 251, np.uint8)]
+
+        send_dataflow_zmq(DataFromGenerator(generate), sys.argv[1], heartbeat=5.0, timeout={LIMIT})
+        """
+    )
+    address = f"tcp://{NEAR_ADDRESS}:*"
+    with RemoteDataZMQ(address, num_senders=1, heartbeat=5.0, timeout=LIMIT, insecure=True) as df:
+        df.reset_state()
+        words = [*network, sys.executable, "-c", program, df.addresses[0]]
+        with subprocess.Popen(words, cwd=ROOT) as sender:
+            found = []
+            for k, array in df:
+                found.append(k)
+                assert (array == k % 251).all()
+                if cut and len(found) == 100:
+                    command("ip", "link", "set", NEAR, "down")
+                    time.sleep(cut)
+                    command("ip", "link", "set", NEAR, "up")
+            assert found == list(range(5000))
+            assert sender.wait(LIMIT) == 0
