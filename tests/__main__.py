@@ -1,4 +1,4 @@
-"""Run the suite as three parts at a time: ``python -m tests``, with the arguments of pytest.
+"""Run the suite as three parts at a time, or more for the full one: ``python -m tests``, with the arguments of pytest.
 
 Each part has a session of its own, so that the watch over processes in one does not see those of the others. Most tests
 wait: for a death to be noticed, a timeout, a start. Bytecode of the package is written first, whatever the environment
@@ -14,7 +14,13 @@ from typing import IO
 
 DISASTERS = ("tests/parallel/test_disasters.py", "tests/parallel/test_map_disasters.py")
 INTERRUPTS = "tests/test_interrupts_everywhere.py"
-ONE = ("tests/parallel", INTERRUPTS, *(f"--ignore={file}" for file in DISASTERS))
+# In full, these take an hour, most of it waiting: several at a time.
+INTERRUPTS_IN_FULL = tuple(
+    (INTERRUPTS, "-k", words)
+    for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
+)
+RUNNERS = ("tests/parallel", *(f"--ignore={file}" for file in DISASTERS))
+ONE = (*RUNNERS, INTERRUPTS)
 OTHER = (
     *DISASTERS,
     "tests/engine",
@@ -59,4 +65,6 @@ def start(arguments: Sequence[str], output: IO[bytes] | None) -> subprocess.Pope
 if __name__ == "__main__":
     for folder in ("dataflow", "tests/support"):
         compileall.compile_dir(folder, quiet=2)
-    sys.exit(run_parts((ONE, OTHER, REST), sys.argv[1:]))
+    given = sys.argv[1:]
+    in_full = any("full" in argument for argument in given) and "-k" not in given
+    sys.exit(run_parts((RUNNERS, OTHER, REST, *INTERRUPTS_IN_FULL) if in_full else (ONE, OTHER, REST), given))
