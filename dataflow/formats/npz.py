@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 import numpy as np
@@ -208,6 +208,7 @@ class _NpzReader:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name == member.filename:
+                _check_name(self._path, archive, member)
                 continue
             shape, fortran, dtype = _header(self._path, archive, member)
             text = dtype_name(dtype)
@@ -383,6 +384,15 @@ def _about(path: str, archive: zipfile.ZipFile) -> Any:
         return json.loads(archive.read(_ABOUT))
     except Exception as error:
         raise file_damaged(path, _ABOUT, str(error), archive.getinfo(_ABOUT).header_offset) from error
+
+
+def _check_name(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Check that a member has the name that the directory says: otherwise it may be that of a file of ours."""
+    try:
+        with suppress(NotImplementedError, RuntimeError), archive.open(member):  # of a kind that zipfile cannot read
+            pass
+    except zipfile.BadZipFile as error:
+        raise file_damaged(path, f"member {member.filename!r}", str(error), member.header_offset) from error
 
 
 def _header(

@@ -88,6 +88,17 @@ def test_a_flipped_bit_is_reported_or_does_no_harm(form, most, tmp_path):
     assert counts["damaged"] > len(found) / 30  # much of LMDB's file is not in use
 
 
+def test_an_npz_file_whose_description_cannot_be_found_is_damaged(tmp_path):
+    """It must not pass for a file of NumPy's, whichever bit of the last entry of its directory is wrong."""
+    path = NPZ.saved(tmp_path, datapoints())
+    with open(path, "rb") as file:
+        content = file.read()
+    entry = content.rindex(b"PK\1\2")
+    found, stderr = verdicts_of(NPZ, path, flips(entry, content.rindex(b"PK\5\6"), 1 << 20))
+    assert_none(found, stderr, "damaged", "same")
+    assert len(found) > 400
+
+
 @pytest.mark.slow
 @every_format
 def test_a_flipped_bit_in_the_datapoints_is_always_reported(form, tmp_path):
