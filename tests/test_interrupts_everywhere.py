@@ -131,9 +131,10 @@ while True:
 
 
 class Senders:
-    """A program that sends the numbers to every peer that connects; started when it is needed."""
+    """A program that sends the numbers to every peer that connects. Interpreters that are started here know it, too."""
 
-    address = ""
+    variable = "DATAFLOW_TEST_SENDERS"
+    address = os.environ.get(variable, "")
 
 
 def receiver():
@@ -283,12 +284,12 @@ def check_end(scenario, point):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": ROOT},
+        env={**os.environ, "PYTHONPATH": ROOT, Senders.variable: Senders.address},
     )
     try:
         _, said = program.communicate(timeout=LIMIT)
         # It may never come to this line: what happens depends on time.
-        assert program.returncode == 0 or "KeyboardInterrupt" in said
+        assert program.returncode == 0 or "KeyboardInterrupt" in said, said
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
