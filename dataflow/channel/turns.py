@@ -80,7 +80,7 @@ class Turns:
 
     def open(self, counters: WorkerCounters) -> Turn:
         """Open the worker's side, in the worker's thread."""
-        return Turn(self._read.fd, self._write.fd, counters)
+        return Turn(self._read, self._write, counters)
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
@@ -92,7 +92,8 @@ class Turn:
     """The worker's side.
 
     `wait` and `end` are called by the worker's thread, `check` by its second one. If both give a turn back at the same
-    time, one of them does; if one gives back the next turn in place of the last, the worker only waits again.
+    time, one of them does; if one gives back the next turn in place of the last, the worker only waits again. In a
+    process forked by the flow's code the descriptors are closed.
 
     Args:
         read: Where turns come from.
@@ -100,7 +101,7 @@ class Turn:
         counters: What the worker has done.
     """
 
-    def __init__(self, read: int, write: int, counters: WorkerCounters) -> None:
+    def __init__(self, read: Descriptor, write: Descriptor, counters: WorkerCounters) -> None:
         self._read = read
         self._write = write
         self._counters = counters
@@ -122,7 +123,7 @@ class Turn:
     def wait(self) -> None:
         """Give back the turn that the worker has, and wait for the next."""
         self.end()
-        turn = os.read(self._read, 1)
+        turn = os.read(self._read.fd, 1)
         self._began = time.perf_counter()
         self._counters.enter(WorkerActivity.BUSY, self._began)
         self._times = self._worked(self._began)
@@ -143,7 +144,7 @@ class Turn:
         """Give back the turn, if the worker has one."""
         with suppress(IndexError):  # it has none
             if self._held.pop() == _OWN:
-                os.write(self._write, _OWN)
+                os.write(self._write.fd, _OWN)
 
     def _worked(self, now: float) -> tuple[float, float]:
         """Seconds that the worker was busy, without those in which it was ready to run; and those on a core."""

@@ -9,6 +9,7 @@ what it has made must be good for another use.
 import builtins
 import contextlib
 import errno
+import faulthandler
 import gc
 import importlib
 import mmap
@@ -336,7 +337,9 @@ def check_refusal(scenario: Scenario, number: int, error: BaseException) -> bool
 
 
 def failures_of(check: Callable[[Any], Any], cases: Sequence[Any], most: int = 3) -> list[str]:
-    """What is wrong with the first cases with which something is."""
+    """What is wrong with the first cases with which something is. Each has alarms of its own."""
+    # All together take minutes, and the dump of a thread that runs may crash.
+    faulthandler.cancel_dump_traceback_later()
     found: list[str] = []
     for case in cases:
         try:
