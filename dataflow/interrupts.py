@@ -26,16 +26,18 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 __all__ = ["deliver_signals", "signal_arrived", "signals_deferred"]
 
 _AGAIN: Final = 1.0  # seconds after which the same signal, arriving again, is no longer deferred
-_MOMENT: Final = 0.02  # seconds; long enough for a finaliser to end
+_MOMENT: Final = 0.02  # seconds; long enough for a finaliser to end, unless the machine is loaded
+_MAX_MOMENT: Final = 2.0
 _SIGNALS: Final = tuple(sorted(signal.valid_signals()))
 
 _Handler = Callable[[int, FrameType | None], Any]
@@ -76,7 +78,7 @@ class signals_deferred:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._is_entered:
-            _leave(later=self._later)
+            _leave(sys._getframe(1).f_code if self._later else None)
 
 
 def signal_arrived() -> bool:
@@ -110,7 +112,7 @@ def _enter() -> bool:
     return True
 
 
-def _leave(*, later: bool) -> None:
+def _leave(finaliser: CodeType | None) -> None:
     deferral = _deferral
     if deferral.depth != 1:  # 0: this is a forked child, which defers nothing
         deferral.depth = max(0, deferral.depth - 1)
@@ -123,18 +125,18 @@ def _leave(*, later: bool) -> None:
             _restore()
             raise
     finally:
-        if later:
-            _send_later()
-        else:
+        if finaliser is None:
             _deliver()
+        else:
+            _send_later(finaliser)
 
 
-def _send_later() -> None:
+def _send_later(finaliser: CodeType) -> None:
     arrived = dict(_deferral.arrived)
     if not arrived:
         return
     _deferral.arrived.clear()  # first: from here on another handler may interrupt
-    thread = threading.Thread(target=_send, args=(tuple(arrived),), name="dataflow-signals", daemon=True)
+    thread = threading.Thread(target=_send, args=(tuple(arrived), finaliser), name="dataflow-signals", daemon=True)
     try:
         thread.start()
     except RuntimeError:  # no more threads can be started: do it here and now
@@ -142,10 +144,21 @@ def _send_later() -> None:
         _deliver()
 
 
-def _send(signums: tuple[int, ...]) -> None:
+def _send(signums: tuple[int, ...], finaliser: CodeType) -> None:
+    main = threading.main_thread().ident or 0
+    end = time.monotonic() + _MAX_MOMENT
     time.sleep(_MOMENT)
+    while _is_running(finaliser, main) and time.monotonic() < end:
+        time.sleep(_MOMENT)
     for signum in signums:
-        signal.pthread_kill(threading.main_thread().ident or 0, signum)
+        signal.pthread_kill(main, signum)
+
+
+def _is_running(code: CodeType, thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _restore() -> None:

@@ -5,6 +5,7 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -140,3 +141,25 @@ def _drop():
 
     Thing()
     threading.Event().wait(LIMIT)
+
+
+def test_a_finaliser_that_takes_longer_is_not_interrupted():
+    finished = []
+
+    class Thing:
+        def __del__(self):
+            with signals_deferred(later=True):
+                signal.raise_signal(signal.SIGINT)
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:
+                pass
+            finished.append(True)
+
+    def drop():
+        thing = Thing()
+        del thing
+        threading.Event().wait(LIMIT)
+
+    with pytest.raises(KeyboardInterrupt):
+        drop()
+    assert finished

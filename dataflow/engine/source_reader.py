@@ -68,9 +68,11 @@ class SourceReader:
             A datapoint that `encode_plain` does not encode, or any datapoint if it is None; otherwise `NO_ROOM`.
         """
         with self._lock:
+            if self._is_over:  # another thread has read to the end
+                return NO_ROOM
             try:
                 current = self._current = self._current or next(self._passes, None)
-                if current is None or self._is_over:  # another thread has read to the end
+                if current is None:
                     self._is_over = True
                     return NO_ROOM
                 if encode_plain is None:
