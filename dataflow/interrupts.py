@@ -36,7 +36,7 @@ from typing import Any, Final
 __all__ = ["deliver_signals", "signal_arrived", "signals_deferred"]
 
 _AGAIN: Final = 1.0  # seconds after which the same signal, arriving again, is no longer deferred
-_MOMENT: Final = 0.02  # seconds; long enough for a finaliser to end, unless the machine is loaded
+_MOMENT: Final = 0.02  # seconds
 _MAX_MOMENT: Final = 2.0
 _SIGNALS: Final = tuple(sorted(signal.valid_signals()))
 
@@ -147,9 +147,11 @@ def _send_later(finaliser: CodeType) -> None:
 def _send(signums: tuple[int, ...], finaliser: CodeType) -> None:
     main = threading.main_thread().ident or 0
     end = time.monotonic() + _MAX_MOMENT
-    time.sleep(_MOMENT)
     while _is_running(finaliser, main) and time.monotonic() < end:
         time.sleep(_MOMENT)
+    # The main thread gives up the interpreter's lock as it begins to wait; a signal between that and the system call
+    # would not end the wait.
+    time.sleep(_MOMENT)
     for signum in signums:
         signal.pthread_kill(main, signum)
 
