@@ -301,17 +301,9 @@ class ReceivingSocket:
             DataFlowTerminated: The flow was closed, or has failed before.
         """
         self._session.check_process()
-        observer = self.figures.observer
         with self._lock:
             self._session.check()
-            observer.enter()
-            try:
-                datapoints = self._next()
-            finally:
-                observer.leave()
-            if datapoints is None:
-                observer.end_iteration()
-            return datapoints
+            return self._observed_next()
 
     def close(self) -> None:
         """Send BYE to all senders, and close the socket. Idempotent; no-op in a forked child."""
@@ -325,6 +317,18 @@ class ReceivingSocket:
         list(self._datapoints)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
+
+    # A function of its own: in CPython 3.11, what a tracer raises at a `try` within a `with` leaves the `with` unended.
+    def _observed_next(self) -> Iterator[Any] | None:
+        observer = self.figures.observer
+        observer.enter()
+        try:
+            datapoints = self._next()
+        finally:
+            observer.leave()
+        if datapoints is None:
+            observer.end_iteration()
+        return datapoints
 
     def _next(self) -> Iterator[Any] | None:
         if operator.length_hint(self._datapoints):
