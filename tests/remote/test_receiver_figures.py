@@ -1,6 +1,7 @@
 """Figures of a receiver and of its senders."""
 
 import struct
+from itertools import islice
 
 import pytest
 
@@ -37,9 +38,13 @@ def test_a_pass_over_tcp_has_figures():
 def test_a_sender_reports_while_it_sends():
     with RemoteDataZMQ(LOOPBACK, timeout=LIMIT) as df:
         df.reset_state()
-        sender = Sending(MapData(numbers(1_000_000), work), df.addresses[0], heartbeat=0.05)
+        sender = Sending(MapData(numbers(1_000_000), work), df.addresses[0], heartbeat=0.5)
         steps = iter(df)
-        wait_until(lambda: next(steps) and df.statistics().runners[0].workers[0].busy_seconds > 0, LIMIT, "counters")
+        wait_until(
+            lambda: list(islice(steps, 1000)) and df.statistics().runners[0].workers[0].busy_seconds > 0,
+            LIMIT,
+            "counters",
+        )
     assert sender.wait_result() < 1_000_000
 
 

@@ -14,7 +14,7 @@ import pytest
 from dataflow import DataFromGenerator, ReceiverLost, RemoteDataZMQ, SenderLost, TimeoutError
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers
 from tests.support.slow_link import SlowLink
-from tests.support.waits import LIMIT
+from tests.support.waits import LIMIT, wait_until
 
 DELAYS = [0.001, 0.05]
 SIZE = 10_000  # bytes
@@ -56,9 +56,14 @@ def test_passes_are_complete_and_in_order(delay):
 @pytest.mark.parametrize(("hwm", "least"), [(None, 4 << 20), (300, 150 * SIZE), (20, 10 * SIZE)])
 def test_as_much_is_under_way_as_the_window_holds(hwm, least):
     """A window that holds the product of bandwidth and delay keeps the connection busy."""
-    with receiver(hwm=hwm) as df, link_to(df, 0.05) as link:
-        sending = Sending(arrays(2000), link.address)
-        assert sum(1 for _ in df) == 2000
+    with receiver(hwm=hwm, heartbeat=LIMIT / 4) as df, link_to(df, 0.001) as link:
+        sending = Sending(arrays(2000), link.address, heartbeat=LIMIT / 4)
+        datapoints = iter(df)
+        next(datapoints)
+        link.stall(LIMIT)  # as long a delay as a loaded machine needs to fill the window
+        wait_until(lambda: link.max_under_way >= least, LIMIT, lambda: f"{link.max_under_way} bytes are under way")
+        link.stall(0)
+        assert sum(1 for _ in datapoints) == 1999
         assert sending.wait_result() == 2000
         assert least <= link.max_under_way <= (12 << 20 if hwm is None else 2 * hwm * SIZE)
 

@@ -31,13 +31,12 @@ class SlowLink:
     Attributes:
         address: Where to connect.
         max_under_way: The most bytes that were on their way at once, in one direction of a connection.
-        num_bytes: Bytes that have arrived.
     """
 
     def __init__(self, target, delay):
         self.target = target
         self.delay = delay
-        self.max_under_way = self.num_bytes = 0
+        self.max_under_way = 0
         self._stalled_until = 0.0
         self._ways = []
         self._closed = self._broken = False
@@ -118,7 +117,6 @@ class SlowLink:
                 except OSError:
                     sent = len(data)
                 way.num_bytes -= sent
-                self.num_bytes += sent
                 if sent < len(data):
                     way.under_way[0] = due, data[sent:]
                     break
