@@ -24,6 +24,7 @@ from typing import Any, Final
 from dataflow.channel.flow_control import Quota, Room
 from dataflow.channel.messages import NO_TASK, Kind, Message
 from dataflow.channel.protocols import Sender
+from dataflow.channel.turns import Turn
 from dataflow.channel.worker_counters import WorkerActivity, WorkerCounters
 from dataflow.codec.message_layout import NO_ROOM, PLAIN_BYTES
 from dataflow.codec.protocols import Encoder
@@ -83,7 +84,7 @@ class BatchingSender:
         if self._quota.turn is None:
             self._quota.wait_for_start()
         else:
-            self._take_turn()
+            self._take(self._quota.turn)
         return not self._quota.stopped
 
     @property
@@ -140,7 +141,7 @@ class BatchingSender:
         while True:
             if turn is not None and turn.is_needed(ended):
                 quota.counters.enter(WorkerActivity.NOTHING, ended)
-                self._take_turn()
+                self._take(turn)
                 ended = time.perf_counter()
             room = quota.wait_for_room()
             if room is None:
@@ -271,12 +272,11 @@ class BatchingSender:
         if self._target > 1 or self._encoder.keeps_memory or self._tick is not None:
             self._start_flusher()
 
-    def _take_turn(self) -> None:
+    def _take(self, turn: Turn) -> None:
         """Wait for the worker's next turn."""
-        if self._quota.turn is not None:
-            self._quota.turn.wait()
-            self._start_flusher()  # which looks at the turn
-            self._awake.set()
+        turn.wait()
+        self._start_flusher()  # which looks at the turn
+        self._awake.set()
 
     def _start_flusher(self) -> None:
         """Start the flusher thread, unless it runs."""

@@ -228,7 +228,7 @@ class Quota:
 
     Attributes:
         counters: Where the worker records what it has done.
-        turn: The turns that it takes; None if it takes none.
+        turn: The worker's side of these.
         waited: Seconds of the last wait for room.
         waited_for_memory: Whether messages filled the memory limit as it began.
     """

@@ -27,7 +27,7 @@ from dataflow.engine.memory_limit import default_max_bytes
 from dataflow.engine.supervisor import DiedError
 from dataflow.engine.worker_errors import died
 from dataflow.engine.worker_main import WorkerSpec
-from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, MIN_BYTES, WORKING_PER_CORE, WorkerOptions
+from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, MIN_BYTES, WorkerOptions
 from dataflow.parameters import chosen_start_method
 from dataflow.pickling import imported_main
 from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
@@ -180,9 +180,8 @@ class ProcessBackend:
         # Messages and arrays together stay within the limit.
         channel = self._channel(n)
         codec = ArrayCodec(n, memory - queued_bytes(memory) - given)
-        cores = share_of_cores(1)
-        takes_turns = tasks is Tasks.NONE and n > WORKING_PER_CORE * cores
-        credit = Credit(n, shared=True, turns=Turns(cores) if takes_turns else None)
+        takes_turns = tasks is Tasks.NONE and options.is_crowded
+        credit = Credit(n, shared=True, turns=Turns(share_of_cores(1)) if takes_turns else None)
         queue = None
         if tasks is Tasks.INDEXES:
             queue = SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)

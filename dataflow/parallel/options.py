@@ -160,6 +160,11 @@ class WorkerOptions:
         return replace(self, num_workers=max(1, min(most, *limits)), adapts=True)
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether there are more workers than work well at the same time, if they compute."""
+        return self.num_workers > WORKING_PER_CORE * share_of_cores(1)
+
+    @property
     def shown_number(self) -> str:
         """The number of workers, for a message."""
         return f"at most {self.num_workers}" if self.adapts else str(self.num_workers)

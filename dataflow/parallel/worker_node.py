@@ -278,7 +278,7 @@ class WorkerNode(ProxyDataFlow):
         n, cores = self.num_workers, share_of_cores(1)
         if self.options.adapts:
             return WorkerCount(1, n, cores)
-        crowded = n > WORKING_PER_CORE * cores and links.task_queue is not None
+        crowded = self.options.is_crowded and links.task_queue is not None
         if crowded and self._df_backend.own_process and self._df_backend.adds_workers:
             return WorkerCount(WORKING_PER_CORE * cores, n, cores)
         return None

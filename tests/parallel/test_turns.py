@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dataflow import DataFlow, DataFromList, MultiProcessRunner, MultiProcessRunnerZMQ, WorkerDied, worker_info
-from dataflow.parallel import backends
+from dataflow.parallel import backends, options
 from dataflow.state import state_of
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT
@@ -22,7 +22,8 @@ CLASSES = {
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch):
     """One worker at a time has a turn, if there are more than two."""
-    monkeypatch.setattr(backends, "share_of_cores", lambda num_workers: 1)
+    for module in (backends, options):
+        monkeypatch.setattr(module, "share_of_cores", lambda num_workers: 1)
 
 
 class Computing(DataFlow):
