@@ -1,5 +1,6 @@
 """``num_workers="auto"`` in strict runners and maps: workers are added while that pays, and the data are the same."""
 
+import itertools
 import logging
 import os
 import re
@@ -20,7 +21,7 @@ from dataflow import (
 )
 from dataflow.engine import scaling
 from dataflow.engine.scaling import WorkerCount
-from dataflow.parallel import worker_node
+from dataflow.parallel import options, worker_node
 from dataflow.state import state_of
 from dataflow.workers.pool import WorkerPool
 
@@ -57,9 +58,18 @@ FLOWS = {
 }
 
 
-def given_work(log):
-    """The numbers of workers that were given work, one after the other."""
-    return [int(number) for number in re.findall(r"gives work to (\d+) workers", log)]
+def most_given(caplog):
+    """The largest number of workers that were given work, by the log."""
+    return max(map(int, re.findall(r"gives work to (\d+) workers", caplog.text)), default=1)
+
+
+def passes_until(condition):
+    """Three passes; on a loaded machine, where more workers do not always pay at once, as many as it takes."""
+    end = time.monotonic() + LIMIT
+    for number in itertools.count():
+        if number >= 3 and (condition() or time.monotonic() > end):
+            return
+        yield number
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -67,10 +77,10 @@ def test_workers_that_sleep_become_more_and_the_data_are_the_same(name, caplog):
     with caplog.at_level(logging.INFO, "dataflow"), FLOWS[name](max_workers=6, timeout=LIMIT) as df:
         assert [next(iter(df))] == [[0]]
         assert len(state_of(df).resource.workers) == 1
-        for _ in range(3):
+        for _ in passes_until(lambda: most_given(caplog) >= 4):
             assert list(df) == [[2 * k] for k in range(N)]
     assert '="auto" has workers: at most 6' in caplog.text
-    assert max(given_work(caplog.text)) in {4, 6}
+    assert most_given(caplog) in {4, 6}
     assert "they wait for something other than a core" in caplog.text
 
 
@@ -86,8 +96,9 @@ def test_default_maps_add_workers_too(caplog):
         MultiProcessMapData(numbers(), "auto", sleep, max_workers=4, timeout=LIMIT) as df,
     ):
         datapoints = iter(df)
-        found = [next(datapoints)[0] // 2 for _ in range(4 * N)]
-    assert set(found) == set(range(N)) and max(given_work(caplog.text)) == 4
+        for _ in passes_until(lambda: most_given(caplog) == 4):
+            assert {next(datapoints)[0] // 2 for _ in range(4 * N)} == set(range(N))
+    assert most_given(caplog) == 4
 
 
 def test_a_worker_that_was_added_is_replaced_when_it_is_killed(caplog):
@@ -176,7 +187,8 @@ def test_the_printed_chain_says_auto_and_at_most():
 
 @pytest.fixture
 def one_core(monkeypatch):
-    monkeypatch.setattr(worker_node, "share_of_cores", lambda num: 1)
+    for module in (options, worker_node):
+        monkeypatch.setattr(module, "share_of_cores", lambda num: 1)
 
 
 @pytest.mark.parametrize("name", ["ParallelData", "MultiProcessMapData"])
@@ -188,9 +200,9 @@ def test_of_many_workers_some_get_work_at_first_and_all_if_they_sleep(name, one_
     with caplog.at_level(logging.INFO, "dataflow"), make() as df:
         assert next(iter(df)) == [0]
         assert len(state_of(df).resource.workers) == 6
-        for _ in range(3):
+        for _ in passes_until(lambda: most_given(caplog) >= 4):
             assert list(df) == [[2 * k] for k in range(N)]
-    assert max(given_work(caplog.text)) in {4, 6}
+    assert most_given(caplog) in {4, 6}
 
 
 def test_the_work_of_those_that_died_is_done_by_workers_that_had_none(one_core, monkeypatch):
