@@ -443,7 +443,7 @@ class ArenaWriter:
         self._idle_since = 0.0
 
     def take(self, nbytes: int) -> Block | None:
-        """Return a block for `nbytes`, or None if there is no free one now or `fits` is False."""
+        """Return a block for `nbytes`, or None if there is no free one now, or none of this size."""
         touched = self._take(nbytes)
         return None if touched is None else touched.block
 
@@ -480,7 +480,7 @@ class ArenaWriter:
         return touched.block
 
     def _take(self, nbytes: int) -> _Touched | None:
-        if not self.fits(nbytes):
+        if nbytes > self._limit:  # no block of this arena
             return None
         first, end, block_class = self._status_ranges[(nbytes - 1).bit_length()]
         memory = self._memory
@@ -498,10 +498,6 @@ class ArenaWriter:
             memory[status] = 1
             self._used = True
         return touched
-
-    def fits(self, nbytes: int) -> bool:
-        """Return True if a block for `nbytes` can exist in this arena."""
-        return nbytes <= self._limit
 
     def give_back(self, block: Block) -> None:
         """Free a block that was taken and not sent."""

@@ -136,8 +136,6 @@ def test_no_block_where_all_of_its_size_are_taken_though_memory_is_left():
 
 def test_what_is_larger_than_the_limit_never_fits():
     with Arenas(MIB) as arenas:
-        assert arenas.writer.fits(MIB)
-        assert not arenas.writer.fits(MIB + 1)
         assert arenas.writer.take(MIB + 1) is None
         assert arenas.memory_limit.pressure == 0  # no other worker has to make room
         assert arenas.writer.take(MIB) is not None
