@@ -33,8 +33,8 @@ from dataflow.failures import Report, forked_off
 __all__ = ["BatchingSender", "SenderFailed", "Stopped"]
 
 _FLUSH_INTERVAL: Final = 0.008
-_SHORT: Final = 0.0005  # a message that fills up faster may be longer
-_LONG: Final = 0.002
+_SHORT: Final = 0.001  # a message that fills up faster may be longer
+_LONG: Final = 0.003
 _MAX: Final = 640  # 700 new containers alive would trigger garbage collections, which would find nothing
 _MIN_SLEEP: Final = 50e-6
 _MAX_SLEEP: Final = 2e-3
@@ -164,10 +164,10 @@ class BatchingSender:
 
     def _fill(self, steps: Iterator[Any], room: Room, start: int) -> None:
         """Put datapoints until there are enough for a message, or the pass has ended."""
-        encoder, append = self._encoder, self._collected.append
+        encoder, collected = self._encoder, self._collected
         if encoder.plain:
             max_count = min(self._target, max(1, room.count, room.nbytes // PLAIN_BYTES))
-            dp = encoder.encode_plain(islice(steps, max_count), append)
+            dp = encoder.encode_plain(islice(steps, max_count), collected)
             if dp is NO_ROOM:
                 return
             steps = chain([dp], steps)
@@ -186,7 +186,7 @@ class BatchingSender:
             except Exception as error:
                 self._explain(error, start, dp)
                 raise
-            append(item)
+            collected.append(item)
             nbytes += encoder.nbytes
             if nbytes >= min_bytes and (count >= max_count or nbytes >= max_bytes):
                 break

@@ -17,7 +17,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from dataflow.descriptors import Descriptor
 __all__ = ["TaskReader", "PlainEncoder", "QueuedTask", "Task", "ThreadTaskQueue", "TaskQueue", "TaskQueuePort"]
 
 
-PlainEncoder = Callable[[Iterator[Any], Callable[[Any], object]], Any]
+PlainEncoder = Callable[[Iterator[Any], MutableSequence[Any]], Any]
 
 
 @dataclass(slots=True)
@@ -128,9 +128,8 @@ class TaskQueue(Protocol):
         """Close what this process holds. Idempotent."""
 
 
-def _append_all(datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
-    for dp in datapoints:
-        append(dp)
+def _append_all(datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
+    encoded.extend(datapoints)
     return NO_ROOM
 
 

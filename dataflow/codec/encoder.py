@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import marshal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -82,13 +82,13 @@ class ArrayEncoder:
         self._kinds = Kinds()
         self._buffer_counts = OutputBufferCounts()
 
-    def encode_plain(self, datapoints: Iterator[Any], append: Callable[[bytes], object]) -> Any:
-        """Encode datapoints as long as they are short and without arrays; call `append` with each result.
+    def encode_plain(self, datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
+        """Encode datapoints as long as they are short and without arrays; append them to `encoded`.
 
         Returns:
             The first datapoint that does not qualify, to be passed to `encode`; `NO_ROOM` after the last.
         """
-        pickled = self._quick
+        pickled, append = self._quick, encoded.append
         for dp in datapoints:
             try:
                 if type(dp) in ROWS:

@@ -42,6 +42,7 @@ import pickle
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Final
@@ -201,15 +202,17 @@ _ROWS: Final = b"["  # a list in marshal format; its length is in the next four 
 _COUNT_BYTES: Final = 4
 
 
-def joined(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
-    """Join skeletons. Return the frames of a message, and the total bytes of the skeletons.
+def joined(bodies: Sequence[bytes], largest: bytes) -> tuple[list[bytes], int]:
+    """Join skeletons, the `largest` of which as bytes shows whether any is a pickle.
 
-    The frames are one buffer, and the lengths of its skeletons, needed if they cannot be loaded at once.
+    Returns:
+        The frames of a message, which are one buffer and the lengths of its skeletons, needed if they cannot be loaded
+        at once; and the total bytes of the skeletons.
     """
-    if bodies and max(bodies) < _PICKLED:
+    if largest < _PICKLED:
         data = _rows(bodies)
         return [data, b""], len(data) - len(_ROWS) - _COUNT_BYTES
-    if not bodies or min(bodies) >= _PICKLED:
+    if min(bodies, default=_PICKLED) >= _PICKLED:
         data, lengths = _pickles(bodies)
         cut = len(_PROTOCOL_OPCODE + _STOP) * len(bodies)
         return [data, lengths.tobytes()], len(data) - len(_HEAD + _TAIL) + cut
@@ -471,7 +474,6 @@ PLAIN_BYTES: Final = 64
 NO_ROOM: Final = object()
 """Returned instead of an encoded datapoint: the arena has no room for its arrays at present."""
 
-_ONLY_BYTES: Final = frozenset({bytes})
 _WHERE: Final = struct.Struct("<qqq")  # status byte and start of the block with the small arrays, and their bytes
 
 Form = tuple[Any, Sequence[Like]]
@@ -489,8 +491,9 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     `Description`, which is the same for many messages; and the details of the columns, followed by the bytes of the
     small arrays, or by the location of a block with these bytes, if they are many and `write` finds a block.
     """
-    if _ONLY_BYTES.issuperset(map(type, encoded)):
-        return joined(encoded)
+    if not encoded or type(encoded[0]) is bytes:
+        with suppress(TypeError):  # bytes are not comparable with tuples
+            return joined(encoded, max(encoded, default=_PICKLED))
     datapoints = [item if type(item) is tuple else (item, None, (), (), len(item)) for item in encoded]
     bodies, forms, every_shapes, every_data, sizes = zip(*datapoints, strict=True)
     writer = ColumnWriter()
@@ -511,7 +514,7 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     block = None
     if sum(map(len, small)) >= LARGE_BYTES and (block := write(many := b"".join(small))) is not None:
         small = [_WHERE.pack(block.status, block.start, len(many))]
-    frames, _ = joined(bodies)
+    frames, _ = joined(bodies, max(bodies))
     described = pickle.dumps((groups, block is not None), PROTOCOL)
     return [*frames, described, b"".join([*writer.details, *small])], sum(sizes)
 

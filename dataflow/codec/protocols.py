@@ -6,7 +6,7 @@ because the flow may change what it has yielded. Messages collect encoded datapo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,8 +35,8 @@ class Encoder(Protocol):
     keeps_memory: bool
     """Whether `tidy` has an effect."""
 
-    def encode_plain(self, datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
-        """Encode datapoints as long as they take a few bytes.
+    def encode_plain(self, datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
+        """Encode datapoints as long as they take a few bytes, and append them to `encoded`, one by one.
 
         Returns the first datapoint that does not, or `NO_ROOM` at the end.
         """
@@ -139,9 +139,8 @@ class ObjectCodec:
     def close(self) -> None:
         """No-op."""
 
-    def encode_plain(self, datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
-        for dp in datapoints:
-            append(dp)
+    def encode_plain(self, datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
+        encoded.extend(datapoints)  # one by one, as another thread takes them
         return NO_ROOM
 
     def encode(self, dp: Any) -> Any:

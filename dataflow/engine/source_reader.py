@@ -78,7 +78,7 @@ class SourceReader:
                 if encode_plain is None:
                     other = next(current, NO_ROOM)
                 else:
-                    other = encode_plain(islice(current, max_count), plain.append)
+                    other = encode_plain(islice(current, max_count), plain)
             except BaseException:
                 self._is_over = True
                 raise

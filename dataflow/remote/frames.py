@@ -15,7 +15,7 @@ what is too large to be reused for the next one again, page by page, at both end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -133,7 +133,7 @@ class FrameEncoder:
         self._arrays.append(array)
         return msgpack.ExtType(Code.ARRAY, layout)
 
-    def encode_plain(self, datapoints: Iterator[Any], append: Callable[[Any], object]) -> Any:
+    def encode_plain(self, datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
         """Never called: `plain` is false."""
         return NO_ROOM
 

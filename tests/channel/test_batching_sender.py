@@ -388,7 +388,7 @@ def test_messages_grow_while_they_are_quickly_filled_and_shrink_when_they_are_no
         clock.step = 1e-4
         loopback.batching_sender.put_all(clock.flow(2000))
         shrunk = [message.count for message in loopback.data()][len(grown) :]
-        assert shrunk[:2] == [512, 256] and shrunk[-2] == 16  # more than 0.5 ms and less than 2 ms
+        assert shrunk[:2] == [640, 320] and shrunk[-2] == 20  # more than 1 ms and less than 3 ms
         clock.step = 1.0
         before = len(loopback.data())
         loopback.batching_sender.put_all(clock.flow(40))

@@ -480,7 +480,7 @@ def test_short_datapoints_without_arrays_are_encoded_in_a_row():
             assert wire.encoder.plain
             out = []
             steps = iter([[3], 4, "five"])
-            assert wire.encoder.encode_plain(steps, out.append) is NO_ROOM
+            assert wire.encoder.encode_plain(steps, out) is NO_ROOM
             assert wire.decoder.decode(0, wire.encoder.join(out)[0]) == [[3], 4, "five"]
             assert wire.encoder.plain
 
@@ -493,7 +493,7 @@ def test_the_first_datapoint_that_is_something_else_is_handed_back_unencoded(oth
         wire.encode([1])
         out = []
         steps = iter([[3], other, [5]])
-        assert wire.encoder.encode_plain(steps, out.append) is other
+        assert wire.encoder.encode_plain(steps, out) is other
         assert not wire.encoder.plain
         assert len(out) == 1 and next(steps) == [5]
 
@@ -504,7 +504,7 @@ def test_an_error_of_the_flow_passes_through():
         raise ValueError("of the flow")
 
     with Wire() as wire, pytest.raises(ValueError, match="of the flow"):
-        wire.encoder.encode_plain(flow(), [].append)
+        wire.encoder.encode_plain(flow(), [])
 
 
 def test_many_small_arrays_travel_in_a_block_that_is_free_once_they_were_read():
@@ -557,7 +557,7 @@ def test_short_rows_of_numbers_in_a_row_mix_with_others():
     steps = [[1, 2.5], (None, True), [b"x", 1], [1, "a"], 7, {"a": 1}, [3, 4]]
     with Wire() as wire:
         out = []
-        assert wire.encoder.encode_plain(iter(steps), out.append) is NO_ROOM
+        assert wire.encoder.encode_plain(iter(steps), out) is NO_ROOM
         copies = wire.decoder.decode(0, wire.encoder.join(out)[0])
         check_same(steps, copies)
 

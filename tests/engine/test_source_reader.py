@@ -12,12 +12,12 @@ from dataflow.seeding import Stream
 STREAM = Stream(5, ())
 
 
-def as_text(datapoints, append):
+def as_text(datapoints, encoded):
     """Encodes numbers."""
     for dp in datapoints:
         if not isinstance(dp, int):
             return dp
-        append(str(dp))
+        encoded.append(str(dp))
     return NO_ROOM
 
 
@@ -54,7 +54,7 @@ def test_what_is_read_is_encoded_before_the_next_step():
 
     plain = []
     reading = SourceReader(as_one_pass(steps()))
-    reading.read(9, lambda dps, append: [append(repr(dp)) for dp in dps] and NO_ROOM, plain)
+    reading.read(9, lambda dps, encoded: [encoded.append(repr(dp)) for dp in dps] and NO_ROOM, plain)
     assert plain == ["[0]", "[1]", "[2]"]
 
 
