@@ -40,10 +40,10 @@ class Kind(enum.IntEnum):
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
-DATA_KINDS: Final = frozenset({Kind.DATA, Kind.BATCH})
+DATA_KINDS: Final = (Kind.DATA, Kind.BATCH)  # tuples: to hash a member of an enumeration takes longer
 """Messages with datapoints, which count against the window."""
 
-RESULT_KINDS: Final = DATA_KINDS | {Kind.TASK_FAILED, Kind.PASS_ENDED}
+RESULT_KINDS: Final = (*DATA_KINDS, Kind.TASK_FAILED, Kind.PASS_ENDED)
 """Messages that a schedule receives."""
 
 NO_TASK: Final = -1

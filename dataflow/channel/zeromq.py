@@ -38,6 +38,9 @@ _RECONNECT_MS: Final = 1  # a worker that connects before the consumer binds soo
 _RECONNECT_MAX_MS: Final = 100
 _NAME: Final = "s"
 _READ_AT_ONCE: Final = 64
+# As plain integers: those of ZeroMQ are members of enumerations, which take longer.
+_EVENTS: Final = int(zmq.EVENTS)
+_READABLE: Final = int(zmq.POLLIN)
 
 
 class SocketChannel:
@@ -164,7 +167,7 @@ class _SocketReceiver:
         # The descriptor is edge-triggered: it signals an event once, and any query of the socket resets it. After a
         # signal, the socket must be queried until it is empty.
         if not self._is_empty:
-            self._is_empty = not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+            self._is_empty = not int(self._socket.get(_EVENTS)) & _READABLE
         return not self._is_empty
 
     def receive_nowait(self) -> Message | None:

@@ -38,7 +38,7 @@ from dataflow.workers.process import keep_freed_memory, seed_globals
 
 __all__ = ["Chunking", "ActorTaskReader", "Reply", "ReplyBuffer", "WorkerActor"]
 
-_MAY_WAIT: Final = RESULT_KINDS | {Kind.REPORT}  # messages that may wait for others in the same reply
+_MAY_WAIT: Final = (*RESULT_KINDS, Kind.REPORT)  # messages that may wait for others in the same reply
 _MAX_WAIT: Final = 10.0  # seconds after which an empty reply is sent
 
 

@@ -28,7 +28,7 @@ from dataflow.errors import TimeoutError, WorkerDied
 
 __all__ = ["PullChannel", "PullCredit"]
 
-_COUNTED: Final = DATA_KINDS | {Kind.REPORT}
+_COUNTED: Final = (*DATA_KINDS, Kind.REPORT)
 _FINAL_KINDS: Final = {Kind.ENDED, Kind.ERROR, Kind.LEFT}
 _MAX_REASON: Final = 400  # characters
 _MAX_IDLE: Final = 0.01  # seconds between two checks while there is no reply to wait for

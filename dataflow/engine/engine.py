@@ -436,9 +436,7 @@ class Engine(Generic[S]):
         worker = message.worker
         datapoints: list[Any] = []
         error: BaseException | None = None
-        if message.kind is Kind.TASK_FAILED:
-            error = self._decoder.decode_failure(message.body)
-        elif message.count:
+        if message.count:
             self.observer.datapoints += message.count
             self.observer.nbytes += message.nbytes
             try:
@@ -450,6 +448,8 @@ class Engine(Generic[S]):
             # Credit is granted as a chunk begins: the worker continues while the consumer takes the chunk.
             self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
             self._outstanding.append((worker, message.count))
+        elif message.kind is Kind.TASK_FAILED:
+            error = self._decoder.decode_failure(message.body)
         self.schedule.receive(message, datapoints, error)
 
     def _finish_chunk(self) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from dataflow.channel.messages import Kind, Message
+from dataflow.channel.messages import RESULT_KINDS, Kind, Message
 from dataflow.channel.protocols import Channel, Port
 from dataflow.engine.liveness import Verdict, WorkerStates, judge
 from dataflow.engine.worker_errors import died
@@ -125,6 +125,8 @@ class Supervisor:
         message = self._backlog.popleft() if self._backlog else self._receiver.receive_nowait()
         if message is not None:
             self.states.record_message(message.worker, message.kind, message.count, now)
+            if message.kind in RESULT_KINDS:  # says nothing about which workers run
+                return message
             if message.kind is Kind.HELLO:
                 self._watched = None
                 if self.states.all_connected:

@@ -218,8 +218,8 @@ def test_a_socket_in_which_nothing_was_is_not_asked_again_before_its_descriptor_
     with Sockets() as sockets:
         assert sockets.receiver.receive_nowait() is None
         asked = []
-        inquire = zmq.Socket.getsockopt
-        monkeypatch.setattr(zmq.Socket, "getsockopt", lambda *args: asked.append(args[1]) or inquire(*args))
+        inquire = zmq.Socket.get
+        monkeypatch.setattr(zmq.Socket, "get", lambda *args: asked.append(args[1]) or inquire(*args))
         for _ in range(3):
             assert not sockets.receiver.wait(0.01)
         quiet = len(asked)
