@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Router"]
 
-_PROBES: Final = 3  # heartbeats without an answer after which ZeroMQ closes a connection
+_PROBES: Final = 3  # without an answer, after which the system closes a connection
 _MAX_WAITING: Final = 1000  # messages of one peer that wait here; further bytes wait in the peer's machine
 _RECONNECT_MAX_MS: Final = 1000
 _EVENTS: Final = (
@@ -57,7 +57,7 @@ class Router:
         addresses: One or two addresses.
         bind: Whether to bind to the addresses; otherwise connect to them.
         keys: Keys of this side, or None.
-        heartbeat: Seconds between ZeroMQ's probes.
+        heartbeat: Seconds between TCP's probes of a connection, at least 1.
         max_bytes: Maximum size of a received frame.
         max_unsent: Messages queued to one peer; 0 for any number.
         monitored: Whether `events` is read regularly: ZeroMQ's own thread blocks if its events are not read.
@@ -92,8 +92,7 @@ class Router:
                 self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
                 self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
                 self.socket.setsockopt(zmq.IPV6, any("[" in address for address in addresses))
-                self.socket.setsockopt(zmq.HEARTBEAT_IVL, int(heartbeat * 1000))
-                self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(_PROBES * heartbeat * 1000))
+                self._probe(heartbeat)
                 self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
                 if keys is not None:
                     self._secure(keys, bind=bind)
@@ -108,6 +107,18 @@ class Router:
                 if isinstance(error, zmq.ZMQError):
                     raise OSError(error.errno, f"{owner}: ZeroMQ says {error}") from error
                 raise
+
+    def _probe(self, heartbeat: float) -> None:
+        """Let the system close a TCP connection whose other end has confirmed nothing for three heartbeats.
+
+        Not by ZeroMQ's own heartbeats: they take a peer whose consumer pauses for one that is gone, once so many
+        messages wait that no more are read; and in libzmq 4.3.5 the process may abort when they do (its issue 4767).
+        """
+        self.socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        self.socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, math.ceil(heartbeat))
+        self.socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, math.ceil(heartbeat))
+        self.socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _PROBES)
+        self.socket.setsockopt(zmq.TCP_MAXRT, math.ceil(_PROBES * heartbeat * 1000))
 
     def _secure(self, keys: Keys, *, bind: bool) -> None:
         self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dataflow import DataFromGenerator, ReceiverLost, RemoteDataZMQ, SenderLost, TimeoutError
+from tests.support.faults import deadline
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers
 from tests.support.slow_link import SlowLink
 from tests.support.waits import LIMIT, wait_until
@@ -136,6 +137,18 @@ def test_a_connection_that_breaks_is_an_error_at_both_ends():
         assert again.wait_result() == 10
 
 
+def test_a_receiver_that_pauses_for_long_is_not_lost_though_no_more_messages_are_read(monkeypatch):
+    """Heartbeats come while nothing is taken: at last ZeroMQ reads no more, and answers nothing."""
+    monkeypatch.setattr("dataflow.remote.router._MAX_WAITING", 5)
+    with receiver(heartbeat=0.2) as df:
+        sending = Sending(numbers(1000), df.addresses[0], heartbeat=0.2, hwm=100)
+        datapoints = iter(df)
+        first = next(datapoints)
+        time.sleep(20 * 0.2)
+        assert [first, *datapoints] == [[k] for k in range(1000)]
+        assert sending.wait_result() == 1000
+
+
 # -- network namespaces, where the system has them ---------------------------------------------------------------------
 
 SPACE, NEAR, FAR = "dataflow-test", "dataflow-near", "dataflow-far"
@@ -208,3 +221,32 @@ def test_between_network_namespaces_nothing_is_lost(network, cut):
                     command("ip", "link", "set", NEAR, "up")
             assert found == list(range(5000))
             assert sender.wait(LIMIT) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("network", [("pfifo", "limit", "1000")], ids=" ".join, indirect=True)
+def test_a_cable_that_stays_out_is_noticed_at_both_ends(network):
+    program = textwrap.dedent(
+        """
+        import sys
+        from dataflow import DataFromList, ReceiverLost, RepeatedData, send_dataflow_zmq
+
+        try:
+            send_dataflow_zmq(RepeatedData(DataFromList([[0]]), -1), sys.argv[1], heartbeat=1.0)
+        except ReceiverLost as error:
+            assert "the connection has broken" in str(error)
+            sys.exit(5)
+        """
+    )
+    with RemoteDataZMQ(f"tcp://{NEAR_ADDRESS}:*", num_senders=1, heartbeat=1.0, insecure=True) as df:
+        df.reset_state()
+        words = [*network, sys.executable, "-c", program, df.addresses[0]]
+        with subprocess.Popen(words, cwd=ROOT) as sender:
+            datapoints = iter(df)
+            next(datapoints)
+            command("ip", "link", "set", NEAR, "down")
+            with deadline(LIMIT), pytest.raises(SenderLost):
+                for _ in datapoints:
+                    pass
+            assert sender.wait(LIMIT) == 5
