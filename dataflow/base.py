@@ -209,7 +209,7 @@ class DataFlow:
     # -- statistics ----------------------------------------------------------------------------------------------------
 
     def _df_figures(self) -> Any:
-        """For statistics: the `reports.gathering.Figures` of the node's workers; None without workers."""
+        """For statistics: the `reports.figures.Figures` of the node's workers; None without workers."""
         return None
 
     # -- saved states --------------------------------------------------------------------------------------------------

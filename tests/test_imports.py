@@ -105,6 +105,12 @@ def test_a_runner_without_sockets_loads_no_zmq(name):
 
 
 @pytest.mark.slow
+def test_a_runner_loads_no_more_of_the_reports_than_their_figures():
+    loaded = ours(loaded_by("import dataflow; dataflow.MultiProcessRunnerZMQ; dataflow.RemoteDataZMQ"))
+    assert {name for name in loaded if name.startswith("dataflow.reports.")} == {"dataflow.reports.figures"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("channel", "needed"), [("pipes", {"multiprocessing"}), ("zmq", {"multiprocessing", "zmq"})])
 def test_a_spawned_worker_loads_what_its_flow_needs(channel, needed, tmp_path):
     script = tmp_path / "script.py"

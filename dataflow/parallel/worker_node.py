@@ -47,7 +47,7 @@ from dataflow.interrupts import signals_deferred
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
 from dataflow.parallel.options import AUTO, WORKING_PER_CORE, WorkerOptions
 from dataflow.passes import known_length, passes_on, picked_here, walk
-from dataflow.reports.gathering import Figures
+from dataflow.reports.figures import Figures
 from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, state_of
 from dataflow.workers.info import worker_info, worker_info_of

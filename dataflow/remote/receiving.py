@@ -37,7 +37,7 @@ from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
 from dataflow.remote.receiver_figures import ReceiverFigures
 from dataflow.remote.router import Router
 from dataflow.remote.sender_registry import Entry, SenderRegistry
-from dataflow.reports.gathering import Figures
+from dataflow.reports.figures import Figures
 from dataflow.seeding import Stream
 from dataflow.session import Session
 from dataflow.sources.source import Source

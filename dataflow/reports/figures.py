@@ -5,10 +5,19 @@ Times are seconds since the workers of a runner were started, added up until now
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["FlowStatistics", "Moment", "NodeStatistics", "RunnerStatistics", "WorkerMoment", "WorkerStatistics"]
+__all__ = [
+    "Figures",
+    "FlowStatistics",
+    "Moment",
+    "NodeStatistics",
+    "RunnerStatistics",
+    "WorkerMoment",
+    "WorkerStatistics",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +204,19 @@ class FlowStatistics:
         workers = f", workers wait {1 - busy / seconds:.0%}" if seconds else ""
         total = runner.consumer_seconds
         return f"consumer waits {runner.waiting_seconds / total if total else 0:.0%}{workers}"
+
+
+class Figures(NamedTuple):
+    """What a node knows of its workers, from which the statistics of a flow are gathered.
+
+    Attributes:
+        statistics: Of the runner or map; its `node` is not known here.
+        nodes: The nodes that its workers run, as objects of this process.
+        samples: Samples of each of these nodes; none if there were no samples.
+        inner: Runners among these nodes, summed over all workers; `node` is the position in `nodes`.
+    """
+
+    statistics: RunnerStatistics
+    nodes: Sequence[Any]
+    samples: Sequence[int]
+    inner: Sequence[RunnerStatistics]

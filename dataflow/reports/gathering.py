@@ -6,34 +6,18 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from dataflow.reports.figures import FlowStatistics, NodeStatistics, RunnerStatistics
+from dataflow.reports.figures import Figures, FlowStatistics, NodeStatistics, RunnerStatistics
 from dataflow.reports.page import Sample, page_of, png_of
 from dataflow.reports.text import report_text
 from dataflow.reports.tracing import trace_of
 from dataflow.representation import chain_rows
 
-__all__ = ["Figures", "report_of", "statistics_of", "write_trace"]
+__all__ = ["report_of", "statistics_of", "write_trace"]
 
 _NUM_SAMPLES: Final = 3
 _MAX_SHOWN: Final = 80  # characters of a component
-
-
-class Figures(NamedTuple):
-    """What a node knows of its workers.
-
-    Attributes:
-        statistics: Of the runner or map; its `node` is not known here.
-        nodes: The nodes that its workers run, as objects of this process.
-        samples: Samples of each of these nodes; none if there were no samples.
-        inner: Runners among these nodes, summed over all workers; `node` is the position in `nodes`.
-    """
-
-    statistics: RunnerStatistics
-    nodes: Sequence[Any]
-    samples: Sequence[int]
-    inner: Sequence[RunnerStatistics]
 
 
 def statistics_of(df: Any, kind: type, in_consumer: Mapping[int, float] | None = None) -> FlowStatistics:
