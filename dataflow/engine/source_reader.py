@@ -70,20 +70,21 @@ class SourceReader:
         with self._lock:
             if self._is_over:  # another thread has read to the end
                 return NO_ROOM
-            try:
-                current = self._current = self._current or next(self._passes, None)
-                if current is None:
-                    self._is_over = True
-                    return NO_ROOM
-                if encode_plain is None:
-                    other = next(current, NO_ROOM)
-                else:
-                    other = encode_plain(islice(current, max_count), plain)
-            except BaseException:
+            return self._read(max_count, encode_plain, plain)
+
+    # A function of its own: in CPython 3.11, what a tracer raises at a `try` within a `with` leaves the `with` unended.
+    def _read(self, max_count: int, encode_plain: PlainEncoder | None, plain: list[Any]) -> Any:
+        try:
+            current = self._current = self._current or next(self._passes, None)
+            if current is None:
                 self._is_over = True
-                raise
-            if other is not NO_ROOM or plain:
-                self._is_empty = False
-            if other is NO_ROOM and (encode_plain is None or len(plain) < max_count):
-                self._current, self._is_over, self._is_empty = None, self._is_empty, True
-            return other
+                return NO_ROOM
+            other = next(current, NO_ROOM) if encode_plain is None else encode_plain(islice(current, max_count), plain)
+        except BaseException:
+            self._is_over = True
+            raise
+        if other is not NO_ROOM or plain:
+            self._is_empty = False
+        if other is NO_ROOM and (encode_plain is None or len(plain) < max_count):
+            self._current, self._is_over, self._is_empty = None, self._is_empty, True
+        return other
