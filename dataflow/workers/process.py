@@ -189,6 +189,8 @@ def keep_freed_memory() -> None:
 
 _OUR_THREADS: Final = "dataflow-"
 _KILL_TIMEOUT: Final = 1.5
+_CLEARING_TIMEOUT: Final = 20.0
+_ENDED: Final = "ended"
 _KILL_WAITS: Final = 5  # of that length together: a virtual machine that was paused finds one of them over at once
 
 
@@ -290,7 +292,10 @@ class ProcessWorker:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-        return any(self.join(_KILL_TIMEOUT / _KILL_WAITS) for _ in range(_KILL_WAITS))
+        if any(self.join(_KILL_TIMEOUT / _KILL_WAITS) for _ in range(_KILL_WAITS)):
+            return True
+        # Its first thread is gone and the kernel clears up after the others: on a busy machine that takes a while.
+        return _scheduler_state(self.pid) == _ENDED and self.join(_CLEARING_TIMEOUT)
 
     def release(self) -> None:
         """Release its system resources. This ends a process that is still alive, which needs a second call."""
@@ -450,7 +455,7 @@ def _exists(pid: int | None) -> bool:
 
 
 def _scheduler_state(pid: Any) -> str:
-    names = {"R": "running", "S": "waiting", "D": "waiting for a device", "T": "stopped by a signal", "Z": "ended"}
+    names = {"R": "running", "S": "waiting", "D": "waiting for a device", "T": "stopped by a signal", "Z": _ENDED}
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return names.get(stat.read().rpartition(")")[2].split()[0], "alive")

@@ -140,6 +140,24 @@ def test_a_worker_that_is_killed_is_waited_for_again_if_the_clock_has_jumped(mon
     worker.release()
 
 
+def end_main_thread_only():
+    threading.Thread(target=signal.pause).start()
+    ctypes.CDLL(None).pthread_exit(None)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="ends a thread by a call of glibc")
+def test_a_killed_worker_is_waited_for_while_the_kernel_still_ends_its_threads(monkeypatch):
+    worker = start("fork", end_main_thread_only)
+    wait_until(lambda: worker.state().endswith("ended"), LIMIT, worker.state)
+    assert not worker.has_ended()  # one thread is left: it cannot be reaped yet
+    process, later = worker._process, threading.Timer(2.0, lambda: os.kill(worker.pid, signal.SIGKILL))
+    monkeypatch.setattr(process, "kill", later.start)  # as if the kernel took so long
+    assert worker.kill()
+    assert worker.exitcode() == -signal.SIGKILL
+    later.join()
+    worker.release()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_ends_when_its_lifeline_is_let_go(method):
     worker = start(method, idle)
