@@ -29,11 +29,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
-__all__ = ["deliver_signals", "signal_arrived", "signals_deferred"]
+__all__ = ["deliver_signals", "signal_arrived", "signals_blocked", "signals_deferred"]
 
 _AGAIN: Final = 1.0  # seconds after which the same signal, arriving again, is no longer deferred
 _MOMENT: Final = 0.02  # seconds
@@ -79,6 +80,22 @@ class signals_deferred:
     ) -> None:
         if self._is_entered:
             _leave(sys._getframe(1).f_code if self._later else None)
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Within the block, no signal ends a system call of this thread early; the kernel keeps those that arrive.
+
+    For `zmq.Context.term`: ended early by a signal, with a handler of whatever kind, it never closes what it has open.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def signal_arrived() -> bool:

@@ -28,7 +28,7 @@ import zmq
 
 from dataflow.channel.messages import Message, new_token, pack, unpack
 from dataflow.descriptors import Descriptor
-from dataflow.interrupts import signals_deferred
+from dataflow.interrupts import signals_blocked, signals_deferred
 from dataflow.temporary import PrivateDirectory
 
 __all__ = ["SocketChannel"]
@@ -80,7 +80,8 @@ def _undone(context: zmq.Context[Any]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        context.destroy(linger=0)
+        with signals_blocked():
+            context.destroy(linger=0)
         if isinstance(error, zmq.ZMQError):
             raise OSError(error.errno, f"ZeroMQ says {error}") from error
         raise
@@ -210,7 +211,8 @@ class _SocketReceiver:
 
     def close(self) -> None:
         self._socket.close(linger=0)
-        self._context.term()
+        with signals_blocked():
+            self._context.term()
         self._remove_directories()
         if self._file is not None:
             self._file.close()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 
 from dataflow.descriptors import counted
-from dataflow.interrupts import signals_deferred
+from dataflow.interrupts import signals_blocked, signals_deferred
 from dataflow.remote.keys import Keys
 from dataflow.remote.messages import PeerMessage, pack
 from dataflow.workers.process import keep_freed_memory
@@ -205,7 +205,8 @@ class Router:
     def _close_context(self) -> None:
         if self._authenticator is not None:
             self._authenticator.stop()
-        self._context.destroy(linger=0)  # with all open sockets: otherwise it would wait for them
+        with signals_blocked():
+            self._context.destroy(linger=0)  # with all open sockets: otherwise it would wait for them
         for address in self.addresses:
             if address.startswith("ipc://"):  # ZeroMQ leaves the file
                 with suppress(OSError):

@@ -4,11 +4,12 @@ import logging
 import os
 import pickle
 import select
+import signal
 import stat
 import sys
 import tempfile
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 
 import pytest
 import zmq
@@ -292,3 +293,20 @@ def test_closing_gives_every_descriptor_back():
             sender.send(Message(Kind.HELLO, k))
             assert receive(sockets.receiver, LIMIT)
     wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, LIMIT, "descriptors are left")
+
+
+@pytest.mark.slow
+def test_a_signal_while_it_closes_leaves_no_descriptor():
+    """Also one with a handler of a C library, which nothing here can defer."""
+    before, arrived = len(os.listdir("/proc/self/fd")), []
+    handler = signal.signal(signal.SIGALRM, lambda *_: arrived.append(None))
+    try:
+        for _ in range(200):
+            with closing(SocketChannel(1).open_receiver()):
+                signal.setitimer(signal.ITIMER_REAL, 2e-5, 2e-5)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert arrived
+    assert len(os.listdir("/proc/self/fd")) == before
