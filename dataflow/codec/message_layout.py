@@ -202,14 +202,15 @@ _ROWS: Final = b"["  # a list in marshal format; its length is in the next four 
 _COUNT_BYTES: Final = 4
 
 
-def joined(bodies: Sequence[bytes], largest: bytes) -> tuple[list[bytes], int]:
-    """Join skeletons, the `largest` of which as bytes shows whether any is a pickle.
+def joined(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
+    """Join skeletons. Return the frames of a message, and the total bytes of the skeletons.
 
-    Returns:
-        The frames of a message, which are one buffer and the lengths of its skeletons, needed if they cannot be loaded
-        at once; and the total bytes of the skeletons.
+    The frames are one buffer, and the lengths of its skeletons, needed if they cannot be loaded at once.
+
+    Raises:
+        TypeError: Some are bytes and others are not.
     """
-    if largest < _PICKLED:
+    if max(bodies, default=_PICKLED) < _PICKLED:
         data = _rows(bodies)
         return [data, b""], len(data) - len(_ROWS) - _COUNT_BYTES
     if min(bodies, default=_PICKLED) >= _PICKLED:
@@ -492,8 +493,8 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     small arrays, or by the location of a block with these bytes, if they are many and `write` finds a block.
     """
     if not encoded or type(encoded[0]) is bytes:
-        with suppress(TypeError):  # bytes are not comparable with tuples
-            return joined(encoded, max(encoded, default=_PICKLED))
+        with suppress(TypeError):  # one of them has arrays: it is a tuple
+            return joined(encoded)
     datapoints = [item if type(item) is tuple else (item, None, (), (), len(item)) for item in encoded]
     bodies, forms, every_shapes, every_data, sizes = zip(*datapoints, strict=True)
     writer = ColumnWriter()
@@ -514,7 +515,7 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     block = None
     if sum(map(len, small)) >= LARGE_BYTES and (block := write(many := b"".join(small))) is not None:
         small = [_WHERE.pack(block.status, block.start, len(many))]
-    frames, _ = joined(bodies, max(bodies))
+    frames, _ = joined(bodies)
     described = pickle.dumps((groups, block is not None), PROTOCOL)
     return [*frames, described, b"".join([*writer.details, *small])], sum(sizes)
 
