@@ -13,8 +13,9 @@ the call that opened a descriptor or started a process and the assignment that r
   library are left alone. A handler that is replaced within a section stays replaced.
 - A forked child has the handlers of its parent, and defers nothing.
 
-A signal mask does not work: it holds for one thread, the kernel hands the signal to another (`import numpy` makes
-some), and Python runs the handler in the main thread anyway.
+A signal mask does not defer them: it holds for one thread, the kernel hands the signal to another (`import numpy` makes
+some), and Python runs the handler in the main thread anyway. It only keeps a signal from ending a system call of this
+thread (`signals_blocked`).
 
 Races. Installing several handlers is not atomic, so a handler that raises may interrupt it. It does no harm: only
 `depth`, set last and cleared first, decides whether a signal is deferred, so a handler of ours that is left in place
@@ -83,15 +84,18 @@ class signals_deferred:
 
 
 @contextmanager
-def signals_blocked() -> Iterator[None]:
+def signals_blocked(*signums: int) -> Iterator[None]:
     """Within the block, no signal ends a system call of this thread early; the kernel keeps those that arrive.
 
     For `zmq.Context.term`: ended early by a signal, with a handler of whatever kind, it never closes what it has open.
+
+    Args:
+        signums: The signals; none for all.
     """
     if sys.platform == "win32":
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signums or _SIGNALS)
     try:
         yield
     finally:

@@ -126,7 +126,8 @@ class _SocketSender:
     def close(self, flush: float) -> None:
         # Linger 0 would discard the last messages, and these include exceptions.
         self._socket.close(linger=int(flush * 1000))
-        self._context.term()
+        with signals_blocked():
+            self._context.term()
 
 
 class _SocketReceiver:

@@ -44,7 +44,7 @@ import numpy as np
 
 from dataflow.descriptors import Descriptor, passing_to_child, pipe, shared_memory_file
 from dataflow.errors import NotPicklable
-from dataflow.interrupts import signals_deferred
+from dataflow.interrupts import signals_blocked, signals_deferred
 from dataflow.pickling import dumps, imported_main, inherited_by_fork, loads, main_importable
 from dataflow.temporary import adopt_prefix, new_prefix, remove_leftovers, sweep
 from dataflow.workers.exit_reasons import NO_GUARD
@@ -256,7 +256,7 @@ class ProcessWorker:
         process.daemon = False
         with (
             passing_to_child(held, *self._descriptors),
-            _interrupts_blocked(),
+            signals_blocked(signal.SIGINT),  # the child ignores it before unblocking
             _fork_warning_silenced(),
             _children_allowed(),
             main_importable(),
@@ -401,16 +401,6 @@ def seed_globals(words: Sequence[int]) -> None:
     """Seed `random` and `numpy.random`, for user code that draws from them."""
     random.seed(repr(tuple(words)))
     np.random.seed(np.random.SeedSequence(words).generate_state(8))
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT while a child is started; the child ignores it before unblocking."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

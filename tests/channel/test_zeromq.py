@@ -302,8 +302,12 @@ def test_a_signal_while_it_closes_leaves_no_descriptor():
     handler = signal.signal(signal.SIGALRM, lambda *_: arrived.append(None))
     try:
         for _ in range(200):
-            with closing(SocketChannel(1).open_receiver()):
+            channel = SocketChannel(1)
+            with closing(channel.open_receiver()):
+                sender = channel.port(0).open()
+                sender.send(data(0, 5, b"x"))
                 signal.setitimer(signal.ITIMER_REAL, 2e-5, 2e-5)
+                sender.close(LIMIT)
             signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
