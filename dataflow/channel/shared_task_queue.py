@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.channel.task_queue import PlainEncoder, Task
-from dataflow.codec.decoder import ArrayDecoder
-from dataflow.codec.encoder import ArrayEncoder
+from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.nested_arrays import Direction, ToWorkers
 from dataflow.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.codec.decoder import ArrayDecoder, Undecodable
-from dataflow.codec.encoder import ArrayEncoder
+from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder, Undecodable
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.descriptors import Descriptor
 from dataflow.failures import Report

@@ -19,8 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.codec.decoder import ArrayDecoder
-from dataflow.codec.encoder import ArrayEncoder
+from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.descriptors import Descriptor
 from dataflow.memory.arena import Base
 from dataflow.memory.blocks import LARGE_BYTES, Block

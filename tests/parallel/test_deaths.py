@@ -754,7 +754,7 @@ def test_an_interrupt_while_the_consumer_waits_costs_nothing(make, interrupt_nex
 def test_an_interrupt_between_taking_a_message_and_giving_it_out_ends_the_workers_and_the_next_loop_starts_others(
     make, monkeypatch
 ):
-    from dataflow.codec.decoder import ArrayDecoder
+    from dataflow.codec.array_codec import ArrayDecoder
 
     def interrupted(self, worker, body):
         raise KeyboardInterrupt

@@ -29,7 +29,7 @@ from dataflow import (
     RepeatedDataPoint,
     WorkerDied,
 )
-from dataflow.codec.encoder import ArrayEncoder
+from dataflow.codec.array_codec import ArrayEncoder
 from dataflow.memory.arena import ArenaWriter
 from tests.support.fakes import PROCESS_KINDS
 from tests.support.faults import deadline
@@ -325,7 +325,7 @@ def test_where_the_counts_look_odd_everything_is_copied_and_right(kind, monkeypa
     class Odd:
         getrefcount = staticmethod(lambda value: 3)
 
-    monkeypatch.setattr("dataflow.codec.encoder.sys", Odd)
+    monkeypatch.setattr("dataflow.codec.array_codec.sys", Odd)
     assert corrupt(kind, "the array", 500) == 0
     assert copies[0] >= 500 and copies[1] == 0
 

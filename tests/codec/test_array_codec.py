@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.codec import decoder as decoding
-from dataflow.codec.decoder import ArrayDecoder, Undecodable
-from dataflow.codec.encoder import ArrayEncoder
+from dataflow.codec import array_codec
+from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder, Undecodable
 from dataflow.codec.message_layout import NO_ROOM, Description
 from dataflow.memory.arena import ArenaFile, MemoryLimit
 from dataflow.memory.blocks import LARGE_BYTES
@@ -624,7 +623,7 @@ def test_small_arrays_and_blocks_of_one_shape_arrive_in_one_message():
 def test_messages_that_say_the_same_of_their_arrays_differ_in_the_rest(monkeypatch):
     """Lengths, values and blocks; each description is read once."""
     described = []
-    monkeypatch.setattr(decoding, "Description", lambda data: described.append(data) or Description(data))
+    monkeypatch.setattr(array_codec, "Description", lambda data: described.append(data) or Description(data))
     many = [[LARGE + k, filled(np.dtype("f4"), (3,), k), {"n": k}] for k in range(4)]
     ragged = [[[filled(np.dtype("i2"), (n, 2), n), n] for n in lengths] for lengths in ([1, 2, 30], [30, 0, 7])]
     with Wire() as wire:
@@ -1128,7 +1127,7 @@ def test_where_the_counts_were_never_learnt_output_buffers_are_copied():
 )
 def test_where_the_counts_look_odd_output_buffers_are_copied(odd, monkeypatch):
     with Wire() as wire:
-        monkeypatch.setattr("dataflow.codec.encoder.sys", Counting(odd))
+        monkeypatch.setattr("dataflow.codec.array_codec.sys", Counting(odd))
         taken, (copy,) = copies_made(wire, ([output_buffer(wire, 7)] for _ in range(1)))
         monkeypatch.undo()
         assert taken == 2
