@@ -22,8 +22,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from dataflow.channel.flow_control import Quota, Room
-from dataflow.channel.messages import NO_TASK, Kind, Message
-from dataflow.channel.protocols import Sender
+from dataflow.channel.messages import NO_TASK, Kind, Message, Sender
 from dataflow.channel.turns import Turn
 from dataflow.channel.worker_counters import WorkerActivity, WorkerCounters
 from dataflow.codec.message_layout import NO_ROOM, PLAIN_BYTES

@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from dataflow.channel.messages import Message, new_token, pack, unpack
-from dataflow.channel.protocols import ConsumerGone
+from dataflow.channel.messages import ConsumerGone, Message, new_token, pack, unpack
 from dataflow.descriptors import Descriptor, pipe
 
 __all__ = ["PipeChannel", "ThreadChannel"]

@@ -34,8 +34,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar, final
 
 from dataflow.channel.flow_control import Credit
-from dataflow.channel.messages import RESULT_KINDS, Kind, Message
-from dataflow.channel.protocols import Channel, Port
+from dataflow.channel.messages import RESULT_KINDS, Channel, Kind, Message, Port
 from dataflow.channel.turns import Turns
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable

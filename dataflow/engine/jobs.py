@@ -16,8 +16,7 @@ import numpy as np
 
 from dataflow.base import Blocks, DataFlow, close_flow
 from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopped
-from dataflow.channel.messages import Kind
-from dataflow.channel.protocols import ConsumerGone
+from dataflow.channel.messages import ConsumerGone, Kind
 from dataflow.channel.task_queue import Task, TaskReader
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.datapoint import stack

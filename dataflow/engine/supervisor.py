@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from dataflow.channel.messages import RESULT_KINDS, Kind, Message
-from dataflow.channel.protocols import Channel, Port
+from dataflow.channel.messages import RESULT_KINDS, Channel, Kind, Message, Port
 from dataflow.engine.liveness import Verdict, WorkerStates, judge
 from dataflow.engine.worker_errors import died
 from dataflow.errors import WorkerDied

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from dataflow.base import DataFlow
 from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopped
 from dataflow.channel.flow_control import CreditPort, Window
-from dataflow.channel.protocols import ConsumerGone, Port
+from dataflow.channel.messages import ConsumerGone, Port
 from dataflow.channel.task_queue import TaskQueuePort
 from dataflow.codec.protocols import EncoderPort
 from dataflow.datapoint import allocating

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol
 
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.local import PipeChannel, ThreadChannel
-from dataflow.channel.protocols import Channel
+from dataflow.channel.messages import Channel
 from dataflow.channel.shared_task_queue import SharedTaskQueue
 from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
 from dataflow.channel.turns import Turns

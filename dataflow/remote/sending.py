@@ -25,8 +25,7 @@ import zmq
 from dataflow.base import DataFlow, require_flow
 from dataflow.channel.batching_sender import BatchingSender, Stopped
 from dataflow.channel.flow_control import Credit, Window
-from dataflow.channel.messages import Kind, Message
-from dataflow.channel.protocols import ConsumerGone
+from dataflow.channel.messages import ConsumerGone, Kind, Message
 from dataflow.channel.worker_counters import settled
 from dataflow.errors import DataFlowError, ReceiverLost, TimeoutError
 from dataflow.interrupts import signals_deferred

@@ -25,8 +25,7 @@ from multiprocessing.context import BaseContext
 from typing import Final, Protocol
 
 from dataflow.channel.local import PipeChannel
-from dataflow.channel.messages import Kind, Message
-from dataflow.channel.protocols import ConsumerGone, Port, Sender
+from dataflow.channel.messages import ConsumerGone, Kind, Message, Port, Sender
 from dataflow.codec.exceptions import pack_failure, unpack_failure
 from dataflow.descriptors import Descriptor, closed_on_error, counted
 from dataflow.engine.supervisor import Supervisor

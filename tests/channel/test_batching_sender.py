@@ -11,8 +11,7 @@ import pytest
 
 from dataflow.channel.batching_sender import BatchingSender, Stopped
 from dataflow.channel.flow_control import Credit, Window
-from dataflow.channel.messages import Kind
-from dataflow.channel.protocols import ConsumerGone
+from dataflow.channel.messages import ConsumerGone, Kind
 from dataflow.codec.protocols import ArrayCodec, ObjectCodec
 from tests.support.fakes import FakeSender
 from tests.support.waits import LIMIT, wait_until

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.channel.local import PipeChannel, ThreadChannel
-from dataflow.channel.messages import Kind, Message
-from dataflow.channel.protocols import ConsumerGone
+from dataflow.channel.messages import ConsumerGone, Kind, Message
 from tests.support.fakes import receive
 from tests.support.waits import LIMIT
 

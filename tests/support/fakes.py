@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner, RNGDataFlow, worker_info
-from dataflow.channel.messages import Message
-from dataflow.channel.protocols import ConsumerGone, Receiver
+from dataflow.channel.messages import ConsumerGone, Message, Receiver
 from dataflow.descriptors import Descriptor
 from dataflow.workers.info import WorkerInfo
 from tests.support.waits import LIMIT
