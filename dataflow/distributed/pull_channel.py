@@ -23,8 +23,8 @@ from dataflow.channel.messages import DATA_KINDS, Kind, Message
 from dataflow.channel.worker_counters import NUM_WORDS, sums_of
 from dataflow.distributed.actor import Chunking, Reply, ReplyBuffer
 from dataflow.distributed.cluster import ActorLost, ActorWorker
-from dataflow.engine.worker_errors import died
 from dataflow.errors import TimeoutError, WorkerDied
+from dataflow.workers.worker_errors import died
 
 __all__ = ["PullChannel", "PullCredit"]
 

@@ -43,7 +43,6 @@ from dataflow.engine.observer import Observer
 from dataflow.engine.scaling import Scaling, WorkerCount
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.supervisor import Death, DiedError, Supervisor
-from dataflow.engine.worker_errors import died, late, unreadable
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.errors import WorkerDied
 from dataflow.failures import Tolerance
@@ -52,6 +51,7 @@ from dataflow.seeding import Stream
 from dataflow.session import Session
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.pool import Worker
+from dataflow.workers.worker_errors import died, late, unreadable
 
 __all__ = ["Engine", "Plan", "WaitTimer"]
 

@@ -28,10 +28,10 @@ from typing import Final
 
 from dataflow.channel.messages import RESULT_KINDS, Channel, Kind, Message, Port
 from dataflow.engine.liveness import Verdict, WorkerStates, judge
-from dataflow.engine.worker_errors import died
 from dataflow.errors import WorkerDied
 from dataflow.interrupts import signals_deferred
 from dataflow.workers.pool import Worker, WorkerPool
+from dataflow.workers.worker_errors import died
 
 __all__ = ["Death", "Supervisor"]
 

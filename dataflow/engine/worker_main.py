@@ -26,10 +26,10 @@ from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
 from dataflow.transforms.fingerprints import is_below
-from dataflow.workers.exit_reasons import end_if_forked, exit_code
 from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads, limit_threads_again
 from dataflow.workers.process import Payload as AnyPayload
+from dataflow.workers.worker_errors import end_if_forked, exit_code
 
 __all__ = ["Prepared", "initialise", "prepared", "FlowPayload", "WorkerSpec"]
 

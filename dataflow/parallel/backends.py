@@ -25,7 +25,6 @@ from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
 from dataflow.cores import log_oversubscription
 from dataflow.engine.memory_limit import default_max_bytes
 from dataflow.engine.supervisor import DiedError
-from dataflow.engine.worker_errors import died
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, MIN_BYTES, WorkerOptions
 from dataflow.parameters import chosen_start_method
@@ -34,6 +33,7 @@ from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_core
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported
 from dataflow.workers.thread import ThreadWorker
+from dataflow.workers.worker_errors import died
 
 __all__ = ["Backend", "BackendName", "Links", "ProcessBackend", "Tasks", "ThreadBackend", "queued_bytes"]
 

@@ -33,10 +33,10 @@ from dataflow.errors import TimeoutError, WorkerDied
 from dataflow.interrupts import signals_deferred
 from dataflow.seeding import derived, seed
 from dataflow.workers.cleanup import close_at_exit
-from dataflow.workers.exit_reasons import end_if_forked, exit_code, explanation
 from dataflow.workers.info import worker_info_of
 from dataflow.workers.pool import grace
 from dataflow.workers.process import Payload, ProcessWorker, context_of, end_if_main_is_imported
+from dataflow.workers.worker_errors import end_if_forked, exit_code, explanation
 
 __all__ = ["MAX_COMMAND_BYTES", "CommandPool", "Skill"]
 

@@ -47,8 +47,8 @@ from dataflow.errors import NotPicklable
 from dataflow.interrupts import signals_blocked, signals_deferred
 from dataflow.pickling import dumps, imported_main, inherited_by_fork, loads, main_importable
 from dataflow.temporary import adopt_prefix, new_prefix, remove_leftovers, sweep
-from dataflow.workers.exit_reasons import NO_GUARD
 from dataflow.workers.info import WorkerInfo, entering
+from dataflow.workers.worker_errors import NO_GUARD
 
 __all__ = [
     "Payload",

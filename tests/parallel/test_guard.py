@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataflow.workers.exit_reasons import NO_GUARD, explanation
+from dataflow.workers.worker_errors import NO_GUARD, explanation
 from tests.support.main_program import run
 
 HEAD = """
