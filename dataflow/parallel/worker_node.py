@@ -38,7 +38,7 @@ from dataflow.channel.flow_control import Window
 from dataflow.cores import available_cores
 from dataflow.descriptors import closed_on_error, counted
 from dataflow.engine.engine import Engine, Plan
-from dataflow.engine.figures import figures_of
+from dataflow.engine.observer import figures_of
 from dataflow.engine.scaling import WorkerCount
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, prepared

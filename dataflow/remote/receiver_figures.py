@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.channel.worker_counters import WorkerActivity, totals_of
-from dataflow.engine.figures import figures_of
-from dataflow.engine.observer import Observer
+from dataflow.engine.observer import Observer, figures_of
 from dataflow.reports.figures import RunnerStatistics, WorkerStatistics
 
 __all__ = ["ReceiverFigures", "packed_counters"]
