@@ -33,8 +33,7 @@ from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.nested_arrays import Direction, ToWorkers
 from dataflow.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file
-from dataflow.memory.arena import Arena, ArenaFile, ArenaWriter, MemoryLimit
-from dataflow.memory.blocks import Block, divided
+from dataflow.memory.arena import Arena, ArenaFile, ArenaWriter, Block, MemoryLimit, divided
 
 __all__ = [
     "LARGEST_BYTES",

@@ -64,8 +64,7 @@ from dataflow.codec.message_layout import (
 )
 from dataflow.codec.nested_arrays import Direction, NestedUnpickler, ToConsumer
 from dataflow.failures import Report
-from dataflow.memory.arena import Base, OutputBufferCounts
-from dataflow.memory.blocks import LARGE_BYTES, Block, BlockReaders, BlockWriter
+from dataflow.memory.arena import LARGE_BYTES, Base, Block, BlockReaders, BlockWriter, OutputBufferCounts
 
 __all__ = ["ArrayDecoder", "ArrayEncoder", "Undecodable"]
 

@@ -50,7 +50,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.memory.blocks import LARGE_BYTES, LOCATION, Block
+from dataflow.memory.arena import LARGE_BYTES, LOCATION, Block
 
 __all__ = [
     "ColumnReader",

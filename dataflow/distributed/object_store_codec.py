@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.descriptors import Descriptor
-from dataflow.memory.arena import Base
-from dataflow.memory.blocks import LARGE_BYTES, Block
+from dataflow.memory.arena import LARGE_BYTES, Base, Block
 
 __all__ = ["ObjectStoreCodec", "ObjectStoreDecoder", "ObjectStoreEncoder"]
 

@@ -10,7 +10,7 @@ import pytest
 from dataflow.channel.shared_task_queue import SharedTaskQueue
 from dataflow.channel.task_queue import ThreadTaskQueue
 from dataflow.codec.message_layout import NO_ROOM
-from dataflow.memory.blocks import divided
+from dataflow.memory.arena import divided
 from tests.support.waits import LIMIT, wait_until
 
 MAKE = {"thread": ThreadTaskQueue, "shared": lambda: SharedTaskQueue(1 << 20)}

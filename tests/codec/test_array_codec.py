@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from dataflow.codec import array_codec
 from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder, Undecodable
 from dataflow.codec.message_layout import NO_ROOM, Description
-from dataflow.memory.arena import ArenaFile, MemoryLimit
-from dataflow.memory.blocks import LARGE_BYTES
+from dataflow.memory.arena import LARGE_BYTES, ArenaFile, MemoryLimit
 from tests.support.threads import switching_often
 
 MIB = 1 << 20

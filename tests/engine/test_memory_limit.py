@@ -14,8 +14,7 @@ from dataflow.channel.batching_sender import BatchingSender
 from dataflow.channel.flow_control import Credit, Window
 from dataflow.codec.protocols import ArrayCodec
 from dataflow.engine.memory_limit import default_max_bytes, memory_share
-from dataflow.memory.arena import ArenaWriter
-from dataflow.memory.blocks import LARGE_BYTES
+from dataflow.memory.arena import LARGE_BYTES, ArenaWriter
 from dataflow.parallel.backends import queued_bytes
 from tests.support.fakes import PROCESS_KINDS, FakeSender
 from tests.support.faults import workers_of

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.descriptors import passing_to_child
-from dataflow.memory.arena import ArenaFile, MemoryLimit
-from dataflow.memory.blocks import LARGE_BYTES
+from dataflow.memory.arena import LARGE_BYTES, ArenaFile, MemoryLimit
 from tests.support.forks import in_child
 from tests.support.threads import switching_often
 from tests.support.waits import LIMIT

@@ -9,7 +9,7 @@ import pytest
 
 import dataflow
 from dataflow import BatchData, DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
-from dataflow.memory.blocks import divided
+from dataflow.memory.arena import divided
 from tests.support.waits import LIMIT
 
 MIB = 1 << 20

@@ -25,7 +25,7 @@ from dataflow import (
     worker_info,
 )
 from dataflow.engine.jobs import WholePasses
-from dataflow.memory.blocks import divided
+from dataflow.memory.arena import divided
 from dataflow.state import state_of
 from tests.support.fakes import METHODS, Forever, Numbers, runner
 from tests.support.faults import deadline, processes_of
