@@ -23,8 +23,8 @@ import numpy as np
 from dataflow.base import DataFlow, close_flow, require_flow
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.protocols import ArrayCodec
-from dataflow.cores import available_cores, processor_times
 from dataflow.datapoint import HOLE
+from dataflow.machine import available_cores, processor_times
 from dataflow.parameters import seconds as checked_seconds
 from dataflow.passes import copied_chain, open_flow, root_stream, walk
 from dataflow.representation import chain_rows

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "representation", "version"},
-    {"cores", "descriptors", "interrupts", "session"},
+    {"descriptors", "interrupts", "machine", "session"},
     {"extras", "failures", "pickling", "reports", "temporary"},
     {"memory", "urls"},
     {"codec"},
@@ -38,7 +38,7 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ONE_WING = {"datapoint", "seeding"}  # they know each other; all other rooms of one floor are strangers
 NODES = {"datapoint", "seeding", "sources", "transforms", "diagnostics"}
-MACHINES = {"cores", "descriptors", "memory", "codec", "channel", "workers"}
+MACHINES = {"machine", "descriptors", "memory", "codec", "channel", "workers"}
 NODES_AND_MACHINES = {("sources", "memory")}  # packed lists
 
 PROTOCOL = "_df_"  # what our own classes call of each other: the only underscored names that cross files

@@ -26,8 +26,8 @@ from contextlib import suppress
 from typing import Final
 
 from dataflow.channel.worker_counters import WorkerActivity, WorkerCounters
-from dataflow.cores import processor_times
 from dataflow.descriptors import Descriptor, pipe
+from dataflow.machine import processor_times
 
 __all__ = ["Turn", "Turns"]
 

@@ -38,7 +38,6 @@ from dataflow.channel.messages import RESULT_KINDS, Channel, Kind, Message, Port
 from dataflow.channel.turns import Turns
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable
-from dataflow.cores import processor_times
 from dataflow.engine.observer import Observer
 from dataflow.engine.scaling import Scaling, WorkerCount
 from dataflow.engine.schedules import Schedule
@@ -47,6 +46,7 @@ from dataflow.engine.worker_main import WorkerSpec
 from dataflow.errors import WorkerDied
 from dataflow.failures import Tolerance
 from dataflow.interrupts import signals_deferred
+from dataflow.machine import processor_times
 from dataflow.seeding import Stream
 from dataflow.session import Session
 from dataflow.workers.cleanup import close_at_exit

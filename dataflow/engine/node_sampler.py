@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from dataflow.channel.worker_counters import InnerTotals, WorkerActivity, WorkerCounters
-from dataflow.cores import processor_times
+from dataflow.machine import processor_times
 from dataflow.passes import walk
 from dataflow.sampling.frames import PACKAGE, FrameOwners, sleep_until_interrupting
 from dataflow.state import state_of

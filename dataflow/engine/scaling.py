@@ -29,8 +29,8 @@ from math import ceil
 from typing import Final
 
 from dataflow.channel.worker_counters import WorkerActivity
-from dataflow.engine.memory_limit import memory_is_short
 from dataflow.engine.observer import Observer
+from dataflow.machine import memory_is_short
 
 __all__ = ["Load", "Scaling", "WorkerCount"]
 

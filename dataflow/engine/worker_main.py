@@ -20,9 +20,9 @@ from dataflow.channel.task_queue import TaskQueuePort
 from dataflow.codec.protocols import EncoderPort
 from dataflow.datapoint import allocating
 from dataflow.engine.jobs import Job
-from dataflow.engine.memory_limit import memory_share
 from dataflow.engine.node_sampler import NodeSampler
 from dataflow.failures import Budget, FailureReporter, reporting_to
+from dataflow.machine import memory_share
 from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
 from dataflow.transforms.fingerprints import is_below

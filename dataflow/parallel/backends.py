@@ -22,10 +22,9 @@ from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
 from dataflow.channel.turns import Turns
 from dataflow.codec.nested_arrays import ToWorkers
 from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
-from dataflow.cores import log_oversubscription
-from dataflow.engine.memory_limit import default_max_bytes
 from dataflow.engine.supervisor import DiedError
 from dataflow.engine.worker_main import WorkerSpec
+from dataflow.machine import default_max_bytes, log_oversubscription
 from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, MIN_BYTES, WorkerOptions
 from dataflow.parameters import chosen_start_method
 from dataflow.pickling import imported_main

@@ -9,9 +9,9 @@ from dataclasses import MISSING, dataclass, fields, replace
 from multiprocessing.context import BaseContext
 from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDict
 
-from dataflow.cores import WORKERS_PER_CORE
 from dataflow.descriptors import soft_limit
 from dataflow.failures import Budget
+from dataflow.machine import WORKERS_PER_CORE
 from dataflow.parameters import count_or_fraction, flag, function, seconds, start_method, whole_number
 from dataflow.workers.native_threads import share_of_cores
 

@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.channel.flow_control import Window
-from dataflow.cores import available_cores
 from dataflow.descriptors import closed_on_error, counted
 from dataflow.engine.engine import Engine, Plan
 from dataflow.engine.observer import figures_of
@@ -44,6 +43,7 @@ from dataflow.engine.schedules import Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, prepared
 from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
 from dataflow.interrupts import signals_deferred
+from dataflow.machine import available_cores
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
 from dataflow.parallel.options import AUTO, WORKING_PER_CORE, WorkerOptions
 from dataflow.passes import known_length, passes_on, picked_here, walk

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dataflow.cores import available_cores
+from dataflow.machine import available_cores
 
 __all__ = ["ThreadLimit", "limit_of", "limit_threads", "limit_threads_again", "share_of_cores"]
 

@@ -13,7 +13,7 @@ from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, worker
 from dataflow.channel.batching_sender import BatchingSender
 from dataflow.channel.flow_control import Credit, Window
 from dataflow.codec.protocols import ArrayCodec
-from dataflow.engine.memory_limit import default_max_bytes, memory_share
+from dataflow.machine import default_max_bytes, memory_share
 from dataflow.memory.arena import LARGE_BYTES, ArenaWriter
 from dataflow.parallel.backends import queued_bytes
 from tests.support.fakes import PROCESS_KINDS, FakeSender

@@ -1,9 +1,11 @@
+"""What a process may use: cores by affinity and by the quotas of control groups."""
+
 import os
 
 import pytest
 
 from dataflow import DataFromList, MultiProcessRunner
-from dataflow.cores import available_cores
+from dataflow.machine import available_cores
 
 MANY = 4096
 
@@ -67,11 +69,11 @@ def test_groups_that_cannot_be_read_limit_nothing(tmp_path):
 @pytest.mark.parametrize(("num_workers", "lines"), [(8, 0), (9, 1)])
 def test_more_than_four_workers_per_core_are_one_line_in_the_log(monkeypatch, caplog, num_workers, lines):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    caplog.set_level("INFO", "dataflow.cores")
+    caplog.set_level("INFO", "dataflow.machine")
     df = MultiProcessRunner(DataFromList([[k] for k in range(9)], shuffle=False), 2, num_workers, strict=True)
     with df:
         assert len(list(df)) == len(list(df)) == 9
-    found = [record.getMessage() for record in caplog.records if record.name == "dataflow.cores"]
+    found = [record.getMessage() for record in caplog.records if record.name == "dataflow.machine"]
     assert len(found) == lines
     assert all("MultiProcessRunner has 9 workers, and this process may use 2 cores" in line for line in found)
 
