@@ -110,6 +110,12 @@ def test_a_runner_loads_no_more_of_the_reports_than_their_figures():
     assert {name for name in loaded if name.startswith("dataflow.reports.")} == {"dataflow.reports.figures"}
 
 
+def test_the_runners_load_at_most_fifty_modules():
+    loaded = ours(loaded_by("import dataflow; dataflow.MultiProcessRunnerZMQ; dataflow.MultiProcessRunner"))
+    rooms = {name.rpartition(".")[0] for name in loaded}  # packages that are empty apart from their documentation
+    assert len(loaded - rooms) <= 50, sorted(loaded - rooms)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("channel", "needed"), [("pipes", {"multiprocessing"}), ("zmq", {"multiprocessing", "zmq"})])
 def test_a_spawned_worker_loads_what_its_flow_needs(channel, needed, tmp_path):

@@ -19,15 +19,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dataflow.channel.flow_control import Quota, Room
 from dataflow.channel.messages import NO_TASK, Kind, Message, Sender
-from dataflow.channel.turns import Turn
 from dataflow.channel.worker_counters import WorkerActivity, WorkerCounters
 from dataflow.codec.message_layout import NO_ROOM, PLAIN_BYTES
 from dataflow.codec.protocols import Encoder
 from dataflow.failures import Report, forked_off
+
+if TYPE_CHECKING:
+    from dataflow.channel.turns import Turn
 
 __all__ = ["BatchingSender", "SenderFailed", "Stopped"]
 

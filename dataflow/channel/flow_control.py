@@ -26,11 +26,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dataflow.channel.turns import Turns
 from dataflow.channel.worker_counters import NUM_WORDS, WorkerActivity, WorkerCounters
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
+
+if TYPE_CHECKING:
+    from dataflow.channel.turns import Turns
 
 __all__ = ["Credit", "CreditPort", "Quota", "Room", "Window"]
 

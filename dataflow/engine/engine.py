@@ -31,15 +31,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar, final
 
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import RESULT_KINDS, Channel, Kind, Message, Port
-from dataflow.channel.turns import Turns
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable
 from dataflow.engine.observer import Observer
-from dataflow.engine.scaling import Scaling, WorkerCount
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.supervisor import Death, DiedError, Supervisor
 from dataflow.engine.worker_main import WorkerSpec
@@ -52,6 +50,10 @@ from dataflow.session import Session
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.pool import Worker
 from dataflow.workers.worker_errors import died, late, unreadable
+
+if TYPE_CHECKING:
+    from dataflow.channel.turns import Turns
+    from dataflow.engine.scaling import Scaling, WorkerCount
 
 __all__ = ["Engine", "Plan", "WaitTimer"]
 
@@ -215,6 +217,8 @@ class Engine(Generic[S]):
             plan.schedule.open()
             self._scaling: Scaling | None = None  # None if all workers get work
             if plan.worker_count is not None:
+                from dataflow.engine.scaling import Scaling
+
                 self._scaling = Scaling(plan.worker_count, self.observer, self._processor_times)
                 self._set_workers(plan.worker_count.num)
             self._decoder = plan.codec.open_decoder()

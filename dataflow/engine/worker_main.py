@@ -25,7 +25,6 @@ from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.machine import memory_share
 from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
-from dataflow.transforms.fingerprints import is_below
 from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads, limit_threads_again
 from dataflow.workers.process import Payload as AnyPayload
@@ -43,6 +42,8 @@ class FlowPayload(AnyPayload):
     otherwise: ClassVar[str] = ', or start workers by fork (context=multiprocessing.get_context("fork"))'
 
     def complaint(self, value: Any, error: Exception) -> str:
+        from dataflow.transforms.fingerprints import is_below  # needed only for this message
+
         if isinstance(value, Prepared):
             try:
                 dumps(value.worker_init, main=imported_main())

@@ -19,7 +19,6 @@ from dataflow.channel.local import PipeChannel, ThreadChannel
 from dataflow.channel.messages import Channel
 from dataflow.channel.shared_task_queue import SharedTaskQueue
 from dataflow.channel.task_queue import TaskQueue, ThreadTaskQueue
-from dataflow.channel.turns import Turns
 from dataflow.codec.nested_arrays import ToWorkers
 from dataflow.codec.protocols import ArrayCodec, Codec, ObjectCodec
 from dataflow.engine.supervisor import DiedError
@@ -31,7 +30,6 @@ from dataflow.pickling import imported_main
 from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported
-from dataflow.workers.thread import ThreadWorker
 from dataflow.workers.worker_errors import died
 
 __all__ = ["Backend", "BackendName", "Links", "ProcessBackend", "Tasks", "ThreadBackend", "queued_bytes"]
@@ -128,17 +126,15 @@ class ThreadBackend:
         return Links(ThreadChannel(), ObjectCodec(), Credit(options.num_workers, shared=False), queue)
 
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
-        return _thread
+        from dataflow.workers.thread import ThreadWorker  # no other backend needs it
+
+        return lambda spec: ThreadWorker(spec.info, spec)
 
     def num_descriptors(self, options: WorkerOptions) -> int:
         return 1
 
     def thread_limit(self, options: WorkerOptions) -> None:
         return None
-
-
-def _thread(spec: WorkerSpec) -> Worker:
-    return ThreadWorker(spec.info, spec)
 
 
 # -- Processes ---------------------------------------------------------------------------------------------------------
@@ -179,8 +175,12 @@ class ProcessBackend:
         # Messages and arrays together stay within the limit.
         channel = self._channel(n)
         codec = ArrayCodec(n, memory - queued_bytes(memory) - given)
-        takes_turns = tasks is Tasks.NONE and options.is_crowded
-        credit = Credit(n, shared=True, turns=Turns(share_of_cores(1)) if takes_turns else None)
+        turns = None
+        if tasks is Tasks.NONE and options.is_crowded:
+            from dataflow.channel.turns import Turns  # few runners need it
+
+            turns = Turns(share_of_cores(1))
+        credit = Credit(n, shared=True, turns=turns)
         queue = None
         if tasks is Tasks.INDEXES:
             queue = SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)

@@ -28,7 +28,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,6 @@ from dataflow.channel.flow_control import Window
 from dataflow.descriptors import closed_on_error, counted
 from dataflow.engine.engine import Engine, Plan
 from dataflow.engine.observer import figures_of
-from dataflow.engine.scaling import WorkerCount
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, prepared
 from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
@@ -54,6 +53,9 @@ from dataflow.workers.info import worker_info, worker_info_of
 from dataflow.workers.native_threads import share_of_cores
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import context_of
+
+if TYPE_CHECKING:
+    from dataflow.engine.scaling import WorkerCount
 
 __all__ = ["WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
 
@@ -275,13 +277,13 @@ class WorkerNode(ProxyDataFlow):
 
     def _df_worker_count(self, links: Links) -> WorkerCount | None:
         """What decides how many workers get work; None if all do."""
-        n, cores = self.num_workers, share_of_cores(1)
-        if self.options.adapts:
-            return WorkerCount(1, n, cores)
-        crowded = self.options.is_crowded and links.task_queue is not None
-        if crowded and self._df_backend.own_process and self._df_backend.adds_workers:
-            return WorkerCount(WORKING_PER_CORE * cores, n, cores)
-        return None
+        options, backend, cores = self.options, self._df_backend, share_of_cores(1)
+        is_crowded = options.is_crowded and links.task_queue is not None and backend.own_process
+        if not (options.adapts or (is_crowded and backend.adds_workers)):
+            return None
+        from dataflow.engine.scaling import WorkerCount  # most runners do not need it
+
+        return WorkerCount(1 if options.adapts else WORKING_PER_CORE * cores, self.num_workers, cores)
 
     def _df_begin_failures(self) -> Tolerance:
         """Make the `Tolerance` that counts the failures of the workers about to be started."""
