@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from dataflow.base import Blocks, DataFlow
 from dataflow.channel.flow_control import Window
 from dataflow.engine.engine import Engine
-from dataflow.engine.feeding import Feeder
+from dataflow.engine.feeding import Feeder, SourceReader, as_one_pass, one_pass, passes_from
 from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.schedules import MapTasks
-from dataflow.engine.source_reader import SourceReader, as_one_pass, one_pass, passes_from
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.runners import UNBOUNDED

@@ -6,7 +6,7 @@ import pytest
 
 from dataflow import DataFlow, MultiThreadMapData
 from dataflow.codec.message_layout import NO_ROOM
-from dataflow.engine.source_reader import SourceReader, as_one_pass, one_pass, passes_from
+from dataflow.engine.feeding import SourceReader, as_one_pass, one_pass, passes_from
 from dataflow.seeding import Stream
 
 STREAM = Stream(5, ())
