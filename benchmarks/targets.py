@@ -109,6 +109,8 @@ OF_OTHERS = (
     *(AtLeast(workload, "tcp/ours", "tcp/pickle5", 0.85) for workload in ("small", "image", "batch")),
     *(AtLeast(workload, "tcp/ours-curve", "tcp/ours", 0.3) for workload in ("small", "image", "batch")),
     *(AtLeast(workload, RAY, "ray_actors/loop", 0.9) for workload in ("small", "image", "batch")),
+    AtLeast("small", "ray_nodes/runner", "ray_nodes/loop", 0.9),
+    *(AtLeast(workload, "ray_nodes/runner", "ray_nodes/loop", 0.8) for workload in ("image", "batch")),
     AtLeast("small", RAY, "ray_data/iter-batches", 1.3),
     AtLeast("image", RAY, "ray_data/iter-batches", 4),
     AtLeast("batch", RAY, "ray_data/iter-batches", 2.5),

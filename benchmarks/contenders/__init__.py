@@ -40,7 +40,7 @@ TRAINING = (
     "training_grain",
     "training_tensorpack",
 )
-ALL = (*QUICK, "torch_loader", "ray_data", "ray_actors", *TRAINING)
+ALL = (*QUICK, "torch_loader", "ray_data", "ray_actors", "ray_nodes", *TRAINING)
 
 COMMON = ("numpy>=1.26", "opencv-python-headless>=4.8")
 

@@ -36,11 +36,16 @@ class Source:
 
 @contextmanager
 def loop(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
-    count = min(CHUNK_ITEMS, CHUNK_BYTES // workload.max_bytes) if workload.max_bytes else CHUNK_ITEMS
     with ray_data.local_cluster(num_workers) as ray:
-        actor = ray.remote(num_cpus=1)(Source)
-        actors = [actor.remote(workload, index, num_workers) for index in range(num_workers)]
-        yield pulled(ray.get, actors, max(1, count))
+        yield looped(ray, workload, num_workers, {"num_cpus": 1})
+
+
+def looped(ray: Any, workload: Workload, num_workers: int, options: dict[str, Any]) -> Iterator[Any]:
+    """The datapoints of actors that are started with these options."""
+    count = min(CHUNK_ITEMS, CHUNK_BYTES // workload.max_bytes) if workload.max_bytes else CHUNK_ITEMS
+    actor = ray.remote(**options)(Source)
+    actors = [actor.remote(workload, index, num_workers) for index in range(num_workers)]
+    return pulled(ray.get, actors, max(1, count))
 
 
 def pulled(get: Callable[[Any], list[Any]], actors: list[Any], count: int) -> Iterator[Any]:
