@@ -220,10 +220,13 @@ class Runner(WorkerNode):
                 if chunk is None:
                     _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                     return
-                here = min(left, step, operator.length_hint(chunk))
+                num = operator.length_hint(chunk)
+                here = min(left, step, num)
                 left -= here
                 began = time.monotonic()
                 yield from islice(chunk, here)
+                if engine.was_cut(chunk, num - here):
+                    left = max(left, 1)  # the pass is not complete, and the next step raises the reason
                 took = time.monotonic() - began
                 if took > _STEP_SECONDS:
                     step = max(1, int(here * _STEP_SECONDS / took))

@@ -18,6 +18,7 @@ from dataflow import (
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
+    NotReentrant,
     RepeatedData,
     WorkerDied,
 )
@@ -193,3 +194,24 @@ def test_an_exception_that_belongs_to_the_next_pass_is_raised_there(kind):
         with pytest.raises(LookupError):
             next(iter(df))
     assert found == [[k] for k in range(N)]
+
+
+@pytest.mark.parametrize("later", ["iterated", "closed"])
+@pytest.mark.parametrize("kind", ["pipe", "zmq"])
+def test_an_iteration_is_told_why_it_ends_before_its_last_datapoint(kind, later):
+    """Also if the chunk in hand has the rest of the pass: it is taken away."""
+    for num in range(N - 9, N + 1):
+        df = KINDS[kind](1)
+        with df:
+            earlier = iter(df)
+            got = [dp[0] for dp in itertools.islice(earlier, num)]
+            if later == "closed":
+                df.close()
+            else:
+                assert next(iter(df)) == [num % N]
+            if num == N:  # complete
+                assert next(earlier, None) is None
+            else:
+                with pytest.raises(DataFlowTerminated if later == "closed" else NotReentrant):
+                    next(earlier)
+        assert got == list(range(num))

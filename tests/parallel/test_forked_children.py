@@ -197,6 +197,15 @@ def test_a_child_of_the_consumer_cannot_go_on_for_it(name):
     assert f"belongs to process {os.getpid()}" in reported
 
 
+@pytest.mark.parametrize("name", CONSUMED)
+def test_nor_shortly_before_the_end_of_a_pass(name):
+    with CONSUMED[name](whole) as df, deadline(4 * LIMIT):
+        iterator = iter(df)
+        for k, _ in iterator:
+            said = in_child(lambda: next(iterator)) if NUM - 10 <= k < NUM - 1 else "DataFlowTerminated"
+            assert said.startswith("DataFlowTerminated"), k
+
+
 @pytest.mark.parametrize("name", ["strict", "map", "thread"])
 def test_nor_can_it_begin_what_the_consumer_was_about_to_begin(name):
     with CONSUMED[name](whole) as df, deadline(4 * LIMIT):
