@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["BatchingSender", "SenderFailed", "Stopped"]
 
 _FLUSH_INTERVAL: Final = 0.008
-_SHORT: Final = 0.001  # a message that fills up faster may be longer
-_LONG: Final = 0.003
+_SECONDS: Final = 1e-3  # a message that fills up faster may be longer
+_LONG: Final = 3  # times that: one that fills up slower is made shorter
 _MAX: Final = 640  # 700 new containers alive would trigger garbage collections, which would find nothing
 _MIN_SLEEP: Final = 50e-6
 _MAX_SLEEP: Final = 2e-3
@@ -51,13 +51,24 @@ class SenderFailed(Exception):
 
 
 class BatchingSender:
-    """One worker's sender of messages to the consumer."""
+    """One worker's sender of messages to the consumer.
 
-    def __init__(self, worker: int, sender: Sender, encoder: Encoder, quota: Quota) -> None:
+    Args:
+        worker: Index of the worker.
+        sender: Its end of the channel.
+        encoder: Its end of the codec.
+        quota: How far it may run ahead.
+        seconds: For how long datapoints are collected before they are sent: one to three times that.
+    """
+
+    def __init__(
+        self, worker: int, sender: Sender, encoder: Encoder, quota: Quota, *, seconds: float = _SECONDS
+    ) -> None:
         self._worker = worker
         self._sender = sender
         self._encoder = encoder
         self._quota = quota
+        self._seconds = seconds
         self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, either thread takes and sends
         self._target = 1  # datapoints per message, at present
         self._sent = 0  # datapoints
@@ -263,12 +274,12 @@ class BatchingSender:
     # -- Message length, waiting for room, flushing --------------------------------------------------------------------
 
     def _adapt(self, count: int, took: float) -> None:
-        if took < _SHORT:
+        if took < self._seconds:
             if count >= self._target:
                 was_single, self._target = self._target == 1, min(2 * self._target, _MAX)
                 if was_single:
                     self._awake.set()  # from now on something may have to be flushed
-        elif took > _LONG:
+        elif took > _LONG * self._seconds:
             self._target = max(1, count // 2)
         if self._target > 1 or self._encoder.keeps_memory or self._tick is not None:
             self._start_flusher()

@@ -22,13 +22,13 @@ WIDE = Window(1_000_000)
 class Loopback:
     """A batching sender between credit counters and a fake sender."""
 
-    def __init__(self, window=WIDE, codec=None, before=lambda message: None, max_bytes=1 << 20, num_workers=1):
+    def __init__(self, window=WIDE, codec=None, before=lambda message: None, max_bytes=1 << 20, num_workers=1, **more):
         self.credit = Credit(num_workers, shared=False)
         self.sender = FakeSender(before)
         self.codec = codec or ArrayCodec(num_workers, max_bytes)
         self.encoder = self.codec.port(0).open_encoder()
         self.decoder = self.codec.open_decoder()
-        self.batching_sender = BatchingSender(0, self.sender, self.encoder, self.credit.port(0).quota(window))
+        self.batching_sender = BatchingSender(0, self.sender, self.encoder, self.credit.port(0).quota(window), **more)
         self._arrived = []
         self._num_decoded = 0
 
@@ -392,6 +392,14 @@ def test_messages_grow_while_they_are_quickly_filled_and_shrink_when_they_are_no
         before = len(loopback.data())
         loopback.batching_sender.put_all(clock.flow(40))
         assert [message.count for message in loopback.data()][before:][-3:] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(1e-3, 16), (5e-4, 8), (2.5e-4, 4)])
+def test_a_message_holds_what_is_made_in_the_given_time(seconds, count, monkeypatch):
+    clock = Clock(monkeypatch, step=1e-4)
+    with Loopback(seconds=seconds) as loopback:
+        loopback.batching_sender.put_all(clock.flow(200))
+        assert [message.count for message in loopback.data()][-3] == count
 
 
 def test_a_message_has_an_upper_bound_however_fast_the_flow(monkeypatch):
