@@ -195,9 +195,6 @@ class Engine(Generic[S]):
         self.lock = threading.RLock()
         self.is_free = True
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
-        # The last chunk that was taken from an iteration in the middle of it, and how many datapoints it had then: they
-        # were given to a later iteration, dropped as the flow was closed, or belong to the parent of this process.
-        self._taken_away: tuple[Iterator[Any], int] = self._chunk, 0
         # Pairs (worker, number of datapoints): received, and possibly still being handed out.
         self._outstanding: list[tuple[int, int]] = []
         self._wait_timer = WaitTimer()
@@ -253,7 +250,7 @@ class Engine(Generic[S]):
             self.observer.end_iteration()
             self._wait_timer.reset()
             # The previous iteration may be in the middle of a chunk: take the rest away from it.
-            self._chunk = iter(self._take_chunk())
+            self._chunk = iter(list(self._chunk))
             if begin is not None:
                 begin()
         return generation
@@ -335,11 +332,6 @@ class Engine(Generic[S]):
                         self._plan.credit.waited_in_vain()
                     observer.waiting += time.monotonic() - now
 
-    def was_cut(self, chunk: Iterator[Any], rest: int) -> bool:
-        """Whether `chunk` was taken away from the iteration that was about to leave only `rest` of its datapoints."""
-        taken_away, num = self._taken_away
-        return chunk is taken_away and num > rest
-
     def release_chunk(self) -> None:
         """Report the last chunk as used up, if it is: its memory may be needed for the next. Under the lock."""
         if not operator.length_hint(self._chunk):
@@ -386,23 +378,18 @@ class Engine(Generic[S]):
             last.callback(self._plan.close)
             last.callback(self.observer.freeze)
             last.callback(self._supervisor.stop)
-            self._take_chunk()  # an iteration in the middle of the chunk finds it empty, and asks for the next
+            list(self._chunk)  # an iteration in the middle of the chunk finds it empty, and asks for the next
         if not was_closed:
             _log_end(self._plan.owner, self.observer)
 
     def drop_chunk(self) -> None:
         """Drop the current chunk, in a child forked from this process: these datapoints belong to the parent alone."""
-        self._take_chunk()
+        list(self._chunk)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
-    def _take_chunk(self) -> list[Any]:
-        """Take what is left of the current chunk away from the iteration that is in the middle of it."""
-        self._taken_away = self._chunk, operator.length_hint(self._chunk)
-        return list(self._chunk)
-
     def _discard_work(self) -> None:
-        self._take_chunk()
+        list(self._chunk)
         self._finish_chunk()
         self.schedule.discard()
         # The schedule has forgotten it, and nobody is left to do the work.

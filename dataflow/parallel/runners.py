@@ -220,13 +220,18 @@ class Runner(WorkerNode):
                 if chunk is None:
                     _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                     return
-                num = operator.length_hint(chunk)
-                here = min(left, step, num)
+                if left == 1:
+                    last = list(islice(chunk, 1))
+                    if last:
+                        left = 0
+                        yield last.pop()  # not kept here: the consumer may drop it at once
+                    continue
+                # What is left of the chunk may be taken away in the middle: by a later iteration, by `close`, or as the
+                # program forks. Then a datapoint is left of the pass, and the next call of `engine.chunk` raises why.
+                here = min(left - 1, step, operator.length_hint(chunk))
                 left -= here
                 began = time.monotonic()
                 yield from islice(chunk, here)
-                if engine.was_cut(chunk, num - here):
-                    left = max(left, 1)  # the pass is not complete, and the next step raises the reason
                 took = time.monotonic() - began
                 if took > _STEP_SECONDS:
                     step = max(1, int(here * _STEP_SECONDS / took))

@@ -196,7 +196,7 @@ def test_an_exception_that_belongs_to_the_next_pass_is_raised_there(kind):
     assert found == [[k] for k in range(N)]
 
 
-@pytest.mark.parametrize("later", ["iterated", "closed"])
+@pytest.mark.parametrize("later", ["iterated", "closed", "iterated twice"])
 @pytest.mark.parametrize("kind", ["pipe", "zmq"])
 def test_an_iteration_is_told_why_it_ends_before_its_last_datapoint(kind, later):
     """Also if the chunk in hand has the rest of the pass: it is taken away."""
@@ -209,6 +209,8 @@ def test_an_iteration_is_told_why_it_ends_before_its_last_datapoint(kind, later)
                 df.close()
             else:
                 assert next(iter(df)) == [num % N]
+            if later == "iterated twice":
+                assert next(iter(df)) == [(num + 1) % N]
             if num == N:  # complete
                 assert next(earlier, None) is None
             else:
