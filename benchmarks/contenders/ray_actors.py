@@ -3,7 +3,7 @@
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from benchmarks.contenders import Variant, ray_data
@@ -18,12 +18,6 @@ ENVIRONMENT = ray_data.ENVIRONMENT
 CHUNK_BYTES, CHUNK_ITEMS, IN_FLIGHT = 8 << 20, 4096, 2  # the defaults of the runner
 
 
-@contextmanager
-def runner(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
-    with ray_data.local_cluster(num_workers), RayRunner(flow(workload), num_workers) as df:
-        yield iter(df)
-
-
 class Source:
     """An actor that returns its next datapoints on request."""
 
@@ -32,12 +26,6 @@ class Source:
 
     def chunk(self, count: int) -> list[Any]:
         return list(itertools.islice(self.stream, count))
-
-
-@contextmanager
-def loop(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
-    with ray_data.local_cluster(num_workers) as ray:
-        yield looped(ray, workload, num_workers, {"num_cpus": 1})
 
 
 def looped(ray: Any, workload: Workload, num_workers: int, options: dict[str, Any]) -> Iterator[Any]:
@@ -58,9 +46,28 @@ def pulled(get: Callable[[Any], list[Any]], actors: list[Any], count: int) -> It
         yield from datapoints
 
 
-def variant(open_stream: Callable[..., Any]) -> Variant:
-    # Not among the peers of runners on one machine.
-    return Variant(open_stream, workloads=("small", "image", "batch"), in_processes=False, runs_source=False)
+def variants(cluster: Callable[[int], AbstractContextManager[Any]], options: dict[str, Any]) -> dict[str, Variant]:
+    """The runner and the loop.
+
+    Args:
+        cluster: Takes a number of workers; yields the package ray, connected to a cluster with room for them.
+        options: Those of the actors.
+    """
+
+    @contextmanager
+    def runner(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
+        with cluster(num_workers), RayRunner(flow(workload), num_workers, actor_options=options) as df:
+            yield iter(df)
+
+    @contextmanager
+    def loop(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
+        with cluster(num_workers) as ray:
+            yield looped(ray, workload, num_workers, options)
+
+    return {
+        name: Variant(stream, workloads=("small", "image", "batch"), in_processes=False, runs_source=False)
+        for name, stream in (("runner", runner), ("loop", loop))  # not among the peers of runners on one machine
+    }
 
 
-VARIANTS = {"runner": variant(runner), "loop": variant(loop)}
+VARIANTS = variants(ray_data.local_cluster, {"num_cpus": 1})

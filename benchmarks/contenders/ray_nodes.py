@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.contenders import ray_actors, ray_data
-from benchmarks.contenders.ours import flow
-from benchmarks.workloads import Workload
-from dataflow import RayRunner
 
 REQUIRES = ray_actors.REQUIRES
 IMPORTS = ray_actors.IMPORTS
@@ -38,16 +35,4 @@ def two_nodes(num_workers: int) -> Iterator[Any]:
         cluster.shutdown()
 
 
-@contextmanager
-def runner(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
-    with two_nodes(num_workers), RayRunner(flow(workload), num_workers, actor_options=AWAY) as df:
-        yield iter(df)
-
-
-@contextmanager
-def loop(workload: Workload, num_workers: int) -> Iterator[Iterator[Any]]:
-    with two_nodes(num_workers) as ray:
-        yield ray_actors.looped(ray, workload, num_workers, AWAY)
-
-
-VARIANTS = {"runner": ray_actors.variant(runner), "loop": ray_actors.variant(loop)}
+VARIANTS = ray_actors.variants(two_nodes, AWAY)

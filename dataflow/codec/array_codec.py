@@ -68,6 +68,7 @@ from dataflow.memory.arena import LARGE_BYTES, Base, Block, BlockReaders, BlockW
 
 __all__ = ["ArrayDecoder", "ArrayEncoder", "Undecodable"]
 
+
 # -- Encoder -----------------------------------------------------------------------------------------------------------
 
 
