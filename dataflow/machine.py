@@ -1,11 +1,13 @@
 """What this process may use of its machine: cores and memory, by its affinity and its control groups.
 
-A container on a machine of 64 cores may be allowed two of them. The affinity says nothing of that; the quota does: CPU
-time per period, in control groups of version 2 (``cpu.max``) and of version 1 (``cpu.cfs_quota_us``). The strictest of
-the process's own group and the groups around it counts.
+A container or a batch job on a machine of 64 cores may be allowed two of them. The affinity says nothing of that; the
+quota does: CPU time per period, in control groups of version 2 (``cpu.max``) and of version 1 (``cpu.cfs_quota_us``).
+Memory is limited likewise (``memory.max``, ``memory.limit_in_bytes``). The strictest of the process's own group and the
+groups around it counts.
 
 Source:
-    The kernel's documentation: ``admin-guide/cgroup-v2.rst`` and ``scheduler/sched-bwc.rst``.
+    The kernel's documentation: ``admin-guide/cgroup-v2.rst``, ``admin-guide/cgroup-v1/memory.rst`` and
+    ``scheduler/sched-bwc.rst``.
 """
 
 from __future__ import annotations
@@ -31,11 +33,39 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 
 
-# -- Cores -------------------------------------------------------------------------------------------------------------
-
-
 _MOUNTED: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
+
+
+def _groups(controller: str, mounted: Path, own: Path) -> Iterator[Path]:
+    """The directories of this process's groups, and of those around them; the root is the container's, as a rule.
+
+    Args:
+        controller: "cpu" or "memory"; in version 1, each has groups of its own.
+        mounted: Directory where the control groups are mounted.
+        own: File that names the groups of this process.
+    """
+    paths = {(mounted, "/"), (mounted / controller, "/")}
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:  # "4:cpu,cpuacct:/path" in version 1, "0::/path" in version 2
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            paths |= {(mounted, path), (mounted / "unified", path)}
+        elif controller in controllers.split(","):
+            paths |= {(mounted / controller, path), (mounted / controllers, path)}
+    for root, path in paths:
+        group = root / path.strip("/")
+        yield group
+        while group != root:
+            group = group.parent
+            yield group
+
+
+# -- Cores -------------------------------------------------------------------------------------------------------------
+
 
 WORKERS_PER_CORE: Final = 4
 """More workers than this for each core are worth a line in the log."""
@@ -53,7 +83,7 @@ def available_cores(mounted: Path = _MOUNTED, own: Path = _OWN) -> int:
         True
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [quota for group in _groups(mounted, own) if (quota := _quota(group)) is not None]
+    quotas = [quota for group in _groups("cpu", mounted, own) if (quota := _quota(group)) is not None]
     return max(1, min(cores, *map(int, quotas))) if quotas else cores
 
 
@@ -91,27 +121,6 @@ def processor_times(thread: str | int) -> tuple[float, float] | None:
     return int(on_core) * 1e-9, int(delayed) * 1e-9
 
 
-def _groups(mounted: Path, own: Path) -> Iterator[Path]:
-    """The directories of this process's groups, and of those around them; the root is the container's, as a rule."""
-    paths = {(mounted, "/"), (mounted / "cpu", "/")}
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:  # "4:cpu,cpuacct:/path" in version 1, "0::/path" in version 2
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            paths |= {(mounted, path), (mounted / "unified", path)}
-        elif "cpu" in controllers.split(","):
-            paths |= {(mounted / "cpu", path), (mounted / controllers, path)}
-    for root, path in paths:
-        group = root / path.strip("/")
-        yield group
-        while group != root:
-            group = group.parent
-            yield group
-
-
 def _quota(group: Path) -> float | None:
     """Cores that a group may use, on average; None if it has no limit, or does not exist."""
     try:
@@ -138,19 +147,29 @@ _SHORT: Final = 0.05  # of the memory
 _share: ContextVar[int | None] = ContextVar("memory_share", default=None)
 
 
-def default_max_bytes() -> int:
-    """A quarter of this container's memory, at most 1 GiB; in a worker, its share of its runner's limit."""
+def default_max_bytes(mounted: Path = _MOUNTED, own: Path = _OWN) -> int:
+    """A quarter of the memory of this container, at most 1 GiB; in a worker, its share of its runner's limit.
+
+    Args:
+        mounted: Directory where the control groups are mounted.
+        own: File that names the groups of this process.
+    """
     share = _share.get()
     if share is not None:
         return share
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [limit for group in _groups("memory", mounted, own) if (limit := _memory_limit(group)) is not None]
+    return min(min(machine, *limits) // 4, _MAX) if limits else min(machine // 4, _MAX)
+
+
+def _memory_limit(group: Path) -> int | None:
+    """Bytes of memory that a group may use; None if it has no limit, or does not exist."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
         try:
-            with open(path) as file:
-                limits.append(int(file.read()))
-        except (OSError, ValueError):  # the cgroup does not exist, or its limit is "max"
+            return int((group / name).read_text())
+        except (OSError, ValueError):  # another version of the groups, or "max"
             continue
-    return min(min(limits) // 4, _MAX)
+    return None
 
 
 @contextmanager
@@ -163,21 +182,31 @@ def memory_share(nbytes: int | None) -> Iterator[None]:
         _share.reset(token)
 
 
-def memory_is_short() -> bool:
-    """Whether less than 5 % of the memory of this machine, or of its container, is available; False if unknown."""
+def memory_is_short(mounted: Path = _MOUNTED, own: Path = _OWN) -> bool:
+    """Whether less than 5 % of the memory of this machine, or of its container, is available; False if unknown.
+
+    Args:
+        mounted: Directory where the control groups are mounted.
+        own: File that names the groups of this process.
+    """
+    return _machine_is_short() or any(_group_is_short(group) for group in _groups("memory", mounted, own))
+
+
+def _machine_is_short() -> bool:
     try:
-        with open("/proc/meminfo") as file:
-            values = {name: int(value.split()[0]) for name, value in (line.split(":") for line in file)}
-        if values["MemAvailable"] < _SHORT * values["MemTotal"]:
-            return True
-        limit, used = (int(_read(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
-        statistics = dict(line.split() for line in _read("/sys/fs/cgroup/memory.stat").splitlines())
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        values = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
+        return values["MemAvailable"] < _SHORT * values["MemTotal"]
+    except (OSError, ValueError, KeyError):  # the system does not tell
+        return False
+
+
+def _group_is_short(group: Path) -> bool:
+    """Whether a group of version 2 has used its memory up."""
+    try:
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         cached = int(statistics["inactive_file"])  # counts as used, and can be had at once
-    except (OSError, ValueError, KeyError):  # the system does not tell, or there is no limit
+    except (OSError, ValueError, KeyError):  # it has no limit, or does not exist
         return False
     return limit - used + cached < _SHORT * limit
-
-
-def _read(path: str) -> str:
-    with open(path) as file:
-        return file.read()

@@ -13,7 +13,7 @@ from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, worker
 from dataflow.channel.batching_sender import BatchingSender
 from dataflow.channel.flow_control import Credit, Window
 from dataflow.codec.protocols import ArrayCodec
-from dataflow.machine import default_max_bytes, memory_share
+from dataflow.machine import default_max_bytes, memory_is_short, memory_share
 from dataflow.memory.arena import LARGE_BYTES, ArenaWriter
 from dataflow.parallel.backends import queued_bytes
 from tests.support.fakes import PROCESS_KINDS, FakeSender
@@ -27,46 +27,60 @@ CONTEXT = get_context("fork")
 # -- how much ----------------------------------------------------------------------------------------------------------
 
 
-class Machine:
-    """What the operating system says about memory."""
-
-    def __init__(self, monkeypatch, total, **files):
-        self.files = files
-        monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": total}.__getitem__)
-        monkeypatch.setattr("builtins.open", self.open)
-
-    def open(self, path, *arguments):
-        name = {"/sys/fs/cgroup/memory.max": "v2", "/sys/fs/cgroup/memory/memory.limit_in_bytes": "v1"}[str(path)]
-        if name not in self.files:
-            raise FileNotFoundError(path)
-        self.text = self.files[name]
-        return self
-
-    def read(self):
-        return self.text
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
+def say_total(monkeypatch, nbytes):
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": nbytes}.__getitem__)
 
 
 @pytest.mark.parametrize(
-    ("total", "files", "expected"),
+    ("total", "file", "limit", "expected"),
     [
-        (2 << 30, {}, 512 * MIB),
-        (64 << 30, {}, 1 << 30),
-        (64 << 30, {"v2": "max\n"}, 1 << 30),
-        (64 << 30, {"v2": f"{800 * MIB}\n"}, 200 * MIB),
-        (64 << 30, {"v1": f"{400 * MIB}\n"}, 100 * MIB),
-        (64 << 30, {"v1": str((1 << 63) - 4096)}, 1 << 30),
-        (1 << 30, {"v2": str(8 << 30)}, 256 * MIB),
+        (2 << 30, "memory.max", "max\n", 512 * MIB),
+        (64 << 30, "memory.max", "max\n", 1 << 30),
+        (64 << 30, "memory.max", f"{800 * MIB}\n", 200 * MIB),
+        (64 << 30, "memory/memory.limit_in_bytes", f"{400 * MIB}\n", 100 * MIB),
+        (64 << 30, "memory/memory.limit_in_bytes", str((1 << 63) - 4096), 1 << 30),
+        (1 << 30, "memory.max", str(8 << 30), 256 * MIB),
     ],
 )
-def test_the_default_is_a_quarter_of_what_there_is_and_a_gibibyte_at_most(monkeypatch, total, files, expected):
-    Machine(monkeypatch, total, **files)
-    assert default_max_bytes() == expected
+def test_the_default_is_a_quarter_of_what_there_is_and_a_gibibyte_at_most(
+    tmp_path, monkeypatch, total, file, limit, expected
+):
+    say_total(monkeypatch, total)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(limit)
+    assert default_max_bytes(tmp_path, tmp_path / "no groups") == expected
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("max", 400 * MIB), (400 * MIB, "max"), (400 * MIB, 800 * MIB)])
+@pytest.mark.parametrize(
+    ("line", "folder", "file"),
+    [
+        ("0::/slurm/job", "", "memory.max"),
+        ("0::/slurm/job", "unified", "memory.max"),
+        ("9:memory:/slurm/job", "memory", "memory.limit_in_bytes"),
+    ],
+)
+def test_the_default_knows_the_limits_of_a_job_and_of_the_groups_around_it(
+    tmp_path, monkeypatch, line, folder, file, outer, inner
+):
+    say_total(monkeypatch, 64 << 30)
+    job = tmp_path / folder / "slurm" / "job"
+    job.mkdir(parents=True)
+    (job / file).write_text(str(inner))
+    (job.parent / file).write_text(str(outer))
+    (tmp_path / "own").write_text(f"3:cpu:/other\n{line}\n")
+    assert default_max_bytes(tmp_path, tmp_path / "own") == 100 * MIB
+
+
+@pytest.mark.parametrize(("used", "is_short"), [(700, False), (960, False), (990, True)])
+def test_memory_is_short_when_a_job_has_used_up_what_it_may(tmp_path, used, is_short):
+    job = tmp_path / "slurm" / "job"
+    job.mkdir(parents=True)
+    (tmp_path / "own").write_text("0::/slurm/job\n")
+    (job / "memory.max").write_text(f"{1000 * MIB}\n")
+    (job / "memory.current").write_text(f"{used * MIB}\n")
+    (job / "memory.stat").write_text(f"anon 1\ninactive_file {20 * MIB}\n")
+    assert memory_is_short(tmp_path, tmp_path / "own") is is_short
 
 
 def test_a_worker_has_its_share_which_ends_with_the_block():
