@@ -41,9 +41,8 @@ TRIED = (*range(2, 16), *range(16, 64, 4), *range(64, 257, 16))  # cores, for wh
 TOLERANCE = 0.15
 BUSY = 0.95  # of its time: a resource that is busier is the ceiling
 
-MESSAGE_SECONDS = 1e-3  # of a worker's time, for which it collects datapoints before it sends them
 HEAD_START = 3e-3  # seconds
-WINDOW, WINDOW_BYTES = 50, 256 << 10  # what a worker makes ahead: so many datapoints, or bytes, whichever is more
+WINDOW, WINDOW_BYTES = 66, 341 << 10  # what a worker makes ahead: so many datapoints, or bytes, whichever is more
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -58,6 +57,7 @@ class Costs:
         consumer_message: Of the consumer, likewise; `consumer_datapoint` likewise.
         consumer_wakeup: Of the consumer, in addition for a message that it had to wait for.
         datapoint_bytes: Bytes of the arrays of a datapoint. They are written once, and read once.
+        per_message: Datapoints in a message.
     """
 
     worker_message: float
@@ -66,22 +66,23 @@ class Costs:
     consumer_datapoint: float
     consumer_wakeup: float
     datapoint_bytes: int
+    per_message: int
 
     @property
-    def window(self) -> int:
-        """Datapoints that a worker makes ahead."""
-        return max(WINDOW, WINDOW_BYTES // max(1, self.datapoint_bytes or 20))
-
-    @property
-    def per_message(self) -> int:
-        """Datapoints in a message: a millisecond of work, at most two thirds of the window."""
-        return max(1, min(2 * self.window // 3, round(MESSAGE_SECONDS / max(1e-9, self.worker_datapoint))))
+    def most_ahead(self) -> int:
+        """Messages that a worker makes ahead."""
+        return max(1, window_of(self.datapoint_bytes) // self.per_message)
 
     def of_worker(self, num: int) -> float:
         return self.worker_message + num * self.worker_datapoint
 
     def of_consumer(self, num: int, waited: bool) -> float:
         return self.consumer_message + num * self.consumer_datapoint + waited * self.consumer_wakeup
+
+
+def window_of(datapoint_bytes: int) -> int:
+    """Datapoints that a worker makes ahead. One without arrays has about 20 bytes."""
+    return max(WINDOW, WINDOW_BYTES // (datapoint_bytes or 20))
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,6 @@ def simulate(
     """
     messages = max(messages, 10 * workers)
     per_message = costs.per_message
-    most_ahead = max(1, costs.window // per_message)
     moving = 2 * per_message * costs.datapoint_bytes / bandwidth
 
     CONSUMER = workers
@@ -181,7 +181,7 @@ def simulate(
                 consumer_waits = True
         else:
             arrived.append(who)
-            if ahead[who] < most_ahead:
+            if ahead[who] < costs.most_ahead:
                 heapq.heappush(ready, (used[who], who))
             else:
                 waiting[who] = True
@@ -241,49 +241,60 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def running(workload: Workload, workers: int, hwm: int | None) -> Iterator[Iterator[Any]]:
+def running(workload: Workload, workers: int, hwm: int | None) -> Iterator[Any]:
     from benchmarks.contenders.ours import flow
     from dataflow import MultiProcessRunnerZMQ
 
     with MultiProcessRunnerZMQ(flow(workload), workers, hwm) as df:
-        yield iter(df)
+        yield df
+
+
+def sent(df: Any) -> tuple[int, int]:
+    """Datapoints that the workers have sent, and messages."""
+    workers = df.statistics().runners[0].workers
+    return sum(one.datapoints for one in workers), sum(one.messages for one in workers)
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A real run: datapoints per second, and seconds of CPU per datapoint."""
+    """A real run: datapoints per second, seconds of CPU per datapoint, and datapoints in a message."""
 
     rate: float
     worker: float
     consumer: float
+    per_message: float
 
 
 def observe(name: str, workers: int, hwm: int | None, seconds: float) -> Observed:
     workload = by_name(name)
     workload.pool  # noqa: B018 — prepared now, and inherited by the workers
-    with running(workload, workers, hwm) as stream:
+    with running(workload, workers, hwm) as df:
+        stream = iter(df)
         warm, done = time.perf_counter() + seconds / 4, 0
         while time.perf_counter() < warm:
             workload.consume(itertools.islice(stream, 10))
         pids = [process.pid for process in multiprocessing.active_children()]
         before = sum(map(cpu_seconds, pids)), cpu_seconds(os.getpid())
+        sent_before = sent(df)
         began = now = time.perf_counter()
         while now - began < seconds:
             workload.consume(itertools.islice(stream, 10))
             done += 10
             now = time.perf_counter()
         after = sum(map(cpu_seconds, pids)), cpu_seconds(os.getpid())
+        datapoints, messages = (stop - start for start, stop in zip(sent_before, sent(df), strict=True))
     worker, consumer = ((stop - start) / done for start, stop in zip(before, after, strict=True))
-    return Observed(done / (now - began), worker, consumer)
+    return Observed(done / (now - began), worker, consumer, datapoints / max(1, messages))
 
 
 def drain(name: str, seconds: float) -> float:
     """Seconds of CPU for a datapoint that has arrived before it is taken: two thirds of what a worker makes ahead."""
     workload = by_name(name)
     size = sum(part.nbytes for part in workload.make(0) if isinstance(part, np.ndarray))
-    count = 2 * Costs(0, 0, 0, 0, 0, size).window // 3
+    count = 2 * window_of(size) // 3
     taken: list[float] = []
-    with running(workload, 1, None) as stream:
+    with running(workload, 1, None) as df:
+        stream = iter(df)
         began = time.perf_counter()
         workload.consume(itertools.islice(stream, 2 * count))
         pause = time.perf_counter() - began  # for twice as many as are to arrive
@@ -321,11 +332,11 @@ def probe(name: str, seconds: float, runs: int) -> Costs:
         Observed(*(statistics.median(getattr(pair[k], key) for pair in found) for key in asdict(found[0][0])))
         for k in range(2)
     )
-    per_message = Costs(0, together.worker, 0, 0, 0, size).per_message
+    per_message = max(1, round(together.per_message))
     drained = min(together.consumer, statistics.median(apart(drain, name, seconds) for _ in range(runs)))
     worker = separate(alone.worker, together.worker, per_message)
     consumer = parts_of_consumer(alone.consumer, together.consumer, drained, per_message)
-    return Costs(*worker, *consumer, size)
+    return Costs(*worker, *consumer, size, per_message)
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -357,7 +368,11 @@ def tables(found: Results) -> str:
     measured = [
         [
             name,
-            *(f"{1e6 * seconds:.3g}" for key, seconds in asdict(cost).items() if key != "datapoint_bytes"),
+            *(
+                f"{1e6 * seconds:.3g}"
+                for key, seconds in asdict(cost).items()
+                if key not in {"datapoint_bytes", "per_message"}
+            ),
             f"{cost.per_message}",
         ]
         for name, cost in costs.items()

@@ -197,7 +197,7 @@ def test_contenders_of_training_loops_run_nothing_else_and_are_chosen_together()
 # -- the simulation ----------------------------------------------------------------------------------------------------
 
 MS = 1e-3
-SLOW_WORKER = simulate.Costs(0, 1 * MS, 0.1 * MS, 0, 0, 1000)  # a message has one datapoint
+SLOW_WORKER = simulate.Costs(0, 1 * MS, 0.1 * MS, 0, 0, 1000, 1)
 
 
 def rate(costs, workers, cores, **more):
@@ -224,14 +224,14 @@ def test_memory_that_moves_too_little_is_the_ceiling():
 
 
 def test_a_consumer_pays_for_a_wake_up_only_if_it_has_waited():
-    sleepy = simulate.Costs(0, 1 * MS, 0.1 * MS, 0, 0.5 * MS, 1000)
+    sleepy = simulate.Costs(0, 1 * MS, 0.1 * MS, 0, 0.5 * MS, 1000, 1)
     assert simulate.simulate(sleepy, 1, 2).consumer == pytest.approx(0.6, abs=0.02)
     assert rate(sleepy, 50, 64) == pytest.approx(10_000, rel=0.01), "it is never idle"
 
 
 def test_a_worker_without_credit_waits_for_the_consumer():
-    fast = simulate.Costs(0, 1e-9, 1 * MS, 0, 0, 1 << 20)  # 33 datapoints in a message, and a window of 50
-    assert fast.per_message == 33 and fast.window == 50
+    fast = simulate.Costs(0, 1e-9, 1 * MS, 0, 0, 1 << 20, 33)
+    assert fast.most_ahead == 2, "the window has 66 datapoints"
     assert rate(fast, 4, 8) == pytest.approx(33_000, rel=0.01)
 
 
