@@ -9,7 +9,20 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks import contenders, disk, imports, memory, nodes, report, simulate, sources, suite, targets, workloads
+from benchmarks import (
+    contenders,
+    disk,
+    imports,
+    memory,
+    nodes,
+    ray_costs,
+    report,
+    simulate,
+    sources,
+    suite,
+    targets,
+    workloads,
+)
 from benchmarks.__main__ import parse_arguments
 from benchmarks.figures import Figures
 
@@ -261,6 +274,32 @@ def test_the_tables_say_what_is_measured_what_is_predicted_and_what_lifts_the_ce
     assert re.search(r"\| consumer, from (1\d|2\d) on \|", text)
     assert "what lifts the ceiling of the consumer: fewer, larger datapoints" in text
     assert "**Measured**" in text and "**Predicted**" in text
+
+
+def costs(*seconds):
+    return dict(zip(ray_costs.PARTS, seconds, strict=True))
+
+
+def test_the_parts_of_a_datapoint_are_medians_as_percentages_of_the_loop():
+    loop = [("image", "loop", costs(10, 20, 40, 30, 0))]
+    runner = [("image", "runner", costs(20, 20, 40, 30 + more, 5)) for more in (0, 10, 900)]
+    *_, first, second = ray_costs.shown(loop + runner).splitlines()
+    assert first == "| image, loop | 10 | 20 | 40 | 30 | 0 | 100 |"
+    assert second == "| image, runner | 20 | 20 | 40 | 40 | 5 | 125 |"
+
+
+@pytest.mark.parametrize(
+    ("command", "is_one"),
+    [
+        (["ray::Source.chunk"], True),
+        (["ray::WorkerActor"], True),
+        (["ray::IDLE"], False),
+        (["raylet"], False),
+        ([], False),
+    ],
+)
+def test_an_actor_is_known_by_the_title_of_its_process(command, is_one):
+    assert ray_costs.is_actor(command) is is_one
 
 
 def test_figures_go_between_the_marks_of_a_page():
