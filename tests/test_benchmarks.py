@@ -294,6 +294,7 @@ def test_the_parts_of_a_datapoint_are_medians_as_percentages_of_the_loop():
         (["ray::Source.chunk"], True),
         (["ray::WorkerActor"], True),
         (["ray::IDLE"], False),
+        (["ray::RuntimeEnvAgent"], False),
         (["raylet"], False),
         ([], False),
     ],
