@@ -1,4 +1,4 @@
-"""Run the suite as three parts at a time, or more for the full one: ``python -m tests``, with the arguments of pytest.
+"""Run the suite as four parts at a time, or more for the full one: ``python -m tests``, with the arguments of pytest.
 
 Each part has a session of its own, so that the watch over processes in one does not see those of the others. Most tests
 wait: for a death to be noticed, a timeout, a start. Bytecode of the package is written first, whatever the environment
@@ -20,7 +20,6 @@ INTERRUPTS_IN_FULL = tuple(
     for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
 )
 RUNNERS = ("tests/parallel", *(f"--ignore={file}" for file in DISASTERS))
-ONE = (*RUNNERS, INTERRUPTS)
 OTHER = (
     *DISASTERS,
     "tests/engine",
@@ -67,4 +66,5 @@ if __name__ == "__main__":
         compileall.compile_dir(folder, quiet=2)
     given = sys.argv[1:]
     in_full = any("full" in argument for argument in given) and "-k" not in given
-    sys.exit(run_parts((RUNNERS, OTHER, REST, *INTERRUPTS_IN_FULL) if in_full else (ONE, OTHER, REST), given))
+    interrupts = INTERRUPTS_IN_FULL if in_full else ((INTERRUPTS,),)
+    sys.exit(run_parts((RUNNERS, OTHER, REST, *interrupts), given))
