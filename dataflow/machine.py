@@ -157,9 +157,9 @@ def default_max_bytes(mounted: Path = _MOUNTED, own: Path = _OWN) -> int:
     share = _share.get()
     if share is not None:
         return share
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [limit for group in _groups("memory", mounted, own) if (limit := _memory_limit(group)) is not None]
-    return min(min(machine, *limits) // 4, _MAX) if limits else min(machine // 4, _MAX)
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits += [limit for group in _groups("memory", mounted, own) if (limit := _memory_limit(group)) is not None]
+    return min(min(limits) // 4, _MAX)
 
 
 def _memory_limit(group: Path) -> int | None:

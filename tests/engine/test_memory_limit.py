@@ -27,14 +27,15 @@ CONTEXT = get_context("fork")
 # -- how much ----------------------------------------------------------------------------------------------------------
 
 
-def say_total(monkeypatch, nbytes):
+def set_memory_of_machine(monkeypatch, nbytes):
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": nbytes}.__getitem__)
 
 
 @pytest.mark.parametrize(
     ("total", "file", "limit", "expected"),
     [
-        (2 << 30, "memory.max", "max\n", 512 * MIB),
+        (2 << 30, None, None, 512 * MIB),
+        (64 << 30, None, None, 1 << 30),
         (64 << 30, "memory.max", "max\n", 1 << 30),
         (64 << 30, "memory.max", f"{800 * MIB}\n", 200 * MIB),
         (64 << 30, "memory/memory.limit_in_bytes", f"{400 * MIB}\n", 100 * MIB),
@@ -45,9 +46,10 @@ def say_total(monkeypatch, nbytes):
 def test_the_default_is_a_quarter_of_what_there_is_and_a_gibibyte_at_most(
     tmp_path, monkeypatch, total, file, limit, expected
 ):
-    say_total(monkeypatch, total)
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text(limit)
+    set_memory_of_machine(monkeypatch, total)
+    if file:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(limit)
     assert default_max_bytes(tmp_path, tmp_path / "no groups") == expected
 
 
@@ -63,7 +65,7 @@ def test_the_default_is_a_quarter_of_what_there_is_and_a_gibibyte_at_most(
 def test_the_default_knows_the_limits_of_a_job_and_of_the_groups_around_it(
     tmp_path, monkeypatch, line, folder, file, outer, inner
 ):
-    say_total(monkeypatch, 64 << 30)
+    set_memory_of_machine(monkeypatch, 64 << 30)
     job = tmp_path / folder / "slurm" / "job"
     job.mkdir(parents=True)
     (job / file).write_text(str(inner))
