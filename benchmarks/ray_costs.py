@@ -23,7 +23,7 @@ from benchmarks import plot
 from benchmarks.environments import python_of
 from benchmarks.report import table
 
-__all__ = ["PARTS", "draw", "main", "medians", "shown"]
+__all__ = ["PARTS", "draw", "main", "percentages", "shown"]
 
 ROOT = Path(__file__).parents[1]
 WORKLOADS = ("small", "image", "batch")
@@ -85,22 +85,22 @@ def read_for(seconds: float, stream: Any, workload: Any) -> int:
     return num
 
 
-def medians(runs: Sequence[tuple[str, str, Costs]]) -> dict[tuple[str, str], Costs]:
-    """The medians of all runs of a workload and a variant."""
+def percentages(runs: Sequence[tuple[str, str, Costs]]) -> dict[tuple[str, str], Costs]:
+    """The medians of all runs of a workload and a variant, as percentages of the time that the loop takes for it."""
     found: dict[tuple[str, str], list[Costs]] = {}
     for name, variant, costs in runs:
         found.setdefault((name, variant), []).append(costs)
-    return {key: {part: median(run[part] for run in several) for part in PARTS} for key, several in found.items()}
+    costs = {key: {part: median(run[part] for run in several) for part in PARTS} for key, several in found.items()}
+    whole = {name: sum(parts.values()) for (name, variant), parts in costs.items() if variant == "loop"}
+    return {key: {part: 100 * cost / whole[key[0]] for part, cost in parts.items()} for key, parts in costs.items()}
 
 
 def shown(runs: Sequence[tuple[str, str, Costs]]) -> str:
-    """A table: each part as a percentage of the time that the loop takes for the same workload."""
-    costs, rows = medians(runs), []
-    for name, variant in costs:
-        whole = sum(costs[name, "loop"].values())
-        own = costs[name, variant]
-        parts = [f"{100 * own[part] / whole:.0f}" for part in PARTS]
-        rows.append([f"{name}, {variant}", *parts, f"{100 * sum(own.values()) / whole:.0f}"])
+    """A table: a line for each workload and variant, a column for each part."""
+    rows = [
+        [f"{name}, {variant}", *(f"{share:.0f}" for share in (*parts.values(), sum(parts.values())))]
+        for (name, variant), parts in percentages(runs).items()
+    ]
     return table(["% of the loop's time", *PARTS, "together"], rows)
 
 
@@ -112,15 +112,14 @@ def draw(runs: Sequence[tuple[str, str, Costs]], path: Path) -> None:
     matplotlib.rcParams |= {"svg.hashsalt": "benchmarks", "font.size": 8}
     from matplotlib import pyplot
 
-    costs = medians(runs)
-    drawing, axis = pyplot.subplots(figsize=(8, 0.5 + 0.35 * len(costs)), layout="constrained")
-    for height, (name, variant) in enumerate(costs):
-        left, whole = 0.0, sum(costs[name, "loop"].values())
-        for part, color in zip(PARTS, COLORS, strict=True):
-            width = 100 * costs[name, variant][part] / whole
+    bars = percentages(runs)
+    drawing, axis = pyplot.subplots(figsize=(8, 0.5 + 0.35 * len(bars)), layout="constrained")
+    for height, parts in enumerate(bars.values()):
+        left = 0.0
+        for (part, width), color in zip(parts.items(), COLORS, strict=True):
             axis.barh(height, width, 0.7, left, color=color, label=None if height else part)
             left += width
-    axis.set_yticks(range(len(costs)), [f"{name}, {variant}" for name, variant in costs])
+    axis.set_yticks(range(len(bars)), [f"{name}, {variant}" for name, variant in bars])
     axis.invert_yaxis()
     axis.set_xlabel("time of the cores per datapoint, % of the hand-written loop's")
     axis.spines[["top", "right", "left"]].set_visible(False)
@@ -139,6 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     if unknown := set(chosen.workloads) - set(WORKLOADS):
         parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    if chosen.results and not chosen.draw:
+        parser.error("--results needs --draw: say which file to draw into")
     if chosen.results:
         draw(json.loads(chosen.results.read_text("utf-8")), chosen.draw)
         return
