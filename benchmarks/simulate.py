@@ -27,6 +27,7 @@ import numpy as np
 
 from benchmarks import machine, report, suite
 from benchmarks.workloads import JPEGS_VARIABLE, Workload, by_name
+from dataflow.parallel import runners
 
 __all__ = ["Costs", "Prediction", "first_full", "separate", "simulate", "tables"]
 
@@ -42,7 +43,6 @@ TOLERANCE = 0.15
 BUSY = 0.95  # of its time: a resource that is busier is the ceiling
 
 HEAD_START = 3e-3  # seconds
-WINDOW, WINDOW_BYTES = 66, 341 << 10  # what a worker makes ahead: so many datapoints, or bytes, whichever is more
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -81,8 +81,9 @@ class Costs:
 
 
 def window_of(datapoint_bytes: int) -> int:
-    """Datapoints that a worker makes ahead. One without arrays has about 20 bytes."""
-    return max(WINDOW, WINDOW_BYTES // (datapoint_bytes or 20))
+    """Datapoints that a worker makes ahead by default. One without arrays has about 20 bytes."""
+    window = runners.window_of(None, "benchmarks.simulate", "hwm")
+    return max(window.count, window.nbytes // (datapoint_bytes or 20))
 
 
 @dataclass(frozen=True)
