@@ -148,6 +148,7 @@ class WorkerCount:
         if load.memory >= _MEMORY * total:
             return self.num // 2, "they wait for room within max_bytes"
         if load.waiting < _HARDLY * load.seconds:
+            busy -= load.delayed / total  # with a core each, they would be done earlier
             needed = ceil(_SPARE * busy * self.num) if busy < _IDLE else self.num
             return min(self.num, needed), "the consumer hardly waits"
         if busy < _BUSY:

@@ -88,6 +88,12 @@ def test_workers_that_wait_for_memory_become_fewer():
     assert numbers(WorkerCount(8, 8, 8), Work(1e-3, consume=3e-4, cores=8, memory=0.3), 60)[-1] < 8
 
 
+def test_time_in_which_workers_wait_for_a_core_does_not_count_as_work():
+    crowded = Work(1e-5, consume=6.5e-6)
+    assert crowded.load(8).delayed > crowded.load(8).busy / 2
+    assert numbers(WorkerCount(8, 64, 2), crowded)[-1] == 2
+
+
 def test_hardly_any_free_memory_leaves_one_worker():
     count = WorkerCount(8, 8, 8)
     assert numbers(count, Work(1e-4, sleep=5e-3, cores=8, consume=4e-3, is_short=True), 80)[-1] == 1
