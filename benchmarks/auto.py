@@ -93,11 +93,15 @@ NODES: dict[str, Callable[[DataFlow, Callable[[Any], Any], Any], DataFlow]] = {
 }
 
 
-def rate(case: Case, node: str, num_workers: Any, seconds: float) -> float:
-    """Datapoints per second, after the start."""
-    numbers = MapData(DataFromList(range(case.num), shuffle=False), lambda k: [k])
-    with NODES[node](numbers, case.make(), num_workers) as df:
-        begun, num, end = time.monotonic() + START, 0, 0.0
+def numbers(case: Case) -> DataFlow:
+    """The input of the map: a number for each datapoint."""
+    return MapData(DataFromList(range(case.num), shuffle=False), lambda k: [k])
+
+
+def rate(flow: DataFlow, seconds: float, start: float = START) -> float:
+    """Datapoints per second, after the first `start` seconds. Closes the flow."""
+    with flow as df:
+        begun, num, end = time.monotonic() + start, 0, 0.0
         for dp in df:
             del dp
             num += 1
@@ -123,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
             rates: dict[Any, list[float]] = {num: [] for num in (*case.fixed, "auto")}
             for _ in range(options.repeat):
                 for num, found in rates.items():
-                    found.append(rate(case, node, num, options.seconds))
+                    found.append(rate(NODES[node](numbers(case), case.make(), num), options.seconds))
             medians = {num: median(found) for num, found in rates.items()}
             auto = medians.pop("auto")
             best = max(medians, key=medians.__getitem__)

@@ -19,13 +19,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import machine, report, suite
+from benchmarks.memory import in_new_process
 from benchmarks.workloads import JPEGS_VARIABLE, Workload, by_name
 from dataflow.parallel import runners
 
@@ -54,7 +54,8 @@ class Costs:
 
     Attributes:
         worker_message: Of the worker, for a message; `worker_datapoint`: in addition, for each datapoint in it.
-        consumer_message: Of the consumer, likewise; `consumer_datapoint` likewise.
+        worker_wakeup: Of the worker, in addition for a message for which it had to wait until it had credit.
+        consumer_message: Of the consumer, for a message; `consumer_datapoint`: in addition, for each datapoint in it.
         consumer_wakeup: Of the consumer, in addition for a message that it had to wait for.
         datapoint_bytes: Bytes of the arrays of a datapoint. They are written once, and read once.
         per_message: Datapoints in a message.
@@ -62,6 +63,7 @@ class Costs:
 
     worker_message: float
     worker_datapoint: float
+    worker_wakeup: float
     consumer_message: float
     consumer_datapoint: float
     consumer_wakeup: float
@@ -73,11 +75,13 @@ class Costs:
         """Messages that a worker makes ahead."""
         return max(1, window_of(self.datapoint_bytes) // self.per_message)
 
-    def of_worker(self, num: int) -> float:
-        return self.worker_message + num * self.worker_datapoint
+    def of_worker(self, waited: bool) -> float:
+        """Seconds for a message."""
+        return self.worker_message + self.per_message * self.worker_datapoint + waited * self.worker_wakeup
 
-    def of_consumer(self, num: int, waited: bool) -> float:
-        return self.consumer_message + num * self.consumer_datapoint + waited * self.consumer_wakeup
+    def of_consumer(self, waited: bool) -> float:
+        """Seconds for a message."""
+        return self.consumer_message + self.per_message * self.consumer_datapoint + waited * self.consumer_wakeup
 
 
 def window_of(datapoint_bytes: int) -> int:
@@ -132,6 +136,7 @@ def simulate(
     CONSUMER = workers
     ahead = [0] * workers  # messages that each worker has made, or is making, which are not yet consumed
     waiting = [False] * workers  # for credit
+    woken = [False] * workers  # whether each has waited for the credit of its next message
     arrived: deque[int] = deque()  # whose messages lie with the consumer
     used = [0.0] * (workers + 1)  # CPU time that each has had
     ready = [(0.0, who) for who in range(workers)]  # a heap: who waits for a core
@@ -151,9 +156,10 @@ def simulate(
         while free and ready:
             level, who = heapq.heappop(ready)
             free -= 1
-            seconds = costs.of_consumer(per_message, waited) if who == CONSUMER else costs.of_worker(per_message)
+            seconds = costs.of_consumer(waited) if who == CONSUMER else costs.of_worker(woken[who])
             end = now + seconds
             if who != CONSUMER:
+                woken[who] = False
                 ahead[who] += 1
                 # Memory moves one message after another: it delays who finds it busy.
                 memory_free = max(memory_free, now) + moving
@@ -173,7 +179,7 @@ def simulate(
             if count == messages // 10:
                 began, busy_consumer, busy_cores, busy_memory = now, 0.0, 0.0, 0.0
             if waiting[sender]:
-                waiting[sender] = False
+                waiting[sender], woken[sender] = False, True
                 awake(sender)
             if arrived:
                 waited = False
@@ -266,78 +272,64 @@ class Observed:
     per_message: float
 
 
-def observe(name: str, workers: int, hwm: int | None, seconds: float) -> Observed:
+def observe(name: str, workers: int, hwm: int | None, seconds: float, held_back: bool = False) -> Observed:
+    """A real run; `held_back`, its consumer takes datapoints at half the rate, so that the workers wait for credit."""
     workload = by_name(name)
     workload.pool  # noqa: B018 — prepared now, and inherited by the workers
     with running(workload, workers, hwm) as df:
         stream = iter(df)
-        warm, done = time.perf_counter() + seconds / 4, 0
-        while time.perf_counter() < warm:
-            workload.consume(itertools.islice(stream, 10))
+
+        def take(seconds: float, least: float) -> tuple[int, float, float]:
+            """Take datapoints, ten in at least so many seconds: their number, the seconds, and the CPU time spent."""
+            done, spun = 0, 0.0
+            began = now = time.perf_counter()
+            while now - began < seconds:
+                due = now + least
+                workload.consume(itertools.islice(stream, 10))
+                done += 10
+                now = time.perf_counter()
+                if now < due:
+                    spun -= time.thread_time()
+                    while (now := time.perf_counter()) < due:
+                        pass
+                    spun += time.thread_time()
+            return done, now - began, spun
+
+        done, elapsed, _ = take(seconds / 4, 0.0)
+        least = 2 * 10 * elapsed / done if held_back else 0.0
+        if held_back:
+            take(seconds / 4, least)
         pids = [process.pid for process in multiprocessing.active_children()]
         before = sum(map(cpu_seconds, pids)), cpu_seconds(os.getpid())
         sent_before = sent(df)
-        began = now = time.perf_counter()
-        while now - began < seconds:
-            workload.consume(itertools.islice(stream, 10))
-            done += 10
-            now = time.perf_counter()
-        after = sum(map(cpu_seconds, pids)), cpu_seconds(os.getpid())
+        done, elapsed, spun = take(seconds, least)
+        after = sum(map(cpu_seconds, pids)), cpu_seconds(os.getpid()) - spun
         datapoints, messages = (stop - start for start, stop in zip(sent_before, sent(df), strict=True))
     worker, consumer = ((stop - start) / done for start, stop in zip(before, after, strict=True))
-    return Observed(done / (now - began), worker, consumer, datapoints / max(1, messages))
-
-
-def drain(name: str, seconds: float) -> float:
-    """Seconds of CPU for a datapoint that has arrived before it is taken: two thirds of what a worker makes ahead."""
-    workload = by_name(name)
-    size = sum(part.nbytes for part in workload.make(0) if isinstance(part, np.ndarray))
-    count = 2 * window_of(size) // 3
-    taken: list[float] = []
-    with running(workload, 1, None) as df:
-        stream = iter(df)
-        began = time.perf_counter()
-        workload.consume(itertools.islice(stream, 2 * count))
-        pause = time.perf_counter() - began  # for twice as many as are to arrive
-        end = time.perf_counter() + seconds
-        while not taken or time.perf_counter() < end:
-            time.sleep(pause)
-            began = time.process_time()
-            workload.consume(itertools.islice(stream, count))
-            taken.append((time.process_time() - began) / count)
-    return statistics.median(taken)
-
-
-def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call it in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_reply, args=(there, function, arguments))
-    process.start()
-    there.close()
-    try:
-        return here.recv()
-    finally:
-        process.join()
-
-
-def _reply(there: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    there.send(function(*arguments))
+    return Observed(done / elapsed, worker, consumer, datapoints / max(1, messages))
 
 
 def probe(name: str, seconds: float, runs: int) -> Costs:
-    """Measure what a workload costs: with messages of one datapoint, and with those of the default."""
+    """Measure what a workload costs: with messages of one datapoint, with those of the default, and held back."""
     size = sum(part.nbytes for part in by_name(name).make(0) if isinstance(part, np.ndarray))
-    found = [(apart(observe, name, 1, 1, seconds), apart(observe, name, 1, None, seconds)) for _ in range(runs)]
-    alone, together = (
-        Observed(*(statistics.median(getattr(pair[k], key) for pair in found) for key in asdict(found[0][0])))
-        for k in range(2)
+    found = [
+        (
+            in_new_process(observe, name, 1, 1, seconds),
+            in_new_process(observe, name, 1, None, seconds),
+            in_new_process(observe, name, 1, None, seconds, True),
+        )
+        for _ in range(runs)
+    ]
+    alone, together, held_back = (
+        Observed(*(statistics.median(getattr(run[k], key) for run in found) for key in asdict(found[0][0])))
+        for k in range(3)
     )
     per_message = max(1, round(together.per_message))
-    drained = min(together.consumer, statistics.median(apart(drain, name, seconds) for _ in range(runs)))
-    worker = separate(alone.worker, together.worker, per_message)
+    message, datapoint = separate(alone.worker, together.worker, per_message)
+    wakeup = max(0.0, held_back.worker - together.worker) * per_message
+    drained = min(together.consumer, held_back.consumer)
     consumer = parts_of_consumer(alone.consumer, together.consumer, drained, per_message)
-    return Costs(*worker, *consumer, size, per_message)
+    return Costs(message, datapoint, wakeup, *consumer, size, per_message)
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -355,7 +347,7 @@ def measure(names: Sequence[str], seconds: float, runs: int, bandwidth: float) -
     for name in names:
         found["costs"][name] = asdict(probe(name, seconds, runs))
         found["real"][name] = {
-            workers: statistics.median(apart(observe, name, workers, None, seconds).rate for _ in range(runs))
+            workers: statistics.median(in_new_process(observe, name, workers, None, seconds).rate for _ in range(runs))
             for workers in VALIDATED
         }
         print(name, found["costs"][name], found["real"][name], file=sys.stderr, flush=True)
@@ -393,6 +385,7 @@ def tables(found: Results) -> str:
         "workload",
         "worker: message, µs",
         "datapoint, µs",
+        "wake-up, µs",
         "consumer: message, µs",
         "datapoint, µs",
         "wake-up, µs",

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from benchmarks import (
+    auto,
     contenders,
     disk,
     imports,
     memory,
     nodes,
+    profiles,
     ray_costs,
     report,
     simulate,
@@ -25,6 +27,7 @@ from benchmarks import (
 )
 from benchmarks.__main__ import parse_arguments
 from benchmarks.figures import Figures
+from dataflow.profiling import Placement
 
 CHEAP = ["small", "mnist", "image", "ragged"]
 
@@ -210,7 +213,7 @@ def test_contenders_of_training_loops_run_nothing_else_and_are_chosen_together()
 # -- the simulation ----------------------------------------------------------------------------------------------------
 
 MS = 1e-3
-SLOW_WORKER = simulate.Costs(0, 1 * MS, 0.1 * MS, 0, 0, 1000, 1)
+SLOW_WORKER = simulate.Costs(0, 1 * MS, 0, 0.1 * MS, 0, 0, 1000, 1)
 
 
 def rate(costs, workers, cores, **more):
@@ -237,15 +240,23 @@ def test_memory_that_moves_too_little_is_the_ceiling():
 
 
 def test_a_consumer_pays_for_a_wake_up_only_if_it_has_waited():
-    sleepy = simulate.Costs(0, 1 * MS, 0.1 * MS, 0, 0.5 * MS, 1000, 1)
+    sleepy = simulate.Costs(0, 1 * MS, 0, 0.1 * MS, 0, 0.5 * MS, 1000, 1)
     assert simulate.simulate(sleepy, 1, 2).consumer == pytest.approx(0.6, abs=0.02)
     assert rate(sleepy, 50, 64) == pytest.approx(10_000, rel=0.01), "it is never idle"
 
 
 def test_a_worker_without_credit_waits_for_the_consumer():
-    fast = simulate.Costs(0, 1e-9, 1 * MS, 0, 0, 1 << 20, 33)
+    fast = simulate.Costs(0, 1e-9, 0, 1 * MS, 0, 0, 1 << 20, 33)
     assert fast.most_ahead == 2, "the window has 66 datapoints"
     assert rate(fast, 4, 8) == pytest.approx(33_000, rel=0.01)
+
+
+def test_a_worker_pays_for_a_wake_up_only_if_it_has_waited():
+    fast = simulate.Costs(0, 0.1 * MS, 0.3 * MS, 1 * MS, 0, 0, 100, 1)
+    busy = simulate.simulate(fast, 1, 2)
+    assert busy.cores == pytest.approx((1 + 0.1 + 0.3) / 2, rel=0.02), "it waits for each message"
+    slow = simulate.Costs(0, 1 * MS, 0.3 * MS, 0.1 * MS, 0, 0, 100, 1)
+    assert rate(slow, 1, 2) == pytest.approx(1000, rel=0.01), "it has credit for each message"
 
 
 @pytest.mark.parametrize("per_message", [2, 16, 500])
@@ -274,6 +285,19 @@ def test_the_tables_say_what_is_measured_what_is_predicted_and_what_lifts_the_ce
     assert re.search(r"\| consumer, from (1\d|2\d) on \|", text)
     assert "what lifts the ceiling of the consumer: fewer, larger datapoints" in text
     assert "**Measured**" in text and "**Predicted**" in text
+
+
+def test_the_best_number_of_workers_is_the_smallest_that_is_almost_as_fast():
+    assert profiles.best_number({1: 100.0, 2: 190.0, 4: 196.0, 8: 120.0}) == 2
+    assert profiles.steps_between(2, 8, [1, 2, 4, 8]) == 2
+
+
+@pytest.mark.parametrize(("kind", "runner"), [("runner", "ParallelData"), ("map", "MultiThreadMapData")])
+def test_the_recommended_class_is_the_one_that_runs(kind, runner):
+    advice = Placement(kind, "", runner, 2, 100.0, "")
+    with profiles.with_workers(auto.Case(lambda: auto.small, num=20), advice, "thread", 2) as df:
+        assert type(df).__name__ == runner and df.num_workers == 2
+        assert list(df) == [[k, 0.5] for k in range(20)]
 
 
 def costs(*seconds):
