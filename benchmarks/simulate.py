@@ -119,8 +119,8 @@ def simulate(
 ) -> Prediction:
     """Run the model until so many messages were consumed; the first tenth is not counted.
 
-    Whoever has had the least of the CPU gets the next free core, as in Linux, and keeps it for one message. Who has
-    waited for something else counts as `HEAD_START` behind the others at most.
+    The process that has used the least CPU time gets the next free core, as in Linux, and keeps it for one message. One
+    that has waited for something else counts as at most `HEAD_START` behind the others.
 
     Args:
         costs: Of the workload.
@@ -140,7 +140,7 @@ def simulate(
     arrived: deque[int] = deque()  # whose messages lie with the consumer
     used = [0.0] * (workers + 1)  # CPU time that each has had
     ready = [(0.0, who) for who in range(workers)]  # a heap: who waits for a core
-    level = 0.0  # CPU time of whoever got the last core
+    level = 0.0  # CPU time of the process that got the last core
     events: list[tuple[float, int, int]] = []  # when, serial number, who ends
     consumer_waits, free, now, memory_free = True, cores, 0.0, 0.0
     waited = True  # whether the consumer was waiting for the message that it takes

@@ -2,8 +2,8 @@
 
 A container or a batch job on a machine of 64 cores may be allowed two of them. The affinity says nothing of that; the
 quota does: CPU time per period, in control groups of version 2 (``cpu.max``) and of version 1 (``cpu.cfs_quota_us``).
-Memory is limited likewise (``memory.max``, ``memory.limit_in_bytes``). The strictest of the process's own group and the
-groups around it counts.
+The limits of memory are beside them (``memory.max``, ``memory.limit_in_bytes``). The strictest of the process's own
+group and the groups around it counts.
 
 Source:
     The kernel's documentation: ``admin-guide/cgroup-v2.rst``, ``admin-guide/cgroup-v1/memory.rst`` and

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def paths_of(room: str) -> list[str]:
-    """The tests of a room and its doctests; of a module that stands alone, likewise."""
+    """The tests of a room and its doctests; of a module that stands alone, too."""
     places = (f"tests/{room}", f"tests/test_{room}.py", f"dataflow/{room}", f"dataflow/{room}.py")
     found = [place for place in places if (ROOT / place).exists()]
     if not found:

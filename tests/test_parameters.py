@@ -108,7 +108,7 @@ NO_CONTEXTS = ("spwan", "thread", "", 1, True, ["fork"], multiprocessing, same)
 NO_MAPPINGS = (1, "x", [1], [("a", 1)], {1: 2}, same)
 NO_ARGUMENTS = (4, "abc", {"a": 1}, {1}, np.zeros(2), None)
 
-WRONG = {  # parameter: what it refuses, whoever has it
+WRONG = {  # parameter: what it refuses, in every class that has it
     **dict.fromkeys(("timeout", "start_timeout", "heartbeat"), NO_SECONDS),
     **dict.fromkeys(("num_proc", "num_thread", "nr_proc", "n_proc", "max_restarts"), (None, -1, *NO_NUMBERS)),
     **dict.fromkeys(("num_prefetch", "hwm", "seed"), (-1, *NO_NUMBERS)),

@@ -11,8 +11,8 @@ Guarantees:
 - Workers that wait for something other than a core, a disk or a network, do so all at the same time: one that is found
   waiting while it has a turn works without turns for `_WITHOUT` seconds.
 - The others go on if a worker with a turn is killed or stopped: a worker that was replaced leaves a turn, and whenever
-  the consumer has waited in vain, it lends one, which is used once. A worker that waits for a turn is woken up at the
-  end by another one that is lent; if the consumer is gone, its lifeline ends it.
+  the consumer has waited and got nothing, it lends one, which is used once. A worker that waits for a turn is woken up
+  at the end by another one that is lent; if the consumer is gone, its lifeline ends it.
 - Nothing here blocks the consumer.
 """
 

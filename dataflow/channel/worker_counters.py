@@ -248,7 +248,7 @@ def sums_of(before: Sequence[int], words: Sequence[int]) -> list[int]:
     """
     found = [a + b for a, b in zip(before, words, strict=True)]
     found[_STATE : _PID + 1] = words[_STATE : _PID + 1]
-    found[_WINDOW:_NODES] = words[_WINDOW:_NODES]  # runners inside of it were started anew
+    found[_WINDOW:_NODES] = words[_WINDOW:_NODES]  # runners inside of it were started again
     return found
 
 

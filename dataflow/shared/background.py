@@ -65,7 +65,7 @@ class BackgroundProc(SharedMem):
         target: What the processes call: a function or a method. It returns one array, or a list or tuple of arrays.
             Under fork it is inherited, with all the data that it refers to, without a copy.
         dtypes: The dtype of each array. Without it the target is called once, in this process, to find out.
-        shapes: The shape of each array; likewise.
+        shapes: The shape of each array; one for each dtype.
         n_proc: Number of processes. With 0, `get` calls the target itself, for debugging.
         target_args: Arguments of the target, always the same.
         target_kwargs: Its keyword arguments.

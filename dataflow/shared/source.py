@@ -26,7 +26,7 @@ class BackgroundData(Source):
         target: What the processes call: it returns one array, or a list or tuple of arrays, always of the same shapes
             and dtypes.
         dtypes: The dtype of each array. Without it the target is called once, in this process, to find out.
-        shapes: The shape of each array; likewise.
+        shapes: The shape of each array; one for each dtype.
         n_proc: Number of processes. With 0, the consumer calls the target itself, for debugging.
         target_args: Arguments of the target, always the same.
         target_kwargs: Its keyword arguments.

@@ -48,7 +48,7 @@ def remote(ds, num=1, **more):
 
 
 def test_an_actor_whose_work_ends_without_a_word_is_lost(fake, monkeypatch):
-    """It would give empty replies for ever, and at once."""
+    """It would give empty replies without end, and at once."""
 
     def send(replies, message):
         if message.kind is not Kind.HELLO:

@@ -229,7 +229,7 @@ def test_a_file_stays_valid_when_the_flow_is_run_in_another_way(tmp_path, caplog
     with caplog.at_level(logging.WARNING):
         assert once(then(), path) == expected
     assert os.stat(path).st_mtime_ns == written.st_mtime_ns
-    assert "anew" not in caplog.text
+    assert "filled again" not in caplog.text
 
 
 def test_batches_of_a_parallel_map_are_those_without_workers(tmp_path):

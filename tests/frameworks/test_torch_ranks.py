@@ -60,7 +60,7 @@ if __name__ == "__main__":
                 assert all(is_int64 for is_int64, _, _ in datapoints)
                 pairs = [[numbers.flatten().tolist(), drawn.flatten().tolist()] for _, numbers, drawn in datapoints]
                 passes.append(pairs)
-                if drop_uneven:  # one step of training each: this waits for ever if the counts differ
+                if drop_uneven:  # one step of training each: this never ends if the counts differ
                     for _ in datapoints:
                         torch.distributed.all_reduce(torch.ones(1))
             if name != "replayed":

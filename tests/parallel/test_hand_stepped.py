@@ -134,7 +134,7 @@ def test_late_results_of_a_pass_that_was_broken_off_are_ignored(kind):
 
 @KINDS
 def test_a_death_in_a_pass_that_was_broken_off_is_raised_by_the_next(kind):
-    """Nobody is left to do the work: without the error, the next pass would wait for ever."""
+    """Nobody is left to do the work: without the error, the next pass would never end."""
 
     def step(backend):
         worker = backend.workers[0]

@@ -12,7 +12,7 @@ FIXED = range(20_000, 30_000)  # ports that the system gives to nobody who lets 
 
 @pytest.fixture
 def free_address():
-    """An address that nobody uses, for whoever must know it before it is bound."""
+    """An address that nobody uses, for those that must know it before it is bound."""
     ports = random.SystemRandom()
     while True:
         with socket.socket() as probe:

@@ -143,7 +143,7 @@ def test_the_sender_may_be_the_one_who_is_bound(sender_first, free_address):
     with df:
         if not sender_first:
             df.reset_state()
-        for start in (0, 10):  # the next call binds anew
+        for start in (0, 10):  # the next call binds again
             sending = Sending(numbers(5, start), free_address, bind=True, heartbeat=0.5)
             assert [k for (k,) in df] == list(range(start, start + 5))
             assert sending.wait_result() == 5

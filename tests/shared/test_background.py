@@ -399,7 +399,7 @@ def test_who_waits_uses_no_cpu(monkeypatch):
     monkeypatch.setattr(CommandPool, "wait", lambda pool, timeout: (waits.append(timeout), wait(pool, timeout)))
 
     def block():
-        signal.pause()  # for ever
+        signal.pause()  # without end
 
     with BackgroundProc(block, ["i8"], [(3,)], n_proc=2) as bg:
         with pytest.raises(DataFlowTimeout):

@@ -87,7 +87,7 @@ def until_it_fails(bg, n):
 
 
 def wait_stopped():
-    """Wait until a signal has stopped a worker: whoever is late from now on is so because of that."""
+    """Wait until a signal has stopped a worker: what is late from now on is so because of that."""
 
     def somebody_is():
         return psutil.STATUS_STOPPED in [
@@ -296,7 +296,7 @@ def test_no_process_outlives_the_main_program(tmp_path, method, ending, code):
     assert done.returncode == code and done.stderr == ""
     pids = [int(word) for word in done.stdout.split()]
     assert len(set(pids)) == 3
-    gone = {None, psutil.STATUS_ZOMBIE}  # whoever has adopted them may be slow to collect them
+    gone = {None, psutil.STATUS_ZOMBIE}  # the process that adopted them may be slow to collect them
     wait_until(lambda: gone.issuperset(map(status_of, pids)), LIMIT, "a worker outlives its parent")
 
 
