@@ -23,12 +23,11 @@ NAMES = ("jpeg", "waits")
 
 
 def backend_of(found: FlowProfile) -> str:
-    """What the workers of the recommended placement are."""
-    one = found.recommended
+    """What the workers of the recommended placement are; empty for no workers."""
+    advice = found.recommended
+    wanted = advice.num_workers, advice.datapoints_per_second
     return next(
-        prediction.backend
-        for prediction in found.predictions
-        if (prediction.num_workers, prediction.datapoints_per_second) == (one.num_workers, one.datapoints_per_second)
+        (one.backend for one in found.predictions if (one.num_workers, one.datapoints_per_second) == wanted), ""
     )
 
 
@@ -64,6 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
             dataflow.profile(MapData(numbers(case), case.make()), options.profiled) for _ in range(options.repeat)
         ]
         for kind in sorted({(found.recommended.runner, backend_of(found)) for found in profiles}):
+            if not kind[1]:
+                missed += 1
+                print(f"{name:<6} recommends no workers")
+                continue
             alike = [found for found in profiles if (found.recommended.runner, backend_of(found)) == kind]
             advice, backend = alike[0].recommended, kind[1]
             considered = sorted({one.num_workers for one in alike[0].predictions})

@@ -283,7 +283,7 @@ def observe(name: str, workers: int, hwm: int | None, seconds: float, held_back:
             """Take datapoints, ten in at least so many seconds: their number, the seconds, and the CPU time spent."""
             done, spun = 0, 0.0
             began = now = time.perf_counter()
-            while now - began < seconds:
+            while not done or now - began < seconds:
                 due = now + least
                 workload.consume(itertools.islice(stream, 10))
                 done += 10
@@ -295,6 +295,7 @@ def observe(name: str, workers: int, hwm: int | None, seconds: float, held_back:
                     spun += time.thread_time()
             return done, now - began, spun
 
+        take(0.0, 0.0)  # until the workers have begun
         done, elapsed, _ = take(seconds / 4, 0.0)
         least = 2 * 10 * elapsed / done if held_back else 0.0
         if held_back:

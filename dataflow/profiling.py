@@ -12,10 +12,12 @@ import math
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, repeat
+from statistics import median
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -29,6 +31,7 @@ from dataflow.parameters import seconds as checked_seconds
 from dataflow.passes import copied_chain, open_flow, root_stream, walk
 from dataflow.representation import chain_rows
 from dataflow.transforms.mapping import MapData, MapDataComponent
+from dataflow.workers.process import keep_freed_memory
 
 __all__ = [
     "Costs",
@@ -213,7 +216,8 @@ def _size(nbytes: float) -> str:
 
 
 _MESSAGE_SECONDS: Final = 1e-3  # of work in one message
-_MESSAGE_COST: Final = 60e-6  # seconds of processor time for one message, on either side
+# What a message costs on either side, as a multiple of waking up a thread: `benchmarks.profiles` compares it with runs.
+_WAKE_UPS: Final[Mapping[Backend, float]] = {"process": 9.0, "thread": 1.5}
 _MAX_PER_MESSAGE: Final = 640
 _MAX_WORKERS: Final = 32  # more are predicted only where there are more cores
 _ENOUGH: Final = 0.95  # the smallest number of workers with this part of the best speed is the best number
@@ -237,18 +241,22 @@ class Costs:
         worker: Seconds of the part that workers do.
         worker_cpu: Processor time of those.
         worker_locked: Of `worker`, seconds that hold the interpreter lock.
+        thread_cpu: Processor time of the same work in one of several threads, at least `worker_cpu`.
         consumer: Seconds of the part that stays in the consumer.
         transfer: For all that is sent per datapoint of the whole flow, in both directions.
         messages_of: Seconds of work for one datapoint that is sent: short ones are sent many at a time.
         num_sent: Datapoints sent per datapoint of the whole flow.
+        wake_up: Seconds to wake up a thread that sleeps: on both sides, most messages are waited for.
     """
 
     worker: float
     worker_cpu: float
     worker_locked: float
+    thread_cpu: float = 0.0
     consumer: float = 0.0
     transfer: Transfer = field(default_factory=Transfer)
     num_sent: float = 1.0
+    wake_up: float = 30e-6
 
 
 def predict(costs: Costs, cores: int, num_workers: int, backend: Backend) -> float:
@@ -257,12 +265,13 @@ def predict(costs: Costs, cores: int, num_workers: int, backend: Backend) -> flo
     The speed is limited by the workers' number, by the processor cores that all share, by the consumer, which does its
     part alone, and for threads by the interpreter lock, which one of them holds at a time.
     """
-    if backend == "thread":
-        consumer = costs.consumer + _HANDOVER * costs.num_sent
-        locked = costs.worker_locked + consumer
-        return min(num_workers / costs.worker, cores / (costs.worker_cpu + consumer), 1 / locked)
     per_message = min(_MAX_PER_MESSAGE, max(1.0, _MESSAGE_SECONDS * costs.num_sent / max(costs.worker, 1e-9)))
-    message = _MESSAGE_COST * costs.num_sent / per_message
+    message = _WAKE_UPS[backend] * costs.wake_up * costs.num_sent / per_message
+    if backend == "thread":
+        consumer = costs.consumer + message + _HANDOVER * costs.num_sent
+        more = max(0.0, costs.thread_cpu - costs.worker_cpu) + message
+        cpu, locked = costs.worker_cpu + more + consumer, costs.worker_locked + message + consumer
+        return min(num_workers / (costs.worker + more), cores / cpu, 1 / locked)
     send, receive = costs.transfer.send + message, costs.transfer.receive + message
     consumer = costs.consumer + receive
     return min(num_workers / (costs.worker + send), cores / (costs.worker_cpu + send + consumer), 1 / consumer)
@@ -299,6 +308,8 @@ _NUM_SAMPLES: Final = 8  # datapoints kept of each node, to measure their size a
 _SAMPLE_BYTES: Final = 64 << 20  # of all samples of one node
 _ARENA_BYTES: Final = 256 << 20
 _TRANSFER_SECONDS: Final = 0.2  # at most, for each node
+_AHEAD: Final = 50  # datapoints that a worker thread has under way, if they are not too large
+_KEPT_BYTES: Final = 64 << 20  # of them
 _MOSTLY: Final = 0.7  # of the time: more cannot be told from all of it
 _now: Final = time.perf_counter
 
@@ -476,10 +487,36 @@ def _run_for(datapoints: Iterator[Any], seconds: float) -> int:
     return num
 
 
-def _rate_in_threads(df: DataFlow, num_threads: int, seconds: float) -> float:
-    """Datapoints per second of copies of a flow, one in each of `num_threads` threads.
+def _wake_up_seconds(num: int) -> float:
+    """Seconds to wake up a thread that has slept for a while: half of a round trip, the median of `num`."""
+    to, back = threading.Semaphore(0), threading.Semaphore(0)
 
-    The time in which they had to wait for a processor does not count: the result is limited by the interpreter lock.
+    def answer() -> None:
+        for _ in range(num):
+            to.acquire()
+            back.release()
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    taken = []
+    for _ in range(num):
+        time.sleep(2e-3)
+        began = _now()
+        to.release()
+        back.acquire()
+        taken.append((_now() - began) / 2)
+    thread.join()
+    return median(taken)
+
+
+def _in_threads(df: DataFlow, num_threads: int, seconds: float) -> tuple[float, float]:
+    """Run copies of a flow, one in each of `num_threads` threads.
+
+    Each keeps as many datapoints as a worker thread has under way: their memory is not free for the next ones.
+
+    Returns:
+        Datapoints per second, limited by the interpreter lock: the time in which threads had to wait for a processor
+        does not count. And the processor time of a datapoint.
     """
     flows = [_copied(df)[id(df)] for _ in range(num_threads)]
     start, end = threading.Barrier(num_threads + 1), _now() + math.inf
@@ -489,11 +526,12 @@ def _rate_in_threads(df: DataFlow, num_threads: int, seconds: float) -> float:
     def run(k: int) -> None:
         try:
             datapoints = _passes(flows[k])
-            next(datapoints, None)
+            first = next(datapoints, None)
+            kept = deque([first], maxlen=int(min(_AHEAD, max(1, _KEPT_BYTES // max(1, size_of(first))))))
             start.wait()
             delay, used = _Delay(), time.thread_time()
             for dp in datapoints:
-                del dp
+                kept.append(dp)
                 made[k] += 1
                 if _now() >= end:
                     break
@@ -518,7 +556,7 @@ def _rate_in_threads(df: DataFlow, num_threads: int, seconds: float) -> float:
         close_flow(flow)
     if errors:
         raise errors[0]
-    return rate_without_delays(made, took, lost, cpu)
+    return rate_without_delays(made, took, lost, cpu), sum(cpu) / max(1, sum(made))
 
 
 def rate_without_delays(made: Sequence[int], took: float, lost: Sequence[float], cpu: Sequence[float]) -> float:
@@ -577,6 +615,8 @@ class _Measured:
         total: Seconds without the measurement.
         cpu: Processor time.
         locked: Seconds that hold the interpreter lock.
+        thread_cpu: Processor time in one of several threads.
+        wake_up: To wake up a thread.
     """
 
     seconds: Mapping[int, float]
@@ -585,6 +625,8 @@ class _Measured:
     total: float
     cpu: float
     locked: float
+    thread_cpu: float
+    wake_up: float
 
 
 def _places(top: Any, measured: _Measured) -> Iterator[tuple[Literal["runner", "map"], Any, Costs]]:
@@ -616,9 +658,11 @@ def _costs(node: Any, work: float, sent: Iterable[Any], measured: _Measured) -> 
         worker=max(work, 1e-9),
         worker_cpu=max(measured.cpu * part, 1e-9),
         worker_locked=measured.locked * part,
+        thread_cpu=measured.thread_cpu * part,
         consumer=max(0.0, measured.total - work),
         transfer=transfer,
         num_sent=max(measured.num[id(node)], 1e-9),
+        wake_up=measured.wake_up,
     )
 
 
@@ -667,6 +711,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     """
     require_flow(df, "profile", "df")
     seconds = checked_seconds("profile", "seconds", seconds)
+    keep_freed_memory()  # as workers do
     began, cores = _now(), available_cores()
     copies = _copied(df)
     top = copies[id(df)]
@@ -692,8 +737,9 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     total = max(taken - lost, min(cpu, taken), 1e-9) / num_plain
     cpu_each = min(cpu / num_plain, total * cores)
     num_threads = min(8, max(4, cores))
+    thread_cpu = cpu_each
     try:
-        rate = _rate_in_threads(df, num_threads, seconds * 0.25)
+        rate, thread_cpu = _in_threads(df, num_threads, seconds * 0.25)
         locked = 1 / rate if rate else total
         locked = min(total, cpu_each, locked if locked < _MOSTLY * total else total)
     except Exception:  # a flow that cannot run in several threads
@@ -707,6 +753,8 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
         total,
         cpu_each,
         locked,
+        thread_cpu,
+        _wake_up_seconds(max(5, int(min(50, 10 * seconds)))),
     )
     rows = [row for row in chain_rows(df, DataFlow) if id(row.node) in copies]
     texts = {id(copies[id(row.node)]): row.text for row in rows}

@@ -60,8 +60,8 @@ def waits(dp):
 
 
 def busy(seconds, **more):
-    """A flow that computes in Python."""
-    return Costs(seconds, seconds, seconds, **more)
+    """A flow that computes in Python, where waking up costs next to nothing."""
+    return Costs(seconds, seconds, seconds, wake_up=1e-6, **more)
 
 
 def test_processes_scale_with_the_cores_and_threads_do_not():
@@ -79,6 +79,21 @@ def test_work_that_waits_needs_more_workers_than_cores():
     costs = Costs(1e-2, 1e-4, 1e-4)
     for backend in ("process", "thread"):
         assert predict(costs, 2, 32, backend) == pytest.approx(3200, rel=0.1)
+
+
+def test_work_that_costs_more_in_several_threads_is_predicted_slower_there_only():
+    costs = Costs(1e-2, 1e-2, 1e-3, thread_cpu=2e-2, wake_up=1e-6)
+    assert predict(costs, 4, 4, "thread") == pytest.approx(200, rel=0.05)
+    assert predict(costs, 4, 4, "process") == pytest.approx(400, rel=0.05)
+
+
+def test_messages_that_are_waited_for_cost_as_much_as_waking_up_a_thread():
+    quick, slow = (Costs(5e-3, 1e-5, 1e-5, wake_up=seconds) for seconds in (1e-6, 1e-3))
+    for backend in ("process", "thread"):
+        assert predict(quick, 2, 32, backend) == pytest.approx(6400, rel=0.05)
+        assert predict(slow, 2, 32, backend) < 700
+    many = Costs(1e-6, 1e-6, 1e-6, wake_up=30e-6)  # hundreds of these are in a message
+    assert predict(many, 2, 1, "process") > 400_000
 
 
 def test_what_stays_in_the_consumer_and_what_is_sent_limits_the_speed():
