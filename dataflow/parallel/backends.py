@@ -29,7 +29,7 @@ from dataflow.parameters import chosen_start_method
 from dataflow.pickling import imported_main
 from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
 from dataflow.workers.pool import Worker
-from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported
+from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported, keep_freed_memory
 from dataflow.workers.worker_errors import died
 
 __all__ = ["Backend", "BackendName", "Links", "ProcessBackend", "Tasks", "ThreadBackend", "queued_bytes"]
@@ -128,6 +128,7 @@ class ThreadBackend:
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
         from dataflow.workers.thread import ThreadWorker  # no other backend needs it
 
+        keep_freed_memory()  # pays for `thread` of the workload `jpeg` in the benchmarks
         return lambda spec: ThreadWorker(spec.info, spec)
 
     def num_descriptors(self, options: WorkerOptions) -> int:

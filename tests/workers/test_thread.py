@@ -1,6 +1,11 @@
 """A worker that is a thread."""
 
+import platform
+import subprocess
+import sys
 import threading
+
+import pytest
 
 from dataflow.workers.info import worker_info, worker_info_of
 from dataflow.workers.thread import ThreadWorker
@@ -36,3 +41,33 @@ def test_a_thread_does_not_keep_the_interpreter_alive():
     assert thread.daemon
     go_on.set()
     worker.join(LIMIT)
+
+
+DECODING = """
+import resource
+import numpy as np
+from dataflow import DataFromList, MapData, MultiThreadRunner
+
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def decoded(k):
+    temporary = np.zeros(900_000, np.uint8)
+    temporary += 1  # touches its pages
+    return [temporary[:600_000].copy()]
+
+with MultiThreadRunner(lambda: MapData(DataFromList(range(1000)), decoded), 10, 1) as df:
+    datapoints = iter(df)
+    for _ in range(100):
+        next(datapoints)
+    before = page_faults()
+    for _ in range(200):
+        next(datapoints)
+    print(page_faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
+def test_a_process_with_worker_threads_keeps_freed_memory():
+    found = subprocess.run([sys.executable, "-c", DECODING], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert int(found.stdout) < 3000  # of 73,000 pages
