@@ -166,6 +166,11 @@ class WorkerCounters:
         """Record which part of the window is in use."""
         self._words[_WINDOW] = int(1000 * min(1.0, max(0.0, part)))
 
+    @property
+    def processor_times(self) -> tuple[float, float]:
+        """The seconds of `set_processor_times`, possibly those of a worker before this one."""
+        return self._words[_CPU] / _NS, self._words[_DELAYED] / _NS
+
     def set_processor_times(self, cpu: float, delayed: float) -> None:
         """Record the processor time of the worker's thread, and how long it was ready without a processor."""
         self._words[_CPU] = int(cpu * _NS)

@@ -16,10 +16,11 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
-from dataflow.channel.worker_counters import InnerTotals, WorkerActivity, WorkerCounters
+from dataflow.channel.worker_counters import WorkerActivity, WorkerCounters
 from dataflow.machine import processor_times
 from dataflow.passes import walk
 from dataflow.sampling.frames import PACKAGE, FrameOwners, sleep_until_interrupting
@@ -71,7 +72,9 @@ class NodeSampler:
                 self._name_steps(node, k)
         self._cpu_clock = None if _CLOCK is None else _CLOCK(self._thread)
         self._task = f"self/task/{threading.get_native_id()}"
-        self._start = self._processor_times()
+        # A worker before it may have left its times: they go on.
+        now, before = self._processor_times(), counters.processor_times
+        self._start = now[0] - before[0], now[1] - before[1]
 
     def tick(self) -> None:
         """Take a sample. Called by another thread."""
@@ -149,14 +152,9 @@ class NodeSampler:
             observer = None if node is None else state_of(node).observer
             if observer is not None:
                 found, samples = observer.totals()
-                self._counters.set_inner(slot, InnerTotals(k, *_values(found)))
-                self._counters.set_nodes_of_inner(self._inside.get(k, ()), samples)
+                self._counters.set_inner(slot, replace(found, node=k))
+                self._counters.set_nodes_of_inner(self._inside[k], samples)
                 slot += 1
-
-
-def _values(totals: InnerTotals) -> tuple[Any, ...]:
-    """All but the position of the node."""
-    return totals.num_workers, totals.datapoints, totals.nbytes, totals.consumer, totals.workers
 
 
 def _with_own_step(begin: Any, node_ref: Any, steps: dict[Any, Any], add: Any, *args: Any) -> Any:

@@ -157,3 +157,16 @@ def test_the_switch_interval_is_restored():
     before = sys.getswitchinterval()
     sampled(MapData(numbers(), calls_probe), False)
     assert sys.getswitchinterval() == before
+
+
+def test_the_processor_time_of_a_new_worker_is_added_to_that_of_the_one_before():
+    credit = Credit(1, shared=False)
+    quota = credit.port(0).quota(Window(1))
+    quota.counters.set_processor_times(3.0, 2.0)  # by the worker that has died
+    sampler = NodeSampler(numbers(), quota.counters, lambda: 0.5)
+    end = time.thread_time() + 0.01
+    while time.thread_time() < end:
+        pass
+    sampler.tick()
+    found = totals_of(credit.counters_of(0))
+    assert found.cpu > 3.005 and found.delayed >= 2.0
