@@ -142,6 +142,9 @@ class Feeder:
                         raise
                     self._end_source()  # raises instead if the iteration was superseded or the flow is closed
                     failure, reading = error, False
+                except BaseException:  # Ctrl-C in the source: the loop is left
+                    self._engine.observer.end_iteration()
+                    raise
             chunk = self._engine.chunk(self._generation, timeout, wait=not more)
             if chunk is None:
                 break

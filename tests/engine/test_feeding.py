@@ -1,10 +1,11 @@
 """What a map reads of its input: many steps at a time, and none too early."""
 
 import itertools
+import time
 
 import pytest
 
-from dataflow import DataFlow, MultiThreadMapData
+from dataflow import DataFlow, DataFromGenerator, MultiThreadMapData
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.engine.feeding import SourceReader, as_one_pass, one_pass, passes_from
 from dataflow.seeding import Stream
@@ -117,3 +118,18 @@ def test_a_loop_after_an_exception_of_the_input_begins_a_pass():
         with pytest.raises(ValueError, match="once"):
             found.extend(df)
         assert [*found, *itertools.islice(df, 2)] == [[k] for k in (0, 1, 2, 0, 1)]
+
+
+def test_an_interrupt_in_the_source_ends_the_iteration_for_the_statistics():
+    def interrupted():
+        yield from range(100)
+        raise KeyboardInterrupt
+
+    with MultiThreadMapData(DataFromGenerator(interrupted), 1, lambda dp: dp, buffer_size=10) as df:
+        with pytest.raises(KeyboardInterrupt):
+            list(itertools.islice(df, 200))
+        before = df.statistics().runners[0]
+        time.sleep(0.3)
+        after = df.statistics().runners[0]
+    assert after.waiting_seconds == before.waiting_seconds
+    assert after.receiving_seconds == before.receiving_seconds
