@@ -230,7 +230,7 @@ class Quota:
 
     Attributes:
         counters: Where the worker records what it has done.
-        turn: The worker's side of these.
+        turn: The worker's side of `turns`.
         waited: Seconds of the last wait for room.
         waited_for_memory: Whether messages filled the memory limit as it began.
     """
@@ -307,18 +307,12 @@ class Quota:
         while not self.stopped:
             time.sleep(delay)
             room = self._room()
-            if room is not None and (free := self._free()) >= _ENOUGH:
+            if room is not None and (free := 1 - self.window_in_use()) >= _ENOUGH:
                 self._adapt(free, delay)
                 self.waited = _now() - began
                 return room
             delay = min(2 * delay, self._max_sleep)
         return None
-
-    def _free(self) -> float:
-        """The part of the window that is free, by datapoints or by bytes, whichever is more."""
-        window, words = self._window, self._words
-        count = 1 - (self._made - words[_COUNT]) / window.count
-        return max(count, 1 - (self._made_bytes - words[_BYTES]) / window.nbytes) if window.nbytes else count
 
     def _adapt(self, free: float, slept: float) -> None:
         """Choose how long to sleep next time, by the last sleep and how much of the window was free after it."""
@@ -328,7 +322,7 @@ class Quota:
             self._max_sleep = min(2 * self._max_sleep, self._longest)
 
     def window_in_use(self) -> float:
-        """The part of the window that is in use, 0 to 1."""
+        """The part of the window that is in use, 0 to 1, by datapoints or by bytes, whichever is less."""
         window = self._window
         return min(
             (self._made - self._words[_COUNT]) / max(1, window.count),

@@ -176,7 +176,10 @@ class _PipeReceiver:
     def receive_nowait(self) -> Message | None:
         if not self._inbox:
             for fd, _ in self._poll.poll(0):
-                self._read(fd)
+                if fd in self._partial:
+                    self._read(fd)
+                else:  # an interrupt has left it from `wait`
+                    self._poll.unregister(fd)
         return self._inbox.popleft() if self._inbox else None
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:

@@ -213,9 +213,6 @@ class _SharedTaskReader:
             offset += length
         return frames
 
-    def close(self) -> None:
-        self._end.close()
-
 
 class _Copies:
     """Block reader for tasks: copies an array out of its block."""

@@ -60,9 +60,6 @@ class TaskReader(Protocol):
     def is_wanted(self) -> bool:
         """Return True while the consumer still wants the result of the last task taken."""
 
-    def close(self) -> None:
-        """Close the end."""
-
 
 class TaskQueuePort(Protocol):
     """Description of a worker's end; picklable while a process is started."""
@@ -230,6 +227,3 @@ class _ThreadTaskReader:
 
     def is_wanted(self) -> bool:
         return self._queued is not None and self._queued.task is not None
-
-    def close(self) -> None:
-        """No-op."""

@@ -188,9 +188,6 @@ class ActorTaskReader:
     def is_wanted(self) -> bool:
         return not self._is_stopped and self._taken >= self._wanted_from
 
-    def close(self) -> None:
-        """No-op."""
-
 
 class WorkerActor:
     """The actor's class: its methods are the calls of the consumer."""

@@ -253,3 +253,13 @@ def test_a_thread_channel_holds_no_descriptor():
     channel = ThreadChannel()
     assert channel.port(1).descriptors() == ()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_descriptor_that_an_interrupted_wait_has_left_behind_is_ignored():
+    read, write = os.pipe()
+    with Pipes() as pipes:
+        pipes.receiver._poll.register(read)  # as `wait` does for the end of a worker
+        os.close(write)
+        assert pipes.receiver.receive_nowait() is None
+        assert not pipes.receiver.wait(0.0), "it would be ready at once, again and again"
+    os.close(read)
