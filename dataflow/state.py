@@ -22,7 +22,7 @@ from dataflow.session import Session, terminated
 if TYPE_CHECKING:
     from dataflow.workers.cleanup import Closeable
 
-__all__ = ["Continued", "Drops", "FlowState", "state_of"]
+__all__ = ["Continued", "Drops", "FlowState", "close_dropped", "state_of"]
 
 _KEY: Final = "_df_state"
 
@@ -88,7 +88,7 @@ class FlowState:
             if self._finaliser is not None:
                 self._finaliser.detach()
             self.resource = resource
-            self._finaliser = None if resource is None else weakref.finalize(df, _close_dropped, resource)
+            self._finaliser = None if resource is None else weakref.finalize(df, close_dropped, resource)
 
     def settle(self) -> None:
         """Release the owned resource, which has failed and is closed.
@@ -113,7 +113,8 @@ class FlowState:
         return FlowState, ()
 
 
-def _close_dropped(resource: Closeable) -> None:
+def close_dropped(resource: Closeable) -> None:
+    """Close what a collected object has owned."""
     with signals_deferred(later=True):
         resource.close()
 

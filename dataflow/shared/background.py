@@ -39,9 +39,10 @@ from dataflow.shared.arrays import SharedMem
 from dataflow.shared.command_pool import CommandPool
 from dataflow.shared.layout import Layout, as_array, components_of, store
 from dataflow.shared.timing import Profile, Statistics
+from dataflow.state import close_dropped
 from dataflow.workers.process import Payload
 
-__all__ = ["BackgroundProc", "checked_options", "close_dropped", "time_limit"]
+__all__ = ["BackgroundProc", "checked_options", "time_limit"]
 
 _POLL: Final = 0.1  # seconds that one wait may last, with the lock held
 _NUM_SLOTS: Final = 2  # of each worker: one that the consumer reads, one that is being filled
@@ -241,12 +242,6 @@ class BackgroundProc(SharedMem):
         made = time.perf_counter() - began
         self._profile.add("get itself", made, 0.0, made)
         return result
-
-
-def close_dropped(resource: Any) -> None:
-    """Close what a collected object has owned."""
-    with signals_deferred(later=True):
-        resource.close()
 
 
 def checked_options(

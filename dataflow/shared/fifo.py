@@ -41,10 +41,11 @@ from dataflow.pickling import ForkedMain, dumps, imported_main, loads
 from dataflow.seeding import current_root, derived, fresh_root, root_seed, seed
 from dataflow.session import Session
 from dataflow.shared.arrays import Handle, SharedMem, refusing_handles
-from dataflow.shared.background import close_dropped, time_limit
+from dataflow.shared.background import time_limit
 from dataflow.shared.command_pool import MAX_COMMAND_BYTES, CommandPool
 from dataflow.shared.layout import Layout
 from dataflow.shared.timing import Profile, Statistics
+from dataflow.state import close_dropped
 from dataflow.workers.process import Payload, context_of, seed_globals
 
 __all__ = ["SharedQ"]
@@ -422,7 +423,7 @@ class _JobScheduler:
                 with signals_deferred():  # a worker that is in no list would not be closed
                     self._idle.remove(worker)
                     worker.pool.close()
-        while len(self._idle) > max(1, self._num_expected):
+        while len(self._idle) > (max(1, self._num_expected) if self._reuse else 0):
             with signals_deferred():
                 self._idle.pop(0).pool.close()
 

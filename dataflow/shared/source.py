@@ -68,17 +68,16 @@ class BackgroundData(Source):
         context: BaseContext | str | None = None,
     ) -> None:
         name = type(self).__name__
-        checked_options(name, target, n_proc, target_args, target_kwargs, context, ordered)
+        _, self.n_proc, self.context, self.ordered = checked_options(
+            name, target, n_proc, target_args, target_kwargs, context, ordered
+        )
         self.target = target
         self.dtypes = dtypes
         self.shapes = shapes
-        self.n_proc = n_proc
         self.target_args = target_args
         self.target_kwargs = target_kwargs
-        self.ordered = ordered
         self._df_own_root = root_seed(self, seed)
         self.timeout = time_limit(name, timeout)
-        self.context = context
 
     @property
     def _df_reproducible(self) -> bool:

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import multiprocessing
 import os
 import threading
 
@@ -116,6 +117,7 @@ def test_a_process_that_has_done_its_job_is_given_the_next(method):
     if method == "fork":
         with SharedQ(context=method, reuse=False) as queue:
             assert pids(queue) == 3
+            assert not multiprocessing.active_children(), "each is done, and gets no other job"
 
 
 def test_what_cannot_be_sent_to_a_running_process_gets_a_new_one():

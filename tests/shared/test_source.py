@@ -115,3 +115,8 @@ def test_a_wrong_parameter_is_named():
         BackgroundData(drawn, timeout=-1)
     with pytest.raises(TypeError, match="BackgroundData: target"):
         taken(BackgroundData(5), 1)
+
+
+def test_options_are_kept_as_they_were_checked():
+    df = BackgroundData(pair, n_proc=2.0)
+    assert type(df.n_proc) is int and "2 processes" in repr(df)
