@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -98,8 +99,9 @@ class ConsumerSampler:
             if self._consumer() is not None and self._thread is None:
                 self._stopped.clear()
                 thread = threading.Thread(target=self._run, name="dataflow-sampler", daemon=True)
-                thread.start()
-                self._thread = thread
+                with suppress(RuntimeError):  # no more threads, or the interpreter ends: there are no shares then
+                    thread.start()
+                    self._thread = thread
 
     def wait_for_samples(self) -> None:
         """Wait for the first samples, up to half a second. No-op in the consumer itself."""

@@ -181,3 +181,15 @@ def test_samples_begin_again_with_new_workers():
         steps = iter(df)
         next(steps)
         assert node_named(df, "func=slow").share is None
+
+
+def test_statistics_have_no_shares_where_no_thread_can_be_started(monkeypatch):
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    with MapData(threads(), slow) as df:
+        steps = iter(df)
+        next(steps)
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        assert all(node.share is None for node in df.statistics().nodes if node.runner is None)
+        monkeypatch.undo()
