@@ -29,6 +29,7 @@ from dataflow.datapoint import HOLE
 from dataflow.machine import available_cores, processor_times
 from dataflow.parameters import seconds as checked_seconds
 from dataflow.passes import copied_chain, open_flow, root_stream, walk
+from dataflow.reports.figures import size_text
 from dataflow.representation import chain_rows
 from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.workers.process import keep_freed_memory
@@ -179,10 +180,10 @@ class FlowProfile:
 
 def _node_table(nodes: Sequence[NodeCost]) -> Iterator[str]:
     width = max([len(node.prefix) + len(node.node) for node in nodes] + [4])
-    yield f"{'node':<{width}}  {'time':>9}  {'share':>5}  {'made':>7}  {'bytes':>9}"
+    yield f"{'node':<{width}}  {'time':>9}  {'share':>5}  {'made':>7}  {'size':>10}"
     for node in nodes:
         text, seconds = node.prefix + node.node, _duration(node.seconds)
-        yield f"{text:<{width}}  {seconds:>9}  {node.share:>5.0%}  {node.count:>7.4g}  {_size(node.nbytes):>9}"
+        yield f"{text:<{width}}  {seconds:>9}  {node.share:>5.0%}  {node.count:>7.4g}  {size_text(node.nbytes):>10}"
 
 
 def _prediction_table(predictions: Sequence[Prediction], cores: int) -> Iterator[str]:
@@ -202,14 +203,6 @@ def _duration(seconds: float) -> str:
         if seconds * factor >= 1 or unit == "µs":
             return f"{seconds * factor:.3g} {unit}"
     raise AssertionError("the last unit is always used")
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.4g} {unit}" if unit == "B" else f"{nbytes:.3g} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.3g} GiB"
 
 
 # -- Prediction: a pure function of what was measured ------------------------------------------------------------------
@@ -244,7 +237,6 @@ class Costs:
         thread_cpu: Processor time of the same work in one of several threads, at least `worker_cpu`.
         consumer: Seconds of the part that stays in the consumer.
         transfer: For all that is sent per datapoint of the whole flow, in both directions.
-        messages_of: Seconds of work for one datapoint that is sent: short ones are sent many at a time.
         num_sent: Datapoints sent per datapoint of the whole flow.
         wake_up: Seconds to wake up a thread that sleeps: on both sides, most messages are waited for.
     """
@@ -461,19 +453,10 @@ def _passes(df: DataFlow) -> Iterator[Any]:
             return
 
 
-class _Delay:
+def _delayed() -> float:
     """Seconds that this thread was ready to run while others had the processors, where the system tells."""
-
-    def __init__(self) -> None:
-        self._start = self._total()
-
-    def passed(self) -> float:
-        """Seconds since this object was made."""
-        return self._total() - self._start
-
-    def _total(self) -> float:
-        _, delayed = processor_times("thread-self") or (0.0, 0.0)
-        return delayed
+    _, delayed = processor_times("thread-self") or (0.0, 0.0)
+    return delayed
 
 
 def _run_for(datapoints: Iterator[Any], seconds: float) -> int:
@@ -529,13 +512,13 @@ def _in_threads(df: DataFlow, num_threads: int, seconds: float) -> tuple[float, 
             first = next(datapoints, None)
             kept = deque([first], maxlen=int(min(_AHEAD, max(1, _KEPT_BYTES // max(1, size_of(first))))))
             start.wait()
-            delay, used = _Delay(), time.thread_time()
+            delayed, used = _delayed(), time.thread_time()
             for dp in datapoints:
                 kept.append(dp)
                 made[k] += 1
                 if _now() >= end:
                     break
-            lost[k], cpu[k] = delay.passed(), time.thread_time() - used
+            lost[k], cpu[k] = _delayed() - delayed, time.thread_time() - used
         except threading.BrokenBarrierError:
             pass
         except BaseException as error:
@@ -729,9 +712,9 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     if not num and not _run_for(steps, 0):
         raise ValueError(f"a pass of {type(df).__name__} is empty: there is nothing to measure")
     _run_for(steps, seconds * 0.02)
-    delay, cpu, wall = _Delay(), time.process_time(), _now()
+    delayed, cpu, wall = _delayed(), time.process_time(), _now()
     num_plain = max(1, _run_for(steps, seconds * 0.25))
-    taken, cpu, lost = _now() - wall, time.process_time() - cpu, delay.passed()
+    taken, cpu, lost = _now() - wall, time.process_time() - cpu, _delayed() - delayed
     del steps
     close_flow(plain)
     total = max(taken - lost, min(cpu, taken), 1e-9) / num_plain

@@ -17,6 +17,7 @@ __all__ = [
     "RunnerStatistics",
     "WorkerMoment",
     "WorkerStatistics",
+    "size_text",
 ]
 
 
@@ -220,3 +221,12 @@ class Figures(NamedTuple):
     nodes: Sequence[Any]
     samples: Sequence[int]
     inner: Sequence[RunnerStatistics]
+
+
+def size_text(nbytes: float) -> str:
+    """A number of bytes, in the unit that suits it."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if nbytes >= 1000 else f"{nbytes:.3g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.3g} GiB"

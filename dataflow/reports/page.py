@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import html
 import json
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from html import escape
 from itertools import pairwise
 from typing import Any, Final
 
@@ -68,12 +68,12 @@ def page_of(statistics: FlowStatistics, samples: Sequence[Sequence[Sample]] = ()
     """
     figures = json.dumps(dataclasses.asdict(statistics)).replace("<", "\\u003c")  # no end tag inside
     parts = [
-        f'<p class="verdict">{_escaped(verdict_of(statistics).text)}</p>',
+        f'<p class="verdict">{escape(verdict_of(statistics).text)}</p>',
         *_tree(statistics),
         *(part for runner in statistics.runners for part in _runner(runner)),
         *_samples(samples),
         "<h2>As text</h2>",
-        f"<pre>{_escaped(report_text(statistics))}</pre>",
+        f"<pre>{escape(report_text(statistics))}</pre>",
         f'<script type="application/json" id="statistics">{figures}</script>',
     ]
     body = "\n".join(parts)
@@ -82,10 +82,6 @@ def page_of(statistics: FlowStatistics, samples: Sequence[Sequence[Sample]] = ()
         f'<link rel="icon" href="data:,"><style>{_STYLE}</style></head>\n<body>\n<h1>Where the time goes</h1>\n'
         f"{body}\n</body></html>\n"
     )
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text)
 
 
 # -- Tables ------------------------------------------------------------------------------------------------------------
@@ -107,17 +103,17 @@ def _tree(statistics: FlowStatistics) -> Iterator[str]:
 
 def _node_row(node: NodeStatistics, rate: str) -> list[str]:
     return [
-        f"<code>{_escaped(node.prefix + node.node)}</code>",
+        f"<code>{escape(node.prefix + node.node)}</code>",
         "" if node.share is None else f"{node.share:.0%}",
         rate,
         "" if node.length is None else f"{node.length:,}",
-        _escaped(node.note),
+        escape(node.note),
     ]
 
 
 def _runner(runner: RunnerStatistics) -> Iterator[str]:
     total = runner.consumer_seconds or 1.0
-    yield f"<h2>{_escaped(runner.name)}</h2>"
+    yield f"<h2>{escape(runner.name)}</h2>"
     consumer = [
         f"{runner.datapoints:,}",
         *(
@@ -211,11 +207,11 @@ def _samples(samples: Sequence[Sequence[Sample]]) -> Iterator[str]:
     for datapoint in samples:
         figures = []
         for sample in datapoint[:_MAX_VALUES]:
-            caption = f"<figcaption>{_escaped(sample.name)}: {_escaped(sample.text)}</figcaption>"
+            caption = f"<figcaption>{escape(sample.name)}: {escape(sample.text)}</figcaption>"
             picture = ""
             if sample.png is not None:
                 data = base64.b64encode(sample.png).decode()
-                picture = f'<img alt="{_escaped(sample.name)}" src="data:image/png;base64,{data}">'
+                picture = f'<img alt="{escape(sample.name)}" src="data:image/png;base64,{data}">'
             figures.append(f"<figure>{picture}{caption}</figure>")
         yield f"<div>{''.join(figures)}</div>"
 

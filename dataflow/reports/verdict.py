@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dataflow.reports.figures import FlowStatistics, NodeStatistics, RunnerStatistics
+from dataflow.reports.figures import FlowStatistics, NodeStatistics, RunnerStatistics, size_text
 
 __all__ = ["Bottleneck", "FlowVerdict", "verdict_of"]
 
@@ -91,7 +91,7 @@ def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> Fl
     memory = sum(worker.memory_seconds for worker in runner.workers) / total
     starved = sum(worker.starved_seconds for worker in runner.workers) / total
     if memory >= _MUCH:
-        limit = "" if runner.max_bytes is None else f" ({_bytes(runner.max_bytes)})"
+        limit = "" if runner.max_bytes is None else f" ({size_text(runner.max_bytes)})"
         return FlowVerdict(
             "memory",
             position,
@@ -274,16 +274,8 @@ def _dearest_in_consumer(statistics: FlowStatistics, start: int, end: int | None
 
 
 def _each(runner: RunnerStatistics) -> str:
-    return f"datapoints of {_bytes(runner.nbytes / max(1, runner.datapoints))}"
+    return f"datapoints of {size_text(runner.nbytes / max(1, runner.datapoints))}"
 
 
 def _cores(num: int) -> str:
     return f"{num} {'core' if num == 1 else 'cores'}"
-
-
-def _bytes(num: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if num < 1024:
-            return f"{num:.3g} {unit}"
-        num /= 1024
-    return f"{num:.3g} GiB"

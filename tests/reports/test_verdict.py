@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataflow.reports.figures import FlowStatistics, NodeStatistics
+from dataflow.reports.figures import FlowStatistics, NodeStatistics, size_text
 from dataflow.reports.verdict import verdict_of
 from tests.reports.made_up import flow, runner, worker, workers
 
@@ -203,3 +203,18 @@ def test_a_runner_below_a_map_is_judged_if_its_input_is_what_the_map_waits_for()
 def test_one_idle_worker_among_busy_ones_changes_nothing():
     crew = (worker(0, busy=1.0), worker(1, busy=1.0), worker(2, starved=1.0))
     assert verdict_of(flow(runner(crew, waiting=0.9))).bottleneck == "workers"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1000 bytes"),
+        (1536, "1.5 KiB"),
+        (1020 << 10, "1020 KiB"),
+        (5 << 40, "5.12e+03 GiB"),
+    ],
+)
+def test_sizes_have_no_exponents_below_a_tebibyte(nbytes, text):
+    assert size_text(nbytes) == text
