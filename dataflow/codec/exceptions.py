@@ -26,15 +26,15 @@ def pack_failure(error: BaseException, *, note: str) -> bytes:
         message = str(error)
     except Exception as broken:
         message = f"<str() of it raises {type(broken).__name__}>"
-    failure_reporter = f"{name}: {message}", note, text
+    texts = f"{name}: {message}", note, text
     for attempt in (_whole, _in_parts):
         try:
             packed = attempt(error)
             if _is_faithful(_load(packed), error):
-                return pickle.dumps((packed, *failure_reporter))
+                return pickle.dumps((packed, *texts))
         except Exception:
             continue  # pickling may raise any exception: try the next form
-    return pickle.dumps((("text", b""), *failure_reporter))
+    return pickle.dumps((("text", b""), *texts))
 
 
 def unpack_failure(packed: bytes) -> BaseException:
@@ -43,11 +43,11 @@ def unpack_failure(packed: bytes) -> BaseException:
     An exception that could be loaded in the worker may fail to load here, for example if only the worker can import its
     class: then only type and text are left.
     """
-    record, failure_reporter, note, text = pickle.loads(packed)
+    record, summary, note, text = pickle.loads(packed)
     try:
         error = _load(record)
     except Exception:
-        error = WorkerError(failure_reporter)
+        error = WorkerError(summary)
         error.add_note(note)
     error.__cause__ = WorkerTraceback(text)
     return error

@@ -179,7 +179,7 @@ class Apply(_Tasks):
     It is the same node that would run without workers, so there is only one definition of what it does.
 
     Attributes:
-        handed: The input of `node`.
+        task_input: The input of `node`.
     """
 
     task_input: TaskInput

@@ -238,6 +238,7 @@ class WorkerNode(ProxyDataFlow):
     def _df_plan(self, stream: Stream, start: Callable[[WorkerSpec], Worker], links: Links) -> Plan[Any]:
         options, backend = self.options, self._df_backend
         n, memory, window = options.num_workers, backend.memory(options), self._df_window()
+        threads = backend.thread_limit(options)
         infos = [worker_info_of(k, n) for k in range(n)]
         tolerance = self._df_begin_failures()
         specs = [
@@ -255,7 +256,7 @@ class WorkerNode(ProxyDataFlow):
                 note=self._df_note(k),
                 task_queue=None if links.task_queue is None else links.task_queue.port(k),
                 budget=tolerance.inherited,
-                threads=backend.thread_limit(options),
+                threads=threads,
             )
             for k, job in enumerate(self._df_jobs(stream))
         ]
