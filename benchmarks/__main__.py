@@ -89,6 +89,21 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def publish(results: dict[str, Any]) -> Path:
+    """Put the ratios into the page and the README; training loops alone have places of their own. Return the plot."""
+    figures, ratios = Figures(results["runs"]), report.markdown(results, only_ratios=True)
+    overview = report.overview_table(figures)
+    marks, drawing = (report.BEGIN, report.END), PAGE.with_suffix(".svg")
+    link = "![Datapoints per second of every contender, for each workload]({})\n\n"
+    if set(figures.workloads) <= set(TRAINING):
+        marks, drawing = report.LOOP_MARKS, PAGE.with_name("training-loops.svg")
+        link = "![Samples per second of every library, for both training loops]({})\n\n"
+        overview += "\n\n" + link.format(drawing.relative_to(README.parent)).rstrip()
+    for page, text in ((PAGE, link.format(drawing.name) + ratios), (README, overview)):
+        page.write_text(report.insert(page.read_text("utf-8"), text, marks), "utf-8")
+    return drawing
+
+
 def main() -> None:
     chosen = parse_arguments()
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -101,13 +116,7 @@ def main() -> None:
     (chosen.out / "report.md").write_text(text, "utf-8")
     drawings = [] if chosen.no_plot else [chosen.out / "speed.svg", chosen.out / "speed.png"]
     if chosen.publish:
-        drawing = PAGE.with_suffix(".svg")
-        link = f"![Datapoints per second of every contender, for each workload]({drawing.name})\n\n"
-        ratios = report.markdown(results, only_ratios=True)
-        PAGE.write_text(report.insert(PAGE.read_text("utf-8"), link + ratios), "utf-8")
-        overview = report.overview_table(Figures(results["runs"]))
-        README.write_text(report.insert(README.read_text("utf-8"), overview), "utf-8")
-        drawings.append(drawing)
+        drawings.append(publish(results))
     if drawings:
         python = python_of("plot", plot.REQUIRES)
         subprocess.run([python, "-m", "benchmarks.plot", path, *drawings], cwd=ROOT, check=True)

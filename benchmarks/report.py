@@ -21,6 +21,8 @@ __all__ = [
 ]
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+LOOP_MARKS = "<!-- training loops: begin -->", "<!-- training loops: end -->"
+"""Of the figures of a run with nothing but training loops."""
 
 OVERVIEW = {
     "small": ("`[int, float]`", "of the generator alone"),

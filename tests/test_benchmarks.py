@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as command
 from benchmarks import (
     auto,
     contenders,
@@ -336,8 +337,31 @@ def test_figures_go_between_the_marks_of_a_page():
 
 def test_the_page_has_a_place_for_each_kind_of_figures():
     page = simulate.PAGE.read_text("utf-8")
-    for marks in ((report.BEGIN, report.END), simulate.MARKS):
+    for marks in ((report.BEGIN, report.END), report.LOOP_MARKS, simulate.MARKS):
         assert "new figures" in report.insert(page, "new figures", marks)
+
+
+def test_training_loops_alone_are_published_in_places_of_their_own(tmp_path, monkeypatch):
+    page, readme = tmp_path / "docs" / "benchmarks.md", tmp_path / "README.md"
+    page.parent.mkdir()
+    for path, name in ((page, "PAGE"), (readme, "README")):
+        path.write_text("\n".join([report.BEGIN, "transport", report.END, *report.LOOP_MARKS, ""]), "utf-8")
+        monkeypatch.setattr(command, name, path)
+    machine = {"cpu": "a cpu", "cores": 2, "memory_gib": 8, "system": "Linux", "python": "3.11"}
+    loops = {"training_ours/default": 300.0, "training_torch/loader": 100.0}
+    results = {
+        "machine": machine,
+        "settings": {"runs": 1, "seconds": 1.0, "workers": [2]},
+        "versions": {},
+        "runs": [record(label, rate, workload="training", workers=2) for label, rate in loops.items()],
+    }
+    assert command.publish(results) == page.with_name("training-loops.svg")
+    for path, drawing in ((page, "(training-loops.svg)"), (readme, "(docs/training-loops.svg)")):
+        text = path.read_text("utf-8")
+        assert "transport" in text and "3×" in text and drawing in text
+    results["runs"] = RECORDS
+    assert command.publish(results) == page.with_suffix(".svg")
+    assert "transport" not in page.read_text("utf-8") and "3×" in page.read_text("utf-8"), "the loops are still there"
 
 
 @pytest.mark.parametrize("name", nodes.CHAINS)
