@@ -311,23 +311,20 @@ class BatchingSender:
         delay, began = _MIN_SLEEP, time.perf_counter()
         self._quota.counters.enter(WorkerActivity.MEMORY, began)
         try:
-            return self._encoded_after_wait(dp, delay)
+            while not self._quota.stopped:
+                all_done = self._quota.all_done()
+                item = self._encoder.encode(dp)
+                if item is not NO_ROOM:
+                    return item
+                if all_done:
+                    return self._encoder.encode_inline(dp)
+                time.sleep(delay)
+                delay = min(2 * delay, _MAX_SLEEP)
+            raise Stopped
         finally:
             ended = time.perf_counter()
             self._memory_seconds += ended - began
             self._quota.counters.enter(WorkerActivity.BUSY, ended)
-
-    def _encoded_after_wait(self, dp: Any, delay: float) -> Any:
-        while not self._quota.stopped:
-            all_done = self._quota.all_done()
-            item = self._encoder.encode(dp)
-            if item is not NO_ROOM:
-                return item
-            if all_done:
-                return self._encoder.encode_inline(dp)
-            time.sleep(delay)
-            delay = min(2 * delay, _MAX_SLEEP)
-        raise Stopped
 
     def _keep_flushing(self) -> None:
         next_tick, turn = 0.0, self._quota.turn

@@ -130,31 +130,30 @@ def _append_all(datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any
     return NO_ROOM
 
 
-class _Turns:
-    """Which threads take tasks."""
+class ThreadTaskQueue:
+    """Task queue between threads, which holds the datapoints themselves.
+
+    Attributes:
+        waiting: Tasks that no thread has taken; None for each thread that is to end.
+        num_taking: How many of the threads take tasks.
+        changed: Notified when `num_taking` changes.
+    """
 
     def __init__(self) -> None:
-        self.num = sys.maxsize
+        self.waiting: queue.SimpleQueue[_ThreadQueuedTask | None] = queue.SimpleQueue()
+        self.num_taking = sys.maxsize
         self.changed = threading.Condition()
 
-
-class ThreadTaskQueue:
-    """Task queue between threads, which holds the datapoints themselves."""
-
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[_ThreadQueuedTask | None] = queue.SimpleQueue()
-        self._turns = _Turns()
-
     def port(self, worker: int) -> _ThreadTaskReader:
-        return _ThreadTaskReader(self._waiting, self._turns, worker)
+        return _ThreadTaskReader(self, worker)
 
     def open(self) -> None:
         """No-op: both sides share everything."""
 
     def let_take(self, num_workers: int) -> None:
-        with self._turns.changed:
-            self._turns.num = num_workers
-            self._turns.changed.notify_all()
+        with self.changed:
+            self.num_taking = num_workers
+            self.changed.notify_all()
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         return dp
@@ -163,7 +162,7 @@ class ThreadTaskQueue:
         return _append_all
 
     def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _ThreadQueuedTask:
-        queued = _ThreadQueuedTask(self._waiting, Task(number, first, tuple(encoded)))
+        queued = _ThreadQueuedTask(self.waiting, Task(number, first, tuple(encoded)))
         queued.put_back()
         return queued
 
@@ -174,7 +173,7 @@ class ThreadTaskQueue:
         """No-op: nothing is ever postponed."""
 
     def stop(self) -> None:
-        self._waiting.put(None)
+        self.waiting.put(None)
         self.let_take(sys.maxsize)  # they find that there are no more tasks
 
     def close(self) -> None:
@@ -196,9 +195,8 @@ class _ThreadQueuedTask:
 
 
 class _ThreadTaskReader:
-    def __init__(self, waiting: queue.SimpleQueue[_ThreadQueuedTask | None], turns: _Turns, worker: int) -> None:
-        self._waiting = waiting
-        self._turns = turns
+    def __init__(self, task_queue: ThreadTaskQueue, worker: int) -> None:
+        self._task_queue = task_queue
         self._worker = worker
         self._queued: _ThreadQueuedTask | None = None  # of the last task taken
 
@@ -209,20 +207,20 @@ class _ThreadTaskReader:
         return self
 
     def has_turn(self) -> bool:
-        return self._worker < self._turns.num
+        return self._worker < self._task_queue.num_taking
 
     def wait_for_turn(self) -> None:
-        with self._turns.changed:
-            self._turns.changed.wait_for(self.has_turn)
+        with self._task_queue.changed:
+            self._task_queue.changed.wait_for(self.has_turn)
 
     def receive(self) -> Task | None:
-        while (queued := self._waiting.get()) is not None:
+        while (queued := self._task_queue.waiting.get()) is not None:
             task = queued.task  # read once: the consumer may discard the task at any time
             if task is not None and queued.taken_by is None:
                 queued.taken_by = self._worker
                 self._queued = queued
                 return task
-        self._waiting.put(None)  # for the next thread
+        self._task_queue.waiting.put(None)  # for the next thread
         return None
 
     def is_wanted(self) -> bool:

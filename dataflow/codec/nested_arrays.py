@@ -94,7 +94,7 @@ class _Numbering:
 
     def __init__(self, *args: Any) -> None:
         self.file = io.BytesIO()
-        super().__init__(self.file, *args)  # type: ignore[call-arg]
+        super().__init__(self.file, *args, PROTOCOL)  # type: ignore[call-arg]
         self.arrays: list[NDArray[Any]] = []  # keeps them alive, so that ids are unique
         self._numbers: dict[int, int] = {}
 
@@ -112,20 +112,17 @@ class _Numbering:
 
 
 class _Plain(_Numbering, pickle.Pickler):
-    def __init__(self) -> None:
-        super().__init__(PROTOCOL)
+    """Pickles by reference."""
 
 
 class _Return(_Numbering, ReturnPickler):
-    def __init__(self) -> None:
-        super().__init__(PROTOCOL)
+    """Pickles for the consumer."""
 
 
 @functools.cache
 def _to_worker() -> type[Any]:
     class ToWorker(_Numbering, worker_pickler()):  # type: ignore[misc]
-        def __init__(self, main: MainModule | None) -> None:
-            super().__init__(main, PROTOCOL)
+        """Pickles for a worker that has the main module it is given."""
 
     return ToWorker
 

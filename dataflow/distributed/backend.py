@@ -21,7 +21,7 @@ from dataflow.engine.worker_main import WorkerSpec
 from dataflow.parallel.backends import BackendName, Links, Tasks
 from dataflow.parallel.options import WorkerOptions
 from dataflow.parameters import flag, keyword_arguments, seconds, whole_number
-from dataflow.workers.native_threads import ThreadLimit, limit_of
+from dataflow.workers.native_threads import ThreadLimit, limit_for
 from dataflow.workers.pool import Worker
 
 __all__ = ["RayBackend", "num_items"]
@@ -130,11 +130,7 @@ class RayBackend:
         return 1
 
     def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
-        if options.thread_limit is None:
-            return None
-        if options.thread_limit == "share":  # of the cores reserved for an actor
-            return limit_of(max(1, int(self._all_options["num_cpus"])), exact=False)
-        return limit_of(options.thread_limit, exact=True)
+        return limit_for(options.thread_limit, max(1, int(self._all_options["num_cpus"])))  # reserved for an actor
 
 
 def num_items(owner: object, hwm: SupportsIndex | None) -> int:

@@ -21,7 +21,7 @@ from typing import Final
 
 from dataflow.channel.messages import RESULT_KINDS, Kind
 
-__all__ = ["Verdict", "WorkerState", "WorkerStates", "judge"]
+__all__ = ["WorkerState", "WorkerStates", "has_died"]
 
 
 class WorkerState(enum.Enum):
@@ -34,14 +34,6 @@ class WorkerState(enum.Enum):
     FAILED = "raised an exception"
     LEFT = "called sys.exit"
     DEAD = "has died"  # without a last message
-
-
-class Verdict(enum.Enum):
-    """What is known of a worker."""
-
-    ALIVE = "it runs, or its end is known"
-    SETTLING = "it has ended, and a message of it may be under way"
-    DIED = "it has ended without a last message"
 
 
 _AFTER: Final = {
@@ -60,31 +52,19 @@ _SETTLE_SECONDS: Final = 0.1  # without a message, until all messages of a kille
 _SETTLE_SECONDS_EXITED: Final = 0.5  # of a worker that exited: nearly all of these have sent a last message
 
 
-def judge(
-    state: WorkerState,
-    *,
-    has_ended: bool,
-    exitcode: int | None,
-    quiet_seconds: float,
-    may_arrive_late: bool,
-    has_unread: bool,
-) -> Verdict:
-    """Decide whether a worker has died.
+def has_died(*, exitcode: int | None, quiet_seconds: float, may_arrive_late: bool, has_unread: bool) -> bool:
+    """Whether a worker has died that has ended, and whose last message was not received; if not, it is settling.
 
     Args:
-        state: Its state, as far as its messages tell.
-        has_ended: Whether its process or thread has ended.
         exitcode: Its exit code, negative for a signal; None if unknown.
         quiet_seconds: Seconds since its end was first seen, or since its last message after that.
         may_arrive_late: Whether messages can arrive after the end of their worker was seen, as those of a socket can.
         has_unread: Whether a message of it was received and not processed, or is still being handed out.
     """
-    if not has_ended or state not in _RUNNING:
-        return Verdict.ALIVE
     was_killed = exitcode is not None and exitcode < 0
     if may_arrive_late and quiet_seconds < (_SETTLE_SECONDS if was_killed else _SETTLE_SECONDS_EXITED):
-        return Verdict.SETTLING
-    return Verdict.SETTLING if has_unread else Verdict.DIED
+        return False
+    return not has_unread
 
 
 @dataclass

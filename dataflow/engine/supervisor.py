@@ -27,7 +27,7 @@ from functools import partial
 from typing import Final
 
 from dataflow.channel.messages import RESULT_KINDS, Channel, Kind, Message, Port
-from dataflow.engine.liveness import Verdict, WorkerStates, judge
+from dataflow.engine.liveness import WorkerStates, has_died
 from dataflow.errors import WorkerDied
 from dataflow.interrupts import signals_deferred
 from dataflow.workers.pool import Worker, WorkerPool
@@ -172,19 +172,16 @@ class Supervisor:
             exitcode = self._exitcode(k)
             quiet_seconds = self.states.quiet_seconds(k, now)
             self._drain()  # after its end was seen: now everything that it has sent through a pipe is there
-            verdict = judge(
-                self.states.states[k],
-                has_ended=True,
+            if has_died(
                 exitcode=exitcode,
                 quiet_seconds=quiet_seconds,
                 may_arrive_late=self._receiver.may_arrive_late,
                 has_unread=k in in_use or any(message.worker == k for message in self._backlog),
-            )
-            if verdict is Verdict.DIED:
+            ):
                 error = self._death(k, exitcode)  # first: it depends on whether the worker had connected
                 self.states.record_death(k)
                 deaths.append(self._end(k, error))
-            elif verdict is Verdict.SETTLING:
+            else:
                 self._checked_at = now - _CHECK_SECONDS + _SOON_SECONDS
         return deaths
 

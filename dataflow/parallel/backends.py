@@ -27,7 +27,7 @@ from dataflow.machine import default_max_bytes, log_oversubscription
 from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, MIN_BYTES, WorkerOptions
 from dataflow.parameters import chosen_start_method
 from dataflow.pickling import imported_main
-from dataflow.workers.native_threads import ThreadLimit, limit_of, share_of_cores
+from dataflow.workers.native_threads import ThreadLimit, limit_for, share_of_cores
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported, keep_freed_memory
 from dataflow.workers.worker_errors import died
@@ -213,11 +213,7 @@ class ProcessBackend:
         return _DESCRIPTORS + DESCRIPTORS_PER_WORKER * options.num_workers
 
     def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
-        if options.thread_limit is None:
-            return None
-        if options.thread_limit == "share":
-            return limit_of(share_of_cores(options.num_workers), exact=False)
-        return limit_of(options.thread_limit, exact=True)
+        return limit_for(options.thread_limit, share_of_cores(options.num_workers))
 
 
 def queued_bytes(max_bytes: int) -> int:

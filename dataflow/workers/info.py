@@ -24,10 +24,6 @@ class WorkerInfo:
     count: int
     path: tuple[tuple[int, int], ...]
 
-    def below(self, index: int, count: int) -> WorkerInfo:
-        """The info of worker `index` of `count` that this worker starts."""
-        return WorkerInfo(index, count, (*self.path, (index, count)))
-
 
 _here: ContextVar[WorkerInfo | None] = ContextVar("worker_info", default=None)
 
@@ -49,7 +45,7 @@ def worker_info() -> WorkerInfo | None:
 def worker_info_of(index: int, count: int) -> WorkerInfo:
     """The info of worker `index` of `count` that is started from here."""
     here = _here.get()
-    return WorkerInfo(index, count, ((index, count),)) if here is None else here.below(index, count)
+    return WorkerInfo(index, count, (*(() if here is None else here.path), (index, count)))
 
 
 @contextmanager

@@ -21,11 +21,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from dataflow.machine import available_cores
 
-__all__ = ["ThreadLimit", "limit_of", "limit_threads", "limit_threads_again", "share_of_cores"]
+__all__ = ["ThreadLimit", "limit_for", "limit_threads", "limit_threads_again", "share_of_cores"]
 
 
 # -- Thread limits -----------------------------------------------------------------------------------------------------
@@ -67,10 +67,19 @@ class _Process:
 _here = _Process()
 
 
-def limit_of(count: int, *, exact: bool) -> ThreadLimit:
-    """The limit for worker processes that start now. Loads here, once, what forked workers need for it."""
+def limit_for(option: int | Literal["share"] | None, share: int) -> ThreadLimit | None:
+    """The limit for worker processes that start now, from the user's `thread_limit`; None to leave the threads alone.
+
+    Loads here, once, what forked workers need for it.
+
+    Args:
+        option: A number, or "share" for `share`.
+        share: Threads for each worker; fewer where fewer were set before.
+    """
+    if option is None:
+        return None
     _find_pools()
-    return ThreadLimit(count, exact)
+    return ThreadLimit(share, exact=False) if option == "share" else ThreadLimit(option, exact=True)
 
 
 def share_of_cores(num_workers: int) -> int:

@@ -85,7 +85,7 @@ class HandStepped:
 
     def links(self, options: WorkerOptions, tasks: Tasks) -> Links:
         queue = ThreadTaskQueue()
-        queue._waiting = Waiting()  # type: ignore[assignment]
+        queue.waiting = Waiting()  # type: ignore[assignment]
         channel = HandChannel()
         channel.while_waiting = lambda: self.while_waiting(self)
         return Links(

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from dataflow.workers import native_threads
-from dataflow.workers.native_threads import ThreadLimit, limit_of, limit_threads, limit_threads_again
+from dataflow.workers.native_threads import ThreadLimit, limit_for, limit_threads, limit_threads_again
 from tests.support.waits import LIMIT
 
 
@@ -34,7 +34,7 @@ def searches(monkeypatch):
 def test_libraries_are_searched_for_again_only_after_others_were_loaded(searches, monkeypatch):
     loaded = frozenset({"/one.so"})
     monkeypatch.setattr(native_threads, "_loaded", lambda: loaded)
-    limit_of(1, exact=False)  # in the parent
+    limit_for("share", 1)  # in the parent
     limit_threads(ThreadLimit(1, exact=False))
     limit_threads_again()
     assert searches() == 1
