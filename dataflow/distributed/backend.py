@@ -130,7 +130,7 @@ class RayBackend:
         return 1
 
     def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
-        return limit_for(options.thread_limit, max(1, int(self._all_options["num_cpus"])))  # reserved for an actor
+        return limit_for(options.thread_limit, max(1, int(self._all_options["num_cpus"] or 1)))  # reserved for an actor
 
 
 def num_items(owner: object, hwm: SupportsIndex | None) -> int:

@@ -27,6 +27,9 @@ from dataflow import (
     ResumableData,
     worker_info,
 )
+from dataflow.distributed.backend import RayBackend
+from dataflow.parallel.options import WorkerOptions
+from dataflow.workers.native_threads import ThreadLimit
 from tests.distributed.fake_cluster import Fate
 from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import check_node, one_pass
@@ -488,3 +491,14 @@ def test_a_replaced_actor_goes_on_counting(fake):
         assert len(list(df)) == 400
         wait_until(lambda: df.statistics().runners[0].workers[0].datapoints >= 400, LIMIT, "both are counted")
         assert df.statistics().runners[0].restarts == 1
+
+
+@pytest.mark.parametrize(("num_cpus", "threads"), [(3, 3), (0.5, 1), (0, 1), (None, 1)])
+def test_an_actor_may_use_as_many_native_threads_as_it_has_cores_reserved(num_cpus, threads):
+    backend = RayBackend("RayRunner", False, {"num_cpus": num_cpus}, None, 1.0)
+    shared, given, none = (
+        backend.thread_limit(WorkerOptions(owner="RayRunner", num_workers=1, thread_limit=limit))
+        for limit in ("share", 2, None)
+    )
+    assert shared == ThreadLimit(threads, exact=False)
+    assert given == ThreadLimit(2, exact=True) and none is None
