@@ -8,14 +8,17 @@ numbers, and exits with 1 if one is below `TARGET`.
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dataflow import DataFlow, DataFromList, MapData, MultiProcessMapData, ParallelData
+
+T = TypeVar("T")
 
 TARGET = 0.9
 START = 6.0  # seconds of each run that do not count
@@ -98,6 +101,15 @@ def numbers(case: Case) -> DataFlow:
     return MapData(DataFromList(range(case.num), shuffle=False), lambda k: [k])
 
 
+def interleaved(run: Callable[[Any], T], numbers: Iterable[Any], repeat: int) -> dict[Any, list[T]]:
+    """What `run` returns for each number of workers: all of them once, then all of them again."""
+    found: dict[Any, list[T]] = {num: [] for num in numbers}
+    for _ in range(repeat):
+        for num, results in found.items():
+            results.append(run(num))
+    return found
+
+
 def rate(flow: DataFlow, seconds: float, start: float = START) -> float:
     """Datapoints per second, after the first `start` seconds. Closes the flow."""
     with flow as df:
@@ -113,6 +125,11 @@ def rate(flow: DataFlow, seconds: float, start: float = START) -> float:
         return num / (time.monotonic() - begun)
 
 
+def measure(case: Case, node: str, seconds: float, num_workers: Any) -> float:
+    """Datapoints per second with this number of workers."""
+    return rate(NODES[node](numbers(case), case.make(), num_workers), seconds)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.auto", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}; all by default")
@@ -124,10 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.names or CASES:
         case = CASES[name]
         for node in options.nodes.split(","):
-            rates: dict[Any, list[float]] = {num: [] for num in (*case.fixed, "auto")}
-            for _ in range(options.repeat):
-                for num, found in rates.items():
-                    found.append(rate(NODES[node](numbers(case), case.make(), num), options.seconds))
+            rates = interleaved(partial(measure, case, node, options.seconds), (*case.fixed, "auto"), options.repeat)
             medians = {num: median(found) for num, found in rates.items()}
             auto = medians.pop("auto")
             best = max(medians, key=medians.__getitem__)

@@ -10,19 +10,19 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.auto import Jpeg, image, small
-from dataflow import DataFlow, DataFromList, MapData, MultiProcessMapData, MultiProcessRunnerZMQ
+from benchmarks.auto import CASES, interleaved, numbers
+from dataflow import DataFlow, MapData, MultiProcessMapData, MultiProcessRunnerZMQ
 
 FEW = (1, 2, 4)
 TARGETS = {16: 0.8, 64: 0.5}  # of the best rate
 MAX_FIRST, MAX_CLOSE = 1.0, 0.5  # seconds, with the most workers
 START = 2.0  # seconds of each run that do not count
-NUM = 10_000_000
 
-WORK: dict[str, Callable[[], Callable[[Any], Any]]] = {"small": lambda: small, "image": lambda: image, "jpeg": Jpeg}
+WORK = ("small", "image", "jpeg")
 NODES: dict[str, Callable[[DataFlow, Callable[[Any], Any], int], DataFlow]] = {
     "default": lambda ds, func, num: MultiProcessRunnerZMQ(MapData(ds, func), num, context="fork"),
     "strict": lambda ds, func, num: MultiProcessRunnerZMQ(MapData(ds, func), num, strict=True, context="fork"),
@@ -30,10 +30,10 @@ NODES: dict[str, Callable[[DataFlow, Callable[[Any], Any], int], DataFlow]] = {
 }
 
 
-def measure(work: str, node: str, num_workers: int, seconds: float) -> tuple[float, float, float]:
+def measure(work: str, node: str, seconds: float, num_workers: int) -> tuple[float, float, float]:
     """Datapoints per second, seconds until the first, and seconds of `close`."""
-    numbers = MapData(DataFromList(range(NUM), shuffle=False), lambda k: [k])
-    df = NODES[node](numbers, WORK[work](), num_workers)
+    case = CASES[work]
+    df = NODES[node](numbers(case), case.make(), num_workers)
     began = time.perf_counter()
     first, num, counted = 0.0, 0, 0.0
     for dp in df:
@@ -63,10 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     missed = 0
     for work in options.names or WORK:
         for node in options.nodes.split(","):
-            found: dict[int, list[tuple[float, float, float]]] = {num: [] for num in (*FEW, *TARGETS)}
-            for _ in range(options.repeat):
-                for num, runs in found.items():
-                    runs.append(measure(work, node, num, options.seconds))
+            run = partial(measure, work, node, options.seconds)
+            found = interleaved(run, (*FEW, *TARGETS), options.repeat)
             medians = {num: tuple(map(median, zip(*runs, strict=True))) for num, runs in found.items()}
             best = max(medians, key=lambda num: medians[num][0])
             parts = {num: medians[num][0] / medians[best][0] for num in TARGETS}

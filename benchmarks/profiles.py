@@ -9,12 +9,13 @@ more than `TOLERANCE`.
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 import dataflow
-from benchmarks.auto import CASES, Case, numbers, rate
+from benchmarks.auto import CASES, Case, interleaved, numbers, rate
 from dataflow import DataFlow, MapData, ParallelData
-from dataflow.profiling import FlowProfile, Placement
+from dataflow.profiling import Placement
 
 TOLERANCE = 0.25
 ENOUGH = 0.95  # of the best rate: of the numbers that reach it, the smallest is the best
@@ -22,21 +23,17 @@ START = 1.0  # seconds of each run that do not count
 NAMES = ("jpeg", "waits")
 
 
-def backend_of(found: FlowProfile) -> str:
-    """What the workers of the recommended placement are; empty for no workers."""
-    advice = found.recommended
-    wanted = advice.num_workers, advice.datapoints_per_second
-    return next(
-        (one.backend for one in found.predictions if (one.num_workers, one.datapoints_per_second) == wanted), ""
-    )
-
-
-def with_workers(case: Case, placement: Placement, backend: str, num_workers: int) -> DataFlow:
+def with_workers(case: Case, placement: Placement, num_workers: int) -> DataFlow:
     """The flow with the class that was recommended."""
     if placement.kind == "runner":
-        return ParallelData(MapData(numbers(case), case.make()), num_workers, backend=backend)
+        return ParallelData(MapData(numbers(case), case.make()), num_workers, backend=placement.backend)
     made: DataFlow = getattr(dataflow, placement.runner)(numbers(case), num_workers, case.make(), strict=True)
     return made
+
+
+def measure(case: Case, placement: Placement, seconds: float, num_workers: int) -> float:
+    """Datapoints per second with the recommended class and this number of workers."""
+    return rate(with_workers(case, placement, num_workers), seconds, START)
 
 
 def best_number(rates: dict[int, float]) -> int:
@@ -62,18 +59,15 @@ def main(arguments: list[str] | None = None) -> int:
         profiles = [
             dataflow.profile(MapData(numbers(case), case.make()), options.profiled) for _ in range(options.repeat)
         ]
-        for kind in sorted({(found.recommended.runner, backend_of(found)) for found in profiles}):
-            if not kind[1]:
-                missed += 1
-                print(f"{name:<6} recommends no workers")
-                continue
-            alike = [found for found in profiles if (found.recommended.runner, backend_of(found)) == kind]
-            advice, backend = alike[0].recommended, kind[1]
+        if not all(found.recommended.num_workers for found in profiles):
+            missed += 1
+            print(f"{name:<6} recommends no workers", flush=True)
+            continue
+        for runner, backend in sorted({(one.recommended.runner, one.recommended.backend) for one in profiles}):
+            alike = [one for one in profiles if (one.recommended.runner, one.recommended.backend) == (runner, backend)]
             considered = sorted({one.num_workers for one in alike[0].predictions})
-            runs: dict[int, list[float]] = {num: [] for num in considered}
-            for _ in range(options.repeat):
-                for num, found in runs.items():
-                    found.append(rate(with_workers(case, advice, backend, num), options.seconds, START))
+            run = partial(measure, case, alike[0].recommended, options.seconds)
+            runs = interleaved(run, considered, options.repeat)
             rates = {num: median(found) for num, found in runs.items()}
             best = best_number(rates)
             advised = [one.recommended for one in alike]
@@ -81,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
             wrong = [one.datapoints_per_second / rates[one.num_workers] - 1 for one in advised]
             missed += steps > 1 or max(map(abs, wrong)) > TOLERANCE
             print(
-                f"{name:<6} {advice.runner}, {backend}: recommends {', '.join(str(one.num_workers) for one in advised)}"
+                f"{name:<6} {runner}, {backend}: recommends {', '.join(str(one.num_workers) for one in advised)}"
                 f" workers, the best is {best}; predicts {', '.join(f'{part:+.0%}' for part in wrong)}",
                 flush=True,
             )

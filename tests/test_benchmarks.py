@@ -295,8 +295,8 @@ def test_the_best_number_of_workers_is_the_smallest_that_is_almost_as_fast():
 
 @pytest.mark.parametrize(("kind", "runner"), [("runner", "ParallelData"), ("map", "MultiThreadMapData")])
 def test_the_recommended_class_is_the_one_that_runs(kind, runner):
-    advice = Placement(kind, "", runner, 2, 100.0, "")
-    with profiles.with_workers(auto.Case(lambda: auto.small, num=20), advice, "thread", 2) as df:
+    advice = Placement(kind, "", runner, "thread", 2, 100.0, "")
+    with profiles.with_workers(auto.Case(lambda: auto.small, num=20), advice, 2) as df:
         assert type(df).__name__ == runner and df.num_workers == 2
         assert list(df) == [[k, 0.5] for k in range(20)]
 

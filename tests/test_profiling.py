@@ -146,6 +146,7 @@ def test_a_flow_that_waits_gets_many_workers():
     assert measured.recommended.num_workers >= 8
     assert {p.backend for p in measured.predictions} == {"process", "thread"}
     assert measured.recommended.kind == "runner"
+    assert ('backend="thread"' in measured.recommended.code) == (measured.recommended.backend == "thread")
 
 
 def test_what_cannot_be_addressed_gets_a_parallel_map():
