@@ -128,7 +128,7 @@ class ThreadBackend:
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
         from dataflow.workers.thread import ThreadWorker  # no other backend needs it
 
-        keep_freed_memory()  # pays for `thread` of the workload `jpeg` in the benchmarks
+        keep_freed_memory()  # without it, `thread` of the workload `jpeg` in the benchmarks is slower
         return lambda spec: ThreadWorker(spec.info, spec)
 
     def num_descriptors(self, options: WorkerOptions) -> int:
