@@ -1,9 +1,10 @@
 """Turns: of many workers that compute on few cores, a few at a time make datapoints.
 
 If all of them did, each would make a few datapoints between two waits: each time it is woken up, and finds its memory
-in no cache. A worker with a turn goes on for a tenth of a second, and then lets another one.
+in no cache. A worker with a turn goes on for half a second, and then lets another one.
 
-A turn is a byte in a pipe that all workers read. The kernel gives it to the worker that has waited longest.
+A turn is a byte in a pipe that all workers read. The kernel wakes up the worker that has waited longest; the one that
+gives the turn back may get it again before that one runs.
 
 Guarantees:
 
@@ -33,7 +34,7 @@ __all__ = ["Turn", "Turns"]
 
 _OWN: Final = b"o"  # is given back
 _LENT: Final = b"l"  # is not
-_SECONDS: Final = 0.1
+_SECONDS: Final = 0.5
 _WITHOUT: Final = 2.0
 _ENOUGH: Final = 0.02  # seconds of work after which it is known whether a worker computes
 _COMPUTING: Final = 0.5  # part of that time on a core
