@@ -492,7 +492,7 @@ class ProxyDataFlow(DataFlow):
         return self.ds._df_run_pass(p, stream)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self.ds._df_at(blocks, stream)
+        return self.ds._df_at(blocks, stream) if self._df_indexed else super()._df_at(blocks, stream)
 
 
 class RNGDataFlow(DataFlow):

@@ -244,9 +244,6 @@ class BatchDataByShape(ProxyDataFlow):
         state_of(self).continued.forget()
         super().reset_state()
 
-    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return DataFlow._df_at(self, blocks, stream)
-
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.remainder:
             return self._with_remainders(p, stream)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.errors import LengthUnknown
 from dataflow.parameters import function
 from dataflow.seeding import Stream
@@ -43,9 +43,6 @@ class FilterData(ProxyDataFlow):
 
     def __len__(self) -> int:
         raise LengthUnknown("a pass of FilterData has no known length: it depends on each datapoint")
-
-    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return DataFlow._df_at(self, blocks, stream)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return filter(self._is_wanted, self.ds._df_run_pass(p, stream))

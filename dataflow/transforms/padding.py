@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.datapoint import as_number_or_array, columns_of, component, empty, present, stack_column
 from dataflow.errors import LengthUnknown, ShapeMismatch
 from dataflow.failures import Budget
@@ -154,9 +154,6 @@ class BucketBatchData(ToleratesFailures, ProxyDataFlow):
 
     def __len__(self) -> int:
         raise LengthUnknown("a pass of BucketBatchData has no known length: it depends on the length of each datapoint")
-
-    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return DataFlow._df_at(self, blocks, stream)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         made = self._df_made(partial(_padded, node=self), lambda k: (p, k), stream)

@@ -130,9 +130,6 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
     def __len__(self) -> int:
         return len(self.ds) * self.num_reuse
 
-    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return DataFlow._df_at(self, blocks, stream)
-
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return state_of(self).continued.take(stream, partial(self._shuffled, stream), type(self).__name__)
 
