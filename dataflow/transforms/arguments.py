@@ -46,7 +46,8 @@ def require_addressable(ds: DataFlow, owner: object) -> None:
     breaks = ds._df_unaddressable()
     if breaks is not None:
         name, broken = type(owner).__name__, type(breaks).__name__
-        strict = f"Pass strict=True to {broken}, or put" if _addressable_if_strict(breaks) else "Put"
+        strict_helps = breaks._df_ends_if_strict and all(below._df_addressable for below in breaks._df_inputs)
+        strict = f"Pass strict=True to {broken}, or put" if strict_helps else "Put"
         raise NotAddressable(
             f"{name} reads its input by index, but {broken} is only a sequence of passes. {strict} {name} below it, or "
             "put the datapoints into a list (DataFromList)"
@@ -65,10 +66,6 @@ def require_one_list(df_lists: object, others: Sequence[object], owner: object) 
         raise TypeError(
             f"{name}: df_lists is one list of dataflows, got several arguments: {given}. Write {name}([a, b])"
         )
-
-
-def _addressable_if_strict(node: DataFlow) -> bool:
-    return node._df_ends_if_strict and all(ds._df_addressable for ds in node._df_inputs)
 
 
 def require_end(ds: DataFlow, owner: str, purpose: str) -> None:

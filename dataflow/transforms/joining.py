@@ -44,6 +44,11 @@ class SeveralInputs(DataFlow):
         level = self._df_level
         return [stream.turn(level, j) for j in range(len(self._df_flows))]
 
+    def _df_passes(self, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
+        """Pass `p` of every input, begun when it is requested."""
+        for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True):
+            yield ds._df_run_pass(p, below)
+
 
 def interleaved(
     flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes
@@ -149,7 +154,7 @@ class ConcatData(SeveralInputs):
         return sum(map(len, self._df_flows))
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(map(partial(_run, p), self._df_flows, self._df_streams(stream)))
+        return chain.from_iterable(self._df_passes(p, stream))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         lengths = np.array([len(ds) for ds in self._df_flows], dtype=np.int64)
@@ -161,10 +166,6 @@ class ConcatData(SeveralInputs):
         numbers = np.searchsorted(ends, positions, side="right")
         within = positions - (ends - lengths)[numbers]
         return interleaved(self._df_flows, streams, numbers, passes * lengths[numbers] + within)
-
-
-def _run(p: int, ds: DataFlow, stream: Stream) -> Iterator[Any]:
-    return ds._df_run_pass(p, stream)
 
 
 def _joined(*datapoints: Any) -> Any:

@@ -66,8 +66,7 @@ class RandomMixData(SeveralInputs, RNGDataFlow):
         if self._df_indexed and all(ds._df_addressable for ds in self._df_flows):
             return pass_by_index(self, p, stream)
         numbers, _ = self._order(lengths, stream, p)
-        passes = [ds._df_run_pass(p, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
-        return _mixed(numbers, passes)
+        return _mixed(numbers, list(self._df_passes(p, stream)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         lengths = tuple(map(len, self._df_flows))
@@ -151,7 +150,7 @@ class RandomChooseData(SeveralInputs, RNGDataFlow):
         return all(ds._df_endless for ds, probability in chosen if probability > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        passes = [ds._df_run_pass(p, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
+        passes = list(self._df_passes(p, stream))
         ends = np.cumsum(self.probabilities)
         generator = rng(self._df_words(stream, p))
         while True:
