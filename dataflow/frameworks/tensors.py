@@ -41,13 +41,6 @@ def tensor_maker(torch: Any) -> Callable[[Any], Any]:
     from_numpy, tensor = torch.from_numpy, torch.tensor
 
     def convert(value: Any) -> Any:
-        kind = type(value)
-        if kind is np.ndarray:
-            return from_numpy(_shareable(value)) if value.dtype.kind in _NUMERIC else value
-        if kind is list:
-            return [*map(convert, value)]
-        if kind is dict:
-            return {key: convert(item) for key, item in value.items()}
         if isinstance(value, np.ndarray | np.generic):
             array = np.asarray(value)
             return from_numpy(_shareable(array)) if array.dtype.kind in _NUMERIC else value
@@ -55,7 +48,7 @@ def tensor_maker(torch: Any) -> Callable[[Any], Any]:
             return tensor(value)
         if isinstance(value, tuple):
             items = map(convert, value)
-            return kind(*items) if hasattr(value, "_fields") else tuple(items)
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, list):
             return [*map(convert, value)]
         if isinstance(value, dict):
