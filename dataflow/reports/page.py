@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dataflow.reports.figures import FlowStatistics, Moment, NodeStatistics, RunnerStatistics
 from dataflow.reports.text import report_text
@@ -44,7 +44,7 @@ figcaption { font-size: .85em; color: #555; } img { image-rendering: pixelated; 
 """
 
 
-class Sample:
+class Sample(NamedTuple):
     """One component of a sample datapoint.
 
     Attributes:
@@ -53,10 +53,9 @@ class Sample:
         png: A picture of it, if it looks like one.
     """
 
-    def __init__(self, name: str, text: str, png: bytes | None = None) -> None:
-        self.name = name
-        self.text = text
-        self.png = png
+    name: str
+    text: str
+    png: bytes | None = None
 
 
 def page_of(statistics: FlowStatistics, samples: Sequence[Sequence[Sample]] = ()) -> str:
