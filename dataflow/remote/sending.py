@@ -29,6 +29,7 @@ from dataflow.channel.messages import ConsumerGone, Kind, Message
 from dataflow.channel.worker_counters import settled
 from dataflow.errors import DataFlowError, ReceiverLost, TimeoutError
 from dataflow.interrupts import signals_deferred
+from dataflow.parameters import flag
 from dataflow.passes import known_length
 from dataflow.remote.frames import FrameEncoder
 from dataflow.remote.keys import SENDER, Keys, load_keys
@@ -106,7 +107,8 @@ def send_dataflow_zmq(
     Source:
         `send_dataflow_zmq` of tensorpack.dataflow, which sends endlessly.
     """
-    require_flow(df, _OWNER)
+    require_flow(df, _OWNER, "df")
+    bind, insecure = flag(_OWNER, "bind", bind), flag(_OWNER, "insecure", insecure)
     if format is not None:
         raise ValueError(f"{_OWNER}: format is None, got {format!r}: there is one format, which RemoteDataZMQ reads")
     limits = check_options(

@@ -220,8 +220,8 @@ class BatchDataByShape(ProxyDataFlow):
         super().__init__(ds)
         self.batch_size = whole_number(self, "batch_size", batch_size, 1)
         self.idx = idx
-        self.remainder = remainder
-        if not remainder:
+        self.remainder = flag(self, "remainder", remainder)
+        if not self.remainder:
             _require_one_batch(ds, self.batch_size, self)
 
     @property

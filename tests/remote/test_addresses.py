@@ -1,5 +1,7 @@
 """Addresses: what is one, and which may be bound without keys."""
 
+from functools import partial
+
 import pytest
 
 from dataflow import RemoteDataZMQ, send_dataflow_zmq
@@ -56,6 +58,14 @@ def test_whoever_binds_is_refused_before_a_socket_is_made(address):
         send_dataflow_zmq(numbers(1), address, bind=True)
     RemoteDataZMQ(address, bind=False)  # connects, and lets nobody in
     RemoteDataZMQ(address, insecure=True)
+
+
+@pytest.mark.parametrize("name", ["bind", "insecure"])
+def test_text_is_no_flag(name):
+    options = {"bind": True, name: "False"}
+    for call in (RemoteDataZMQ, partial(send_dataflow_zmq, numbers(1))):
+        with pytest.raises(TypeError, match=f"{name} is True or False, got 'False'"):
+            call("tcp://*:*", **options)
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:5", "tcp://127.0.0.1", "tcp://:5", "tcp://h:99999", "ipc://", 5])

@@ -210,7 +210,7 @@ def test_a_wrong_argument_is_named(options, text):
 
 
 def test_what_is_no_flow_or_another_format_is_refused():
-    with pytest.raises(TypeError, match="DataFromList"):
+    with pytest.raises(TypeError, match="wrap df in DataFromList"):
         send_dataflow_zmq([[1]], LOOPBACK)
     with pytest.raises(ValueError, match="there is one format"):
         send_dataflow_zmq(numbers(1), LOOPBACK, format="zmq_ops")

@@ -100,6 +100,12 @@ def test_sizes_are_integers_from_1(node):
     assert node(numbers(3), 2.0).batch_size == 2
 
 
+@pytest.mark.parametrize("node", [BatchData, lambda ds, size, **options: BatchDataByShape(ds, size, 0, **options)])
+def test_text_is_no_remainder(node):
+    with pytest.raises(TypeError, match="remainder is True or False, got 'no'"):
+        node(numbers(3), 2, remainder="no")
+
+
 def shapes(lengths):
     return DataFromList([{"a": np.zeros(length), "k": k} for k, length in enumerate(lengths)], shuffle=False)
 
