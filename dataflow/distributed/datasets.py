@@ -71,7 +71,7 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         ShapeMismatch: While reading: a row differs from the first one in dtype or shape; names the column.
         ValueError: While reading: there are more or fewer components than names.
     """
-    require_flow(df, "to_ray_dataset")
+    require_flow(df, "to_ray_dataset", "df")
     names = _column_names(names, "to_ray_dataset")
     rows_per_block = whole_number("to_ray_dataset", "rows_per_block", rows_per_block, 1)
     breaks = df._df_unaddressable()

@@ -176,7 +176,7 @@ def test_a_flow_that_cannot_be_sent_is_named_and_no_pass_is_used_up():
         ({"names": ["x", "x"]}, ValueError, "one name for each column"),
         ({"num_shards": 0}, ValueError, "num_shards is an integer from 1, got 0"),
         ({"rows_per_block": 0}, ValueError, "rows_per_block is an integer from 1"),
-        ({"df": [[1]]}, TypeError, "to_ray_dataset expects a dataflow, got list: wrap ds in DataFromList"),
+        ({"df": [[1]]}, TypeError, "to_ray_dataset expects a dataflow, got list: wrap df in DataFromList"),
     ],
 )
 def test_wrong_parameters(kwargs, error, message):
