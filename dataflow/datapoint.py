@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import chain
@@ -211,12 +211,11 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
         alike = _stack_alike(values)
         return _stack_arrays(values, key) if alike is None else alike
     if len(kinds) == 1 and (dtype := _SCALARS.get(kinds[0])) is not None:
-        if kinds[0] is int and int_dtype is not INT32:
+        if kinds == [int]:
             return _stack_ints(values, key, int_dtype)
         out = empty(len(values), dtype)
-        with suppress(OverflowError):  # `_check_ints` raises it with an explanation
-            out[:] = array("i", values) if kinds == [int] else values
-            return out
+        out[:] = values
+        return out
     are_arrays = [issubclass(kind, np.ndarray) for kind in kinds]
     if all(are_arrays):
         return _stack_arrays(values, key)
