@@ -454,7 +454,7 @@ def _parameter_text(name: str, value: Any, kind: type) -> str:
     if _is_secret(name, value):
         return _HIDDEN
     if name in _DATA and (size := _size(value)) is not None:
-        brackets = _BRACKETS.get(_container(type(value)) or list, "[]")
+        brackets = _BRACKETS[_container(type(value)) or list]
         return f"{brackets[0]}…{brackets[1]} of {size:,}"
     return _text(value, kind)
 
@@ -462,7 +462,7 @@ def _parameter_text(name: str, value: Any, kind: type) -> str:
 def _text(value: Any, kind: type, levels: int = 2) -> str:
     """A value on one line, shortened."""
     try:
-        return _shortened(_printable(_described(value, kind, levels)), _VALUE_WIDTHS[0])
+        return _shortened(_described(value, kind, levels), _VALUE_WIDTHS[0])
     except Exception:
         return f"<{_name_of(type(value))}>"
 
@@ -550,8 +550,7 @@ def _container_text(value: Any, kind: type, levels: int) -> str:
     if size is None or size > _MAX_ITEMS or levels == 0:
         return f"{opening}…{closing}" if levels == 0 else f"{opening}…{closing} of {size:,}"
     if container is dict:
-        pairs = ((key, item) for key, item in dict.items(value))
-        items = [f"{_text(key, kind, 0)}: {_item_text(key, item, kind, levels)}" for key, item in pairs]
+        items = [f"{_text(key, kind, 0)}: {_item_text(key, item, kind, levels)}" for key, item in dict.items(value)]
     else:
         held: Iterable[Any] = container.__iter__(value)  # type: ignore[attr-defined]
         items = [_text(item, kind, levels - 1) for item in held]
