@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dataflow.reports.figures import FlowStatistics, RunnerStatistics, WorkerStatistics
+from dataflow.reports.tracing import STATES
 from dataflow.reports.verdict import verdict_of
 
 __all__ = ["report_text"]
@@ -55,14 +56,7 @@ def _worker(worker: WorkerStatistics) -> str:
     total = worker.seconds or 1.0
     pid = "" if worker.pid is None else worker.pid
     busy, blocked, memory, starved, delayed = (
-        f"{seconds / total:.0%}"
-        for seconds in (
-            worker.busy_seconds,
-            worker.blocked_seconds,
-            worker.memory_seconds,
-            worker.starved_seconds,
-            worker.delayed_seconds,
-        )
+        f"{getattr(worker, field) / total:.0%}" for field in (*STATES, "delayed_seconds")
     )
     return (
         f"  {worker.index:>6}  {pid:>7}  {worker.datapoints:>10,}  {busy:>5}  {blocked:>11}  {memory:>11}  "
