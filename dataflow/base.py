@@ -329,7 +329,7 @@ class DataFlow:
     def __getitems__(self, indexes: Any) -> Any:
         """Not supported: torch asks for it if a flow is given to a DataLoader, which would repeat one pass."""
         raise TypeError(
-            f"{type(self).__name__} is no map-style data set: a DataLoader would read the same pass again and again. "
+            f"{type(self).__name__} is not a map-style dataset: a DataLoader would read the same pass again and again. "
             "Pass DataLoader(dataflow.to_torch(df), batch_size=None), with the batches made by BatchData; or iterate "
             "the flow itself"
         )

@@ -177,8 +177,9 @@ def reporting_to(reporter: FailureReporter | None) -> Iterator[None]:
 def forked_off(pid: int) -> DataFlowTerminated:
     """The error for a child that code in a flow has forked off process `pid`, and that continues to use the flow."""
     return DataFlowTerminated(
-        f"this process was forked by code that runs in a dataflow, and only its parent (pid {pid}) may go on with the "
-        "flow. End the child with os._exit when its own work is done, or start it by subprocess or multiprocessing"
+        f"this process was forked by code that runs in a dataflow, and only its parent (pid {pid}) may continue "
+        "with the flow. End the child with os._exit when its own work is done, or start it by subprocess or "
+        "multiprocessing"
     )
 
 

@@ -304,7 +304,7 @@ _ARENA_BYTES: Final = 256 << 20
 _TRANSFER_SECONDS: Final = 0.2  # at most, for each node
 _AHEAD: Final = 50  # datapoints that a worker thread has under way, if they are not too large
 _KEPT_BYTES: Final = 64 << 20  # of them
-_MOSTLY: Final = 0.7  # of the time: more cannot be told from all of it
+_MOSTLY: Final = 0.7  # of the time: a larger part cannot be distinguished from all of it
 _now: Final = time.perf_counter
 
 
@@ -456,7 +456,7 @@ def _passes(df: DataFlow) -> Iterator[Any]:
 
 
 def _delayed() -> float:
-    """Seconds that this thread was ready to run while others had the processors, where the system tells."""
+    """Seconds that this thread was ready to run while others had the processors; 0 if unknown."""
     _, delayed = processor_times("thread-self") or (0.0, 0.0)
     return delayed
 

@@ -87,7 +87,7 @@ class Session:
         """Raise in a forked child. Called before any lock is taken."""
         if os.getpid() != self.pid:
             raise DataFlowTerminated(
-                f"{self._begun} {self.owner} belongs to process {self.pid}, of which this process was forked; "
+                f"{self._begun} {self.owner} belongs to process {self.pid}, from which this process was forked; "
                 f"{self._fork_cure}"
             )
 

@@ -202,8 +202,8 @@ class Continued:
         if held.generation is terminated:
             raise terminated(name)
         raise NotReentrant(
-            f"a later iteration of {name} took over; it can serve one at a time, because it goes on where the last "
-            "pass stopped. Make one flow for each loop"
+            f"a later iteration of {name} took over; it can serve one at a time, because a pass continues where the "
+            "last one stopped. Make one flow for each loop"
         )
 
     def drop(self) -> None:

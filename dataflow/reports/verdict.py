@@ -259,8 +259,8 @@ def _consumer(statistics: FlowStatistics, position: int, waiting: float) -> Flow
         text += f", and the nodes above {runner.name} ({names}) take {taken:.0%} of it."
     elif above:
         text += (
-            f". The nodes above {runner.name} ({names}) count for it; a report that is asked for during the loop tells "
-            "how much they take."
+            f". The nodes above {runner.name} ({names}) count as part of it; call report() during the loop to see how "
+            "much they take."
         )
     else:
         text += "."

@@ -302,7 +302,7 @@ def test_lambdas_are_sent_to_workers_started_by_spawn():
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_flow_itself_is_refused_with_the_cure(num_workers):
     context = "fork" if num_workers else None
-    with pytest.raises(TypeError, match=r"DataFromList is no map-style data set.*dataflow\.to_torch\(df\)"):
+    with pytest.raises(TypeError, match=r"DataFromList is not a map-style dataset.*dataflow\.to_torch\(df\)"):
         next(iter(data.DataLoader(shuffled(), batch_size=4, num_workers=num_workers, multiprocessing_context=context)))
 
 

@@ -490,7 +490,7 @@ def test_a_forked_child_opens_its_own_socket_and_leaves_ours_alone(free_address)
             code = 1
             try:
                 df.close()  # that of the child, which has opened nothing
-                with pytest.raises(DataFlowTerminated, match="of which this process was forked"):
+                with pytest.raises(DataFlowTerminated, match="from which this process was forked"):
                     list(stream)
                 code = 0
             finally:

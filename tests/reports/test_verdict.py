@@ -43,8 +43,8 @@ CASES = {
         flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03)),
         "consumer",
         "Your training step is the bottleneck: the consumer waits 3% of the time for MultiProcessRunnerZMQ. The nodes "
-        "above MultiProcessRunnerZMQ (BatchData(batch_size=32)) count for it; a report that is asked for during the "
-        "loop tells how much they take.",
+        "above MultiProcessRunnerZMQ (BatchData(batch_size=32)) count as part of it; call report() during the "
+        "loop to see how much they take.",
     ),
     "consumer, known shares": (
         flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03), above=0.05),
