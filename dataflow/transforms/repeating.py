@@ -206,7 +206,9 @@ class FixedSizeData(ProxyDataFlow):
         if self.ds._df_addressable:
             begin = int(self._below(np.array([p * self._size]))[0])
             most = 2 * n if n else _MANY
-            datapoints = self._behind(begin, most, stream) if self.keep_state else self._present(begin, most, stream)
+            place = state_of(self).continued.note(stream, _Place) if self.keep_state else _Place()
+            generation = place.generation = object()
+            datapoints = self._present(begin if place.next is None else place.next, most, stream, place, generation)
         elif self.keep_state and self.ds._df_endless and self.ds._df_continues:
             datapoints = self.ds._df_run_pass(p, stream)  # continues where it stopped
         elif self.keep_state:
@@ -216,23 +218,11 @@ class FixedSizeData(ProxyDataFlow):
             datapoints = passes_on(self.ds, stream, p * (-(-self._size // n) if n else self._size))
         return islice(chain(datapoints, self._ended()), self._size)
 
-    def _present(self, begin: int, most: int, stream: Stream) -> Iterator[Any]:
-        """The datapoints from index `begin` that are present; ends after `most` holes in a row."""
-        holes = 0
-        for dp in self.ds._df_at(onwards(begin, self._size), stream):
-            if dp is not HOLE:
-                holes = 0
-                yield dp
-            elif (holes := holes + 1) >= most:
-                return
+    def _present(self, begin: int, most: int, stream: Stream, place: _Place, generation: object) -> Iterator[Any]:
+        """The datapoints from index `begin` that are present; ends after `most` holes in a row.
 
-    def _behind(self, begin: int, most: int, stream: Stream) -> Iterator[Any]:
-        """Like `_present`, but after a hole, in this pass or before, a pass begins after the last datapoint."""
-        place = state_of(self).continued.note(stream, _Place)
-        generation = place.generation = object()
-        return self._counted(begin if place.next is None else place.next, most, stream, place, generation)
-
-    def _counted(self, begin: int, most: int, stream: Stream, place: _Place, generation: object) -> Iterator[Any]:
+        After the first hole it keeps `place` up to date, at which the next pass begins.
+        """
         holes = 0
         has_dropped = place.next is not None
         for index, dp in enumerate(self.ds._df_at(onwards(begin, self._size), stream), start=begin + 1):
