@@ -547,9 +547,10 @@ class Engine(Generic[S]):
 def _log_end(owner: str, observer: Observer) -> None:
     if not _LOG.isEnabledFor(logging.INFO):
         return
-    found = observer.observed()
-    _LOG.info("%s has stopped its workers, after %d datapoints in %.1f seconds", owner, found.datapoints, found.seconds)
-    for k, worker in enumerate(found.workers):
+    figures, workers = observer.observed()
+    datapoints, seconds = figures.datapoints, figures.seconds
+    _LOG.info("%s has stopped its workers, after %d datapoints in %.1f seconds", owner, datapoints, seconds)
+    for k, worker in enumerate(workers):
         _LOG.debug(
             "worker %d of %s: %d datapoints in %d messages of %.0f bytes on average; %s",
             k,

@@ -9,51 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.channel.worker_counters import InnerTotals, WorkerActivity, WorkerTotals, totals_of
 from dataflow.reports.figures import Moment, RunnerStatistics, WorkerMoment, WorkerStatistics
 
-__all__ = ["Observed", "Observer", "figures_of"]
+__all__ = ["Observer", "figures_of"]
 
 _MOMENT_SECONDS: Final = 0.1  # between two moments of the history, at first
 _MAX_MOMENTS: Final = 400  # then every second one is dropped, and the distance doubled
 _WAITING: Final = frozenset({WorkerActivity.BLOCKED, WorkerActivity.MEMORY, WorkerActivity.STARVED})
 _now: Final = time.perf_counter
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What was observed, until now.
-
-    Attributes:
-        seconds: Since the workers were started.
-        datapoints: Received.
-        nbytes: Of these.
-        waiting: Seconds in which the consumer waited.
-        receiving: Seconds in which it decoded messages and gave out tasks.
-        source: Seconds in which it read the input of a map.
-        elsewhere: Seconds between.
-        workers: Totals of each worker; none if they cannot be read here.
-        history: Moments.
-        restarts: Workers that died and were replaced.
-        nbytes_in_use: Bytes of shared memory in use for arrays.
-        num_with_work: How many workers get work at a time; None for all.
-    """
-
-    seconds: float
-    datapoints: int
-    nbytes: int
-    waiting: float
-    receiving: float
-    source: float
-    elsewhere: float
-    workers: tuple[WorkerTotals, ...]
-    history: tuple[Moment, ...]
-    restarts: int = 0
-    nbytes_in_use: int = 0
-    num_with_work: int | None = None
 
 
 class Observer:
@@ -153,8 +120,11 @@ class Observer:
             self._ended = now
             self.consumer = None
 
-    def observed(self) -> Observed:
-        """What was observed until now."""
+    def observed(self) -> tuple[RunnerStatistics, tuple[WorkerTotals, ...]]:
+        """The figures until now, and the totals of each worker; no totals if they cannot be read here.
+
+        The figures are those of the consumer: without `workers`, `sending`, and what only the node knows.
+        """
         now = self._ended or _now()
         waiting, receiving, elsewhere, left = self.waiting, self._receiving, self._elsewhere, self._left
         if self._ended is None and self._is_inside:  # it may be waiting at this moment
@@ -167,28 +137,30 @@ class Observer:
         if self.take_turns and (seconds := waiting + receiving + elsewhere):
             at_a_time = round(sum(sum(worker.seconds) for worker in workers) / seconds)
             num_with_work = max(1, min(at_a_time, len(workers)))
-        return Observed(
-            now - self._started,
-            self.datapoints,
-            self.nbytes,
-            waiting,
-            receiving,
-            self._source,
-            elsewhere,
-            workers,
-            tuple(self._history),
-            self.restarts,
-            self._bytes_in_use() if self._last is None else self._last_bytes,
-            num_with_work,
+        figures = RunnerStatistics(
+            0,
+            "",
+            "process",
+            seconds=now - self._started,
+            datapoints=self.datapoints,
+            nbytes=self.nbytes,
+            waiting_seconds=waiting,
+            receiving_seconds=receiving,
+            source_seconds=self._source,
+            working_seconds=elsewhere,
+            restarts=self.restarts,
+            arena_bytes=self._bytes_in_use() if self._last is None else self._last_bytes,
+            num_with_work=num_with_work,
+            history=tuple(self._history),
         )
+        return figures, workers
 
     def totals(self) -> tuple[InnerTotals, Sequence[int]]:
         """The sums over all workers, for a worker around this runner, and the samples of their nodes."""
-        found = self.observed()
-        workers = found.workers
+        found, workers = self.observed()
         sums = [sum(worker.seconds[state] for worker in workers) for state in list(WorkerActivity)[1:]]
         sums += [sum(worker.cpu for worker in workers), sum(worker.delayed for worker in workers)]
-        consumer = (found.waiting, found.receiving, found.source, found.elsewhere)
+        consumer = (found.waiting_seconds, found.receiving_seconds, found.source_seconds, found.working_seconds)
         samples = [sum(counts) for counts in zip(*(worker.nodes for worker in workers), strict=True)]
         totals = InnerTotals(0, self._num_workers, found.datapoints, found.nbytes, consumer, tuple(sums))
         return totals, samples
@@ -235,39 +207,26 @@ class Observer:
 # -- Figures -----------------------------------------------------------------------------------------------------------
 
 
-_BLANK: Final = RunnerStatistics(0, "", "process")
-
-
-def figures_of(observed: Observed, nodes: Sequence[Any]) -> tuple[RunnerStatistics, list[int], list[RunnerStatistics]]:
+def figures_of(observer: Observer, nodes: Sequence[Any]) -> tuple[RunnerStatistics, list[int], list[RunnerStatistics]]:
     """The figures of a runner, the samples of the nodes of its workers, and the figures of runners inside of these.
 
     Args:
-        observed: What the engine has observed.
+        observer: The observer of its engine.
         nodes: The nodes of its workers; runners inside are among them.
 
     Returns:
         The first without what only the node knows: name, backend and limits.
     """
-    workers = observed.workers
-    own = [sum(worker.nodes[j] for worker in workers) for j in range(min(len(nodes), _num_nodes(workers)))]
+    figures, workers = observer.observed()
+    num_nodes = min(len(nodes), len(workers[0].nodes)) if workers else 0
+    own = [sum(worker.nodes[j] for worker in workers) for j in range(num_nodes)]
     sending, other = sum(worker.sending for worker in workers), sum(worker.other for worker in workers)
     inner_nodes = {inner.node for worker in workers for inner in worker.inner}
     total = sum(own) + sending + other
     statistics = replace(
-        _BLANK,
-        seconds=observed.seconds,
-        datapoints=observed.datapoints,
-        nbytes=observed.nbytes,
-        waiting_seconds=observed.waiting,
-        receiving_seconds=observed.receiving,
-        source_seconds=observed.source,
-        working_seconds=observed.elsewhere,
+        figures,
         sending=sending / total if total else None,
         workers=tuple(_worker(k, worker) for k, worker in enumerate(workers)),
-        history=observed.history,
-        restarts=observed.restarts,
-        arena_bytes=observed.nbytes_in_use,
-        num_with_work=observed.num_with_work,
     )
     inner = [
         _inner(nodes[j], j, [inner for worker in workers for inner in worker.inner if inner.node == j])
@@ -275,10 +234,6 @@ def figures_of(observed: Observed, nodes: Sequence[Any]) -> tuple[RunnerStatisti
         if j < len(nodes)
     ]
     return statistics, own, inner
-
-
-def _num_nodes(workers: Sequence[WorkerTotals]) -> int:
-    return len(workers[0].nodes) if workers else 0
 
 
 def _worker(index: int, totals: WorkerTotals) -> WorkerStatistics:
@@ -315,8 +270,7 @@ def _inner(node: Any, position: int, found: Sequence[InnerTotals]) -> RunnerStat
         )
         for k in range(num)
     ]
-    return replace(
-        _BLANK,
+    return RunnerStatistics(
         node=position,
         name=type(node).__name__,
         backend=node._df_backend.name,

@@ -220,17 +220,17 @@ class Scaling:
         return self.count.next(load)
 
     def _totals(self) -> Load:
-        found = self._observer.observed()
+        figures, workers = self._observer.observed()
         computing = delayed = 0.0
-        for k, worker in enumerate(found.workers):
+        for k, worker in enumerate(workers):
             times = self._processor_times(k) or (worker.cpu, worker.delayed)
             computing += times[0]
             delayed += times[1]
-        seconds = [sum(worker.seconds[state] for worker in found.workers) for state in WorkerActivity]
+        seconds = [sum(worker.seconds[state] for worker in workers) for state in WorkerActivity]
         return Load(
-            seconds=found.waiting + found.receiving + found.source + found.elsewhere,
-            datapoints=found.datapoints,
-            waiting=found.waiting,
+            seconds=figures.consumer_seconds,
+            datapoints=figures.datapoints,
+            waiting=figures.waiting_seconds,
             busy=seconds[WorkerActivity.BUSY],
             computing=computing,
             delayed=delayed,

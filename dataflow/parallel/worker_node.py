@@ -300,7 +300,7 @@ class WorkerNode(ProxyDataFlow):
         options, backend = self.options, self._df_backend
         # The nodes that a worker runs, in the order in which its samples count.
         nodes = list(walk(self.ds, everywhere=True)) if self._df_remote_inputs else [self]
-        statistics, samples, inner = figures_of(observer.observed(), nodes)
+        statistics, samples, inner = figures_of(observer, nodes)
         tolerance = state_of(self).tolerance
         statistics = replace(
             statistics,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.channel.worker_counters import WorkerActivity, totals_of
-from dataflow.engine.observer import Observer, figures_of
+from dataflow.engine.observer import Observer
 from dataflow.reports.figures import RunnerStatistics, WorkerStatistics
 
 __all__ = ["ReceiverFigures", "packed_counters"]
@@ -79,7 +79,7 @@ class ReceiverFigures:
 
     def statistics(self, owner: str) -> RunnerStatistics:
         """The figures, with the senders as workers."""
-        statistics, _, _ = figures_of(self.observer.observed(), ())
+        statistics, _ = self.observer.observed()
         return replace(statistics, name=owner, backend="remote", workers=tuple(self._senders.values()))
 
     def _sender(self, source: str) -> WorkerStatistics | None:

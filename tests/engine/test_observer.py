@@ -43,8 +43,9 @@ def test_the_consumers_time_is_divided(clock):
         observer.nbytes += 100
         observer.leave()
         clock.pass_by(2)
-    found = observer.observed()
-    assert (found.waiting, found.source, found.receiving, found.elsewhere) == pytest.approx((6, 2, 1, 4))
+    found, _ = observer.observed()
+    times = (found.waiting_seconds, found.source_seconds, found.receiving_seconds, found.working_seconds)
+    assert times == pytest.approx((6, 2, 1, 4))
     assert (found.datapoints, found.nbytes, found.seconds) == (8, 200, pytest.approx(18))
 
 
@@ -64,9 +65,9 @@ def test_time_between_two_iterations_is_no_work_of_the_consumer(clock):
         observer.leave()
         observer.end_iteration()
     clock.pass_by(50)
-    found = observer.observed()
-    assert found.elsewhere == pytest.approx(2)
-    (worker,) = found.workers
+    found, workers = observer.observed()
+    assert found.working_seconds == pytest.approx(2)
+    (worker,) = workers
     assert worker.seconds[WorkerActivity.BLOCKED] == pytest.approx(1)  # while the consumer was there
     assert worker.seconds[WorkerActivity.BUSY] >= 3
 
@@ -75,12 +76,12 @@ def test_a_consumer_that_waits_now_is_seen_to_wait(clock):
     observer, _, _ = observe()
     observer.enter()
     clock.pass_by(7)
-    assert observer.observed().waiting == pytest.approx(7)
+    assert observer.observed()[0].waiting_seconds == pytest.approx(7)
     observer.waiting += 7
     observer.leave()
     clock.pass_by(3)
-    assert observer.observed().waiting == pytest.approx(7)
-    assert observer.observed().elsewhere == pytest.approx(3)
+    assert observer.observed()[0].waiting_seconds == pytest.approx(7)
+    assert observer.observed()[0].working_seconds == pytest.approx(3)
 
 
 def test_the_last_figures_stay(clock):
@@ -94,9 +95,9 @@ def test_the_last_figures_stay(clock):
     observer.freeze()
     credit.close()
     clock.pass_by(100)
-    found = observer.observed()
+    found, workers = observer.observed()
     assert found.seconds == pytest.approx(0)
-    assert found.workers[0].datapoints == 3
+    assert workers[0].datapoints == 3
     assert found.history[-1].datapoints == 3
     totals, samples = observer.totals()
     assert (totals.datapoints, len(samples)) == (3, 64)
@@ -111,7 +112,7 @@ def test_the_history_stays_short_and_complete(clock):
         observer.nbytes += 1
         observer.leave()
         clock.pass_by(0.06)
-    history = observer.observed().history
+    history = observer.observed()[0].history
     seconds = [moment.seconds for moment in history]
     assert 100 <= len(history) <= 400
     assert seconds == sorted(seconds)
