@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,83 +26,88 @@ from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.workers.native_threads import limit_threads_again
 
-__all__ = ["Address", "Apply", "ApplyAndBatch", "TaskInput", "Job", "Produce", "WholePasses"]
+__all__ = ["Address", "Apply", "ApplyAndBatch", "Job", "Produce", "TaskInput", "WholePasses", "initialise"]
 
 
 # -- Jobs without tasks ------------------------------------------------------------------------------------------------
 
 
-class Job(Protocol):
-    """The job of one worker."""
+@dataclass
+class Job:
+    """The job of one worker. Subclasses define the work.
 
-    @property
-    def flow(self) -> DataFlow:
-        """The flow that the worker iterates."""
+    Attributes:
+        flow: The flow that the worker iterates.
+        stream: Its position in the chain of nodes.
+        worker_init: The user's function that is called first, if any. It travels with the flow, so what the two share
+            stays shared.
+    """
 
-    def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
-        """Run until the work is complete or the sender raises `Stopped`; `task_reader` is where tasks come from."""
+    flow: DataFlow
+    stream: Stream
+    worker_init: Callable[[], object] | None = field(default=None, kw_only=True)
+
+    def run(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
+        """Open the flow, then work; `task_reader` is where tasks come from."""
+        if self.worker_init is not None:
+            initialise(self.worker_init)
+        state_of(self.flow).worker_thread = threading.current_thread()
+        open_flow(self.flow, self.stream)
+        limit_threads_again()  # of libraries that the reset has imported
+        self.work(sender, task_reader)
+
+    def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
+        """Work until everything is done or the sender raises `Stopped`."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close what the job has opened."""
+        # A thread that was left behind and returns late must not close what its successor has opened. It may have the
+        # same job.
+        if state_of(self.flow).worker_thread is threading.current_thread():
+            close_flow(self.flow)
+
+
+def initialise(worker_init: Callable[[], object]) -> None:
+    """Call `worker_init`. An exception gets a note that names the function."""
+    try:
+        worker_init()
+    except Exception as error:
+        error.add_note(f"raised by worker_init: {getattr(worker_init, '__qualname__', None) or repr(worker_init)}")
+        raise
+    limit_threads_again()  # of libraries that it has imported
 
 
 @dataclass
-class Produce:
+class Produce(Job):
     """Runs pass after pass of a whole flow, endlessly, from pass `first`."""
 
-    df: DataFlow
-    stream: Stream
     first: int
 
-    @property
-    def flow(self) -> DataFlow:
-        return self.df
-
-    def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
-        state_of(self.df).worker_thread = threading.current_thread()
-        open_flow(self.df, self.stream)
-        limit_threads_again()  # of libraries that the reset has imported
+    def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
         p = self.first
         # An empty pass means that the flow has ended: every further pass would be empty too.
-        while sender.put_all(self.df._df_run_pass(p, self.stream)):
+        while sender.put_all(self.flow._df_run_pass(p, self.stream)):
             p += 1
         sender.ended()
-
-    def close(self) -> None:
-        # A thread that was left behind and returns late must not close what its successor has opened. It may have the
-        # same job.
-        if state_of(self.df).worker_thread is threading.current_thread():
-            close_flow(self.df)
 
 
 # -- Jobs that execute tasks -------------------------------------------------------------------------------------------
 
 
 @dataclass
-class _Tasks:
+class _Tasks(Job):
     """Base class of the jobs that execute tasks.
 
     Attributes:
-        node: The flow that gives the results.
-        stream: Its position in the chain of nodes.
         note: Added to an exception: names the runner and the worker that raised it.
     """
 
-    node: DataFlow
-    stream: Stream
     note: str
 
-    @property
-    def flow(self) -> DataFlow:
-        """The flow that the worker iterates."""
-        return self.node
-
-    def run(self, sender: BatchingSender, task_reader: TaskReader | None = None) -> None:
+    def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
         """Execute tasks until the consumer wants no more."""
         assert task_reader is not None, "tasks come from a task queue"
-        state_of(self.node).worker_thread = threading.current_thread()
-        open_flow(self.node, self.stream)
-        limit_threads_again()
         pace, counters = 0.0, sender.counters
         ended = time.perf_counter()
         counters.enter(WorkerActivity.STARVED, ended)
@@ -145,13 +150,6 @@ class _Tasks:
         """Put the results of the task. An exception ends the task, after the results that were put before."""
         sender.put_all(self.results(task, task_reader))
 
-    def close(self) -> None:
-        """Close what the job has opened."""
-        # A thread that was left behind and returns late must not close what its successor has opened. It may have the
-        # same job.
-        if state_of(self.node).worker_thread is threading.current_thread():
-            close_flow(self.node)
-
 
 class TaskInput(DataFlow):
     """The input of a map's node in a worker: yields the datapoints of the current task, whatever index is asked for."""
@@ -179,7 +177,7 @@ class Apply(_Tasks):
     It is the same node that would run without workers, so there is only one definition of what it does.
 
     Attributes:
-        task_input: The input of `node`.
+        task_input: The input of `flow`.
     """
 
     task_input: TaskInput
@@ -189,7 +187,7 @@ class Apply(_Tasks):
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
         self.task_input.datapoints = task.datapoints
-        return self.node._df_at([np.arange(task.first, task.first + len(task.datapoints))], self.stream)
+        return self.flow._df_at([np.arange(task.first, task.first + len(task.datapoints))], self.stream)
 
 
 @dataclass
@@ -233,7 +231,7 @@ class Address(_Tasks):
         indexes = (
             task_range if isinstance(task_range, np.ndarray) else np.arange(task.first, task.first + int(task_range))
         )
-        return self.node._df_at([indexes], self.stream)
+        return self.flow._df_at([indexes], self.stream)
 
 
 @dataclass
@@ -244,7 +242,7 @@ class WholePasses(_Tasks):
         return 1
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        datapoints = self.node._df_run_pass(task.first, self.stream)
+        datapoints = self.flow._df_run_pass(task.first, self.stream)
         while task_reader.is_wanted():
             try:
                 yield next(datapoints)  # no variable: the receiver may reuse its memory

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -26,11 +26,11 @@ from dataflow.machine import memory_share
 from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
 from dataflow.workers.info import WorkerInfo
-from dataflow.workers.native_threads import ThreadLimit, limit_threads, limit_threads_again
+from dataflow.workers.native_threads import ThreadLimit, limit_threads
 from dataflow.workers.process import Payload as AnyPayload
 from dataflow.workers.worker_errors import end_if_forked, exit_code
 
-__all__ = ["Prepared", "initialise", "prepared", "FlowPayload", "WorkerSpec"]
+__all__ = ["FlowPayload", "WorkerSpec"]
 
 
 # -- Payload: a flow on its way to a worker process --------------------------------------------------------------------
@@ -44,15 +44,14 @@ class FlowPayload(AnyPayload):
     def complaint(self, value: Any, error: Exception) -> str:
         from dataflow.transforms.fingerprints import is_below  # needed only for this message
 
-        if isinstance(value, Prepared):
-            try:
-                dumps(value.worker_init, main=imported_main())
-            except Exception as reason:
-                return (
-                    f"worker_init ({value.worker_init!r:.200}) cannot be sent to a worker process: {reason}. Make what "
-                    f"it needs inside it{self.otherwise}"
-                )
-            value = value.job
+        worker_init = getattr(value, "worker_init", None)
+        try:
+            dumps(worker_init, main=imported_main())
+        except Exception as reason:
+            return (
+                f"worker_init ({worker_init!r:.200}) cannot be sent to a worker process: {reason}. Make what it needs "
+                f"inside it{self.otherwise}"
+            )
         for node in _nodes(value):
             below = set(map(id, node._df_inputs))  # they have their own turn
             for name, attribute in vars(node).items():
@@ -172,41 +171,3 @@ class WorkerSpec:
         finally:
             if job is not None:
                 job.close()
-
-
-@dataclass
-class Prepared:
-    """A job that calls the user's `worker_init` first."""
-
-    job: Any
-    worker_init: Callable[[], object]
-
-    @property
-    def flow(self) -> DataFlow:
-        """The flow that the worker iterates."""
-        flow: DataFlow = self.job.flow
-        return flow
-
-    def run(self, *ends: Any) -> None:
-        """Call `worker_init`, then run the job."""
-        initialise(self.worker_init)
-        self.job.run(*ends)
-
-    def close(self) -> None:
-        """Close what the job has opened."""
-        self.job.close()
-
-
-def prepared(job: Any, worker_init: Callable[[], object] | None) -> Any:
-    """Return `job` with `worker_init` called before it: both in one payload, so that what they share stays shared."""
-    return job if worker_init is None else Prepared(job, worker_init)
-
-
-def initialise(worker_init: Callable[[], object]) -> None:
-    """Call `worker_init`. An exception gets a note that names the function."""
-    try:
-        worker_init()
-    except Exception as error:
-        error.add_note(f"raised by worker_init: {getattr(worker_init, '__qualname__', None) or repr(worker_init)}")
-        raise
-    limit_threads_again()  # of libraries that it has imported

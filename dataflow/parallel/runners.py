@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dataflow.base import Blocks, DataFlow, require_flow
 from dataflow.channel.flow_control import Window
 from dataflow.engine.engine import Engine
-from dataflow.engine.jobs import Address, Produce, WholePasses
+from dataflow.engine.jobs import Address, Job, Produce, WholePasses
 from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Schedule
 from dataflow.errors import NotAddressable
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
@@ -104,7 +104,7 @@ class Runner(WorkerNode):
         """Whether the workers are asked for indexes."""
         return self.strict and all(ds._df_addressable for ds in self._flows)
 
-    def _df_jobs(self, stream: Stream) -> Sequence[Any]:
+    def _df_jobs(self, stream: Stream) -> Sequence[Job]:
         flows = enumerate(self._flows_of_workers())
         if self.strict:
             kind = Address if self._df_by_index else WholePasses

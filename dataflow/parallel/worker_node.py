@@ -37,9 +37,10 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.channel.flow_control import Window
 from dataflow.descriptors import closed_on_error, counted
 from dataflow.engine.engine import Engine, Plan
+from dataflow.engine.jobs import Job, initialise
 from dataflow.engine.observer import figures_of
 from dataflow.engine.schedules import Schedule
-from dataflow.engine.worker_main import FlowPayload, WorkerSpec, initialise, prepared
+from dataflow.engine.worker_main import FlowPayload, WorkerSpec
 from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
 from dataflow.interrupts import signals_deferred
 from dataflow.machine import available_cores
@@ -100,7 +101,7 @@ class WorkerNode(ProxyDataFlow):
         """How far a worker may run ahead."""
         raise NotImplementedError
 
-    def _df_jobs(self, stream: Stream) -> Sequence[Any]:
+    def _df_jobs(self, stream: Stream) -> Sequence[Job]:
         """The job of each worker."""
         raise NotImplementedError
 
@@ -244,7 +245,7 @@ class WorkerNode(ProxyDataFlow):
         specs = [
             WorkerSpec(
                 worker=k,
-                payload=FlowPayload(prepared(job, options.worker_init)),
+                payload=FlowPayload(replace(job, worker_init=options.worker_init)),
                 port=links.channel.port(k),
                 encoder=links.codec.port(k),
                 credit=links.credit.port(k),

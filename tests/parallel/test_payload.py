@@ -44,7 +44,7 @@ def test_a_flow_travels_as_it_is_and_unstarted():
     list(df)
     job = travelled(Produce(df, Stream(5, ((1, 2),)), 0))
     assert job.stream == Stream(5, ((1, 2),))
-    assert job.df.thing.tolist() == [0, 1, 2, 3] and list(job.df) == [[0], [1], [2]]
+    assert job.flow.thing.tolist() == [0, 1, 2, 3] and list(job.flow) == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("thing", [threading.Lock(), (k for k in ())], ids=["lock", "generator"])
