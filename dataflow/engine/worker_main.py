@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from dataflow.seeding import derived, seed
 from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads
 from dataflow.workers.process import Payload as AnyPayload
-from dataflow.workers.worker_errors import end_if_forked, exit_code
+from dataflow.workers.worker_errors import ending_if_forked, exit_code
 
 __all__ = ["FlowPayload", "WorkerSpec"]
 
@@ -146,9 +145,8 @@ class WorkerSpec:
 
     def _work(self, sender: BatchingSender) -> None:
         job: Job | None = None
-        pid = os.getpid()
         try:
-            try:
+            with ending_if_forked():
                 if self.threads is not None:
                     limit_threads(self.threads)
                 if self.reseed:
@@ -156,10 +154,6 @@ class WorkerSpec:
                 job = self.payload.load()
                 self._watch(job, sender)
                 job.run(sender, None if self.task_queue is None else self.task_queue.open())
-            except BaseException as error:
-                end_if_forked(pid, error)
-                raise
-            end_if_forked(pid, None)
         except (Stopped, ConsumerGone):
             pass
         except SenderFailed as failure:

@@ -17,8 +17,8 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -36,7 +36,7 @@ from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.info import worker_info_of
 from dataflow.workers.pool import grace
 from dataflow.workers.process import Payload, ProcessWorker, context_of, end_if_main_is_imported
-from dataflow.workers.worker_errors import end_if_forked, exit_code, explanation
+from dataflow.workers.worker_errors import ending_if_forked, exit_code, explanation
 
 __all__ = ["MAX_COMMAND_BYTES", "CommandPool", "Skill"]
 
@@ -272,15 +272,14 @@ class _CommandLoop:
             sender.close(0)
 
     def _serve(self, sender: Sender) -> None:
-        pid = os.getpid()
         try:
             if self.root is not None:
                 seed(self.root)
-            with _ending_if_forked(pid):
+            with ending_if_forked():
                 run = self.skill.open()
             while (command := self.commands.receive()) is not None:
                 began = time.perf_counter()
-                with _ending_if_forked(pid):
+                with ending_if_forked():
                     run(*command)
                 took = _SECONDS.pack(time.perf_counter() - began)
                 sender.send(Message(Kind.DATA, self.worker, count=1, body=[took]))
@@ -291,14 +290,3 @@ class _CommandLoop:
             sender.send(Message(Kind.LEFT, self.worker, count=exit_code(exit), body=body))
         except BaseException as error:
             sender.send(Message(Kind.ERROR, self.worker, body=[pack_failure(error, note=self.note)]))
-
-
-@contextmanager
-def _ending_if_forked(pid: int) -> Iterator[None]:
-    """Context manager: a child that user code forks inside the block ends with the block; see `end_if_forked`."""
-    try:
-        yield
-    except BaseException as error:
-        end_if_forked(pid, error)
-        raise
-    end_if_forked(pid, None)

@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from dataflow.errors import TimeoutError, WorkerDied
 from dataflow.failures import forked_off
 
-__all__ = ["NO_GUARD", "died", "end_if_forked", "exit_code", "explanation", "late", "unreadable"]
+__all__ = ["NO_GUARD", "died", "ending_if_forked", "exit_code", "explanation", "late", "unreadable"]
 
 NO_GUARD: Final = 78
 """Exit code of a worker whose main program starts workers while the worker imports it."""
@@ -114,15 +114,22 @@ def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutErr
 # -- How a worker's process ends ---------------------------------------------------------------------------------------
 
 
-def end_if_forked(pid: int, error: BaseException | None) -> None:
-    """End this process if it is a child that user code forked inside a worker; called when that code returns.
+@contextmanager
+def ending_if_forked() -> Iterator[None]:
+    """Context manager: a child that user code forks inside the block ends with the block.
 
     Nothing is flushed, closed or reported: everything that it has inherited belongs to the worker.
-
-    Args:
-        pid: The process in which the worker was started.
-        error: The exception of the user's code; None if it returned.
     """
+    pid = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        _end_if_forked(pid, error)
+        raise
+    _end_if_forked(pid, None)
+
+
+def _end_if_forked(pid: int, error: BaseException | None) -> None:
     if os.getpid() == pid:
         return
     code = 0
