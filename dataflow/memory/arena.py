@@ -107,11 +107,6 @@ class Block:
         self.location = LOCATION.pack(self.status, self.start)
 
 
-def class_of(nbytes: int) -> int:
-    """Index of the class of a block for `nbytes`."""
-    return max(0, (nbytes - 1).bit_length() - _SMALLEST_CLASS)
-
-
 @cache
 def divided(max_bytes: int) -> tuple[tuple[BlockClass, ...], int]:
     """Return the classes of an arena and its size in bytes, most of which is never touched."""
@@ -528,14 +523,6 @@ class Arena:
         return shared_mapping(self._file, size, offset=self._start, own=own)
 
 
-@dataclass(slots=True, eq=False)
-class _Touched:
-    """A block that has pages."""
-
-    block: Block
-    nbytes: int  # size of its pages
-
-
 class ArenaWriter:
     """The worker's end: takes blocks, fills them and returns idle pages. Thread-safe within the worker."""
 
@@ -545,13 +532,13 @@ class ArenaWriter:
         self._worker = worker
         self._pid = os.getpid()
         self._limit = memory_limit.limit
-        classes, _ = divided(memory_limit.limit)
-        by_size = [classes[class_of(1 << bits)] for bits in range((memory_limit.limit - 1).bit_length() + 1)]
+        classes, _ = divided(self._limit)
+        by_size = [classes[max(0, bits - _SMALLEST_CLASS)] for bits in range((self._limit - 1).bit_length() + 1)]
         # Begin and end of the status bytes of each class, by the logarithm of the bytes to be held.
         self._status_ranges = [
             (block_class.status, block_class.status + block_class.num_blocks, block_class) for block_class in by_size
         ]
-        self._touched: dict[int, _Touched] = {}  # by status byte
+        self._touched: dict[int, tuple[Block, int]] = {}  # by status byte: blocks that have pages, and the pages' bytes
         self._lock = threading.Lock()
         self._output_buffers: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
         self._pressure = memory_limit.pressure
@@ -560,8 +547,22 @@ class ArenaWriter:
 
     def take(self, nbytes: int) -> Block | None:
         """Return a block for `nbytes`, or None if there is no free one now, or none of this size."""
-        touched = self._take(nbytes)
-        return None if touched is None else touched.block
+        if nbytes > self._limit:
+            return None
+        first, end, block_class = self._status_ranges[(nbytes - 1).bit_length()]
+        memory = self._memory
+        with self._lock:
+            status = memory.find(_FREE, first, end)
+            if status < 0:
+                return None
+            block, touched = self._touched.get(status, (None, 0))
+            if block is None:
+                block = Block(status, block_class.start + (status - first) * block_class.size, block_class.size)
+            if touched < nbytes and not self._touch(block, nbytes):
+                return None
+            memory[status] = 1
+            self._used = True
+        return block
 
     def copy(self, array: NDArray[Any], order: Any) -> Block | None:
         """Return a block with a copy of `array`, or None as `take` does.
@@ -571,11 +572,10 @@ class ArenaWriter:
             order: Memory order of the copy.
         """
         nbytes = array.nbytes
-        touched = self._take(nbytes)
-        if touched is None:
+        block = self.take(nbytes)
+        if block is None:
             return None
         # The status byte is set, so from here on this caller alone uses the block.
-        block = touched.block
         if nbytes <= _SHORT:
             try:
                 self._memory[block.start : block.start + nbytes] = array  # type: ignore[call-overload]
@@ -588,32 +588,10 @@ class ArenaWriter:
 
     def write(self, data: bytes) -> Block | None:
         """Return a block that begins with `data`, or None as `take` does."""
-        touched = self._take(len(data))
-        if touched is None:
-            return None
-        start = touched.block.start
-        self._memory[start : start + len(data)] = data
-        return touched.block
-
-    def _take(self, nbytes: int) -> _Touched | None:
-        if nbytes > self._limit:  # no block of this arena
-            return None
-        first, end, block_class = self._status_ranges[(nbytes - 1).bit_length()]
-        memory = self._memory
-        with self._lock:
-            status = memory.find(_FREE, first, end)
-            if status < 0:
-                return None
-            touched = self._touched.get(status)
-            if touched is None or touched.nbytes < nbytes:
-                touched = self._touch(
-                    Block(status, block_class.start + (status - first) * block_class.size, block_class.size), nbytes
-                )
-                if touched is None:
-                    return None
-            memory[status] = 1
-            self._used = True
-        return touched
+        block = self.take(len(data))
+        if block is not None:
+            self._memory[block.start : block.start + len(data)] = data
+        return block
 
     def give_back(self, block: Block) -> None:
         """Free a block that was taken and not sent."""
@@ -622,8 +600,8 @@ class ArenaWriter:
     def give_back_all(self) -> None:
         """Free every block and its pages. Only valid while nothing was sent and no output buffer is in use."""
         with self._lock:
-            for touched in self._touched.values():
-                self.give_back(touched.block)
+            for block, _ in self._touched.values():
+                self.give_back(block)
             self._give_back_idle()
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
@@ -674,24 +652,24 @@ class ArenaWriter:
 
     # -- Called with the lock held -------------------------------------------------------------------------------------
 
-    def _touch(self, block: Block, nbytes: int) -> _Touched | None:
-        """Reserve the pages that writing `nbytes` into the block will touch and that it does not have yet."""
+    def _touch(self, block: Block, nbytes: int) -> bool:
+        """Reserve the pages that writing `nbytes` into the block will touch and that it does not have yet.
+
+        Returns False if the memory limit does not allow it.
+        """
         needed = -(-nbytes // PAGE) * PAGE
-        known = self._touched.get(block.status)
-        if not self._memory_limit.reserve(self._worker, needed - (known.nbytes if known else 0)):
+        _, touched = self._touched.get(block.status, (block, 0))
+        if not self._memory_limit.reserve(self._worker, needed - touched):
             self._give_back_idle()  # including the pages of this block, which is free
-            known = None
             if not self._memory_limit.reserve(self._worker, needed):
-                return None
-        if known is None:
-            known = self._touched[block.status] = _Touched(block, 0)
-        known.nbytes = needed
-        return known
+                return False
+        self._touched[block.status] = block, needed
+        return True
 
     def _give_back_idle(self) -> None:
-        idle = [touched for touched in self._touched.values() if not self._memory[touched.block.status]]
-        for touched in idle:
-            self._memory.madvise(GIVE_BACK, touched.block.start, touched.nbytes)
-            del self._touched[touched.block.status]
+        idle = [(block, nbytes) for block, nbytes in self._touched.values() if not self._memory[block.status]]
+        for block, nbytes in idle:
+            self._memory.madvise(GIVE_BACK, block.start, nbytes)
+            del self._touched[block.status]
         if idle:
-            self._memory_limit.give_back(self._worker, sum(touched.nbytes for touched in idle))
+            self._memory_limit.give_back(self._worker, sum(nbytes for _, nbytes in idle))
