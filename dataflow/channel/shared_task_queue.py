@@ -35,16 +35,7 @@ from dataflow.codec.nested_arrays import Direction, ToWorkers
 from dataflow.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file
 from dataflow.memory.arena import Arena, ArenaFile, ArenaWriter, Block, MemoryLimit, divided
 
-__all__ = [
-    "LARGEST_BYTES",
-    "NUMBER",
-    "SharedPort",
-    "SharedTaskQueue",
-    "TOKEN",
-    "TaskOwnership",
-    "WORD_BYTES",
-    "words_of",
-]
+__all__ = ["SharedTaskQueue", "TaskOwnership"]
 
 
 # -- Task ownership ----------------------------------------------------------------------------------------------------
@@ -110,33 +101,26 @@ class TaskOwnership:
 # -- Worker's end, and memory layout of a task -------------------------------------------------------------------------
 
 
-LARGEST_BYTES: Final = 1 << 32
-"""Maximum size of one datapoint. It reserves addresses, not memory."""
-
-TOKEN: Final = struct.Struct("<QQ")
-"""Number of a task, and its start in the arena."""
-
-WORD_BYTES: Final = 8
-
-NUMBER: Final = 0
-"""Index of the word with the task's number; `_FIRST`, the number of frames and their lengths follow, then the frames.
-"""
-
-_FIRST, _FRAMES = 1, 2
-_WORDS: Final = 3  # the lengths of the frames come after these words
+_LARGEST_BYTES: Final = 1 << 32  # of one datapoint; it reserves addresses, not memory
+_TOKEN: Final = struct.Struct("<QQ")  # number of a task, and its start in the arena
+_WORD_BYTES: Final = 8
+# Words of a task in the arena: its number, the index of its first datapoint, and the number of frames. The lengths of
+# the frames come after these words, then the frames.
+_NUMBER, _FIRST, _FRAMES, _WORDS = range(4)
 _MAX_FRAMES: Final = 64
 
 
-def words_of(arena: ArenaWriter, limit: int) -> memoryview:
+def _words_of(arena: ArenaWriter, limit: int) -> memoryview:
     """The whole memory of an arena of `limit` bytes, in words."""
     _, size = divided(limit)
-    return memoryview(arena.view(Block(0, 0, 0), (size // WORD_BYTES,), np.dtype(np.uint64)))  # type: ignore[arg-type]
+    words = arena.view(Block(0, 0, 0), (size // _WORD_BYTES,), np.dtype(np.uint64))
+    return memoryview(words)  # type: ignore[arg-type]
 
 
 _TURN_MS: Final = 200  # between two looks of a worker without a turn
 
 
-class SharedPort:
+class _SharedPort:
     """Description of a worker's end."""
 
     def __init__(self, worker: int, arena: Arena, limit: int, ownership: TaskOwnership, end: Descriptor) -> None:
@@ -158,7 +142,7 @@ class _SharedTaskReader:
         self._ownership = ownership
         self._worker = worker
         self._end = end
-        self._words = words_of(arena, limit)
+        self._words = _words_of(arena, limit)
         self._bytes = self._words.cast("B")
         self._taken = -1, 0  # the last task taken: its number, and the word index of its start
         self._decoder = ArrayDecoder((_Copies(arena),))
@@ -177,34 +161,34 @@ class _SharedTaskReader:
         words, ownership = self._words, self._ownership
         # The kernel wakes one of several readers that block in `read`, but all of those that wait in `poll`. The read
         # returns no bytes when the consumer has closed the pipe; the lifeline ends it when the consumer is gone.
-        while token := os.read(self._end.fd, TOKEN.size):
-            number, start = TOKEN.unpack(token)
-            at = start // WORD_BYTES
-            if words[at + NUMBER] != number or ownership.holder(number) is not None:
+        while token := os.read(self._end.fd, _TOKEN.size):
+            number, start = _TOKEN.unpack(token)
+            at = start // _WORD_BYTES
+            if words[at + _NUMBER] != number or ownership.holder(number) is not None:
                 continue  # discarded, or taken by another worker under an earlier token
             # Race: two workers may both see the task as free. Then both execute it; the consumer takes the first
             # result, and drops the other.
             ownership.claim(number, self._worker)
             frames = self._frames(at)
-            if words[at + NUMBER] != number:
+            if words[at + _NUMBER] != number:
                 continue
             datapoints = self._decoder.decode(0, frames)
             first = words[at + _FIRST]
-            if words[at + NUMBER] == number:
+            if words[at + _NUMBER] == number:
                 self._taken = number, at
                 return Task(number, first, datapoints)
         return None
 
     def is_wanted(self) -> bool:
         number, at = self._taken
-        return self._words[at + NUMBER] == number
+        return self._words[at + _NUMBER] == number
 
     def _frames(self, at: int) -> list[memoryview]:
         # If the task was discarded, these words may belong to another task and have any value.
         count = min(self._words[at + _FRAMES], _MAX_FRAMES)
         lengths = self._words[at + _WORDS : at + _WORDS + count].tolist()
-        begin, nbytes = (at + _WORDS + count) * WORD_BYTES, sum(lengths)
-        if nbytes > LARGEST_BYTES:
+        begin, nbytes = (at + _WORDS + count) * _WORD_BYTES, sum(lengths)
+        if nbytes > _LARGEST_BYTES:
             return []
         data = memoryview(bytes(self._bytes[begin : begin + nbytes]))
         frames, offset = [], 0
@@ -268,7 +252,7 @@ class SharedTaskQueue:
         direction: How everything but arrays is pickled.
     """
 
-    def __init__(self, max_bytes: int, largest: int = LARGEST_BYTES, *, direction: Direction | None = None) -> None:
+    def __init__(self, max_bytes: int, largest: int = _LARGEST_BYTES, *, direction: Direction | None = None) -> None:
         self._direction = direction or ToWorkers(forked=True, main=None)
         self._memory_limit = _TaskMemoryLimit(max_bytes, largest)
         self._file = ArenaFile(self._memory_limit)
@@ -278,13 +262,13 @@ class SharedTaskQueue:
         self._writer: _RecordingWriter | None = None  # None while the queue is not open
         self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
 
-    def port(self, worker: int) -> SharedPort:
-        return SharedPort(worker, self._arena, self._memory_limit.limit, self.ownership, self._read)
+    def port(self, worker: int) -> _SharedPort:
+        return _SharedPort(worker, self._arena, self._memory_limit.limit, self.ownership, self._read)
 
     def open(self) -> None:
         arena = self._arena.open_writer()
         self._writer = _RecordingWriter(arena)
-        self._words = words_of(arena, self._memory_limit.limit)
+        self._words = _words_of(arena, self._memory_limit.limit)
         self._encoder = ArrayEncoder(self._writer, self._direction)
         os.set_blocking(self._write.fd, False)
 
@@ -328,7 +312,7 @@ class SharedTaskQueue:
     def withdraw(self, start: int, blocks: Sequence[Block]) -> None:
         """Make the task at `start` unavailable, and free its blocks. No-op after a close."""
         if self._writer is not None:
-            self._words[start // WORD_BYTES + NUMBER] = _NO_TASK  # before the memory is reused
+            self._words[start // _WORD_BYTES + _NUMBER] = _NO_TASK  # before the memory is reused
             self.free(blocks)
 
     def free(self, blocks: Sequence[Block]) -> None:
@@ -417,7 +401,7 @@ class _SharedQueuedTask:
         self._task_queue = task_queue
         self._number = number
         self._start = start
-        self._token = TOKEN.pack(number, start)
+        self._token = _TOKEN.pack(number, start)
         self._blocks = blocks
 
     @property

@@ -54,30 +54,21 @@ from dataflow.memory.arena import LARGE_BYTES, LOCATION, Block
 
 __all__ = [
     "ColumnReader",
-    "ColumnWriter",
     "DatapointKind",
     "Description",
-    "Form",
     "Kinds",
-    "KnownRun",
     "Layout",
-    "Like",
     "NESTED",
     "NO_ROOM",
     "NUMBERS",
     "PLAIN_BYTES",
     "PROTOCOL",
-    "EncodedDatapoint",
-    "Piece",
     "ROWS",
-    "Run",
     "TEXTS",
     "VERSION",
     "apart",
-    "detail_bytes",
     "join",
     "joined",
-    "known",
     "load",
     "loaded",
     "name_of",
@@ -347,19 +338,13 @@ class ColumnWriter:
         return True
 
 
-def known(runs: Iterable[Run]) -> list[KnownRun]:
+def _known(runs: Iterable[Run]) -> list[KnownRun]:
     """Prepare the runs of a column for `ColumnReader`."""
     found: list[KnownRun] = []
     for name, shape, order, count, differ, in_blocks in runs:
         dtype = _dtype(name)
         found.append((dtype, shape, order, count, differ, in_blocks, math.prod(shape) * dtype.itemsize))
     return found
-
-
-def detail_bytes(run: Run) -> int:
-    """Bytes of a run's details."""
-    *_, count, differ, in_blocks = run
-    return count * (_LENGTH_BYTES * differ + LOCATION.size * in_blocks)
 
 
 class ColumnReader:
@@ -533,12 +518,14 @@ class Description:
     def __init__(self, data: Any) -> None:
         groups, self._in_block = pickle.loads(data)
         self.groups: list[tuple[Any, int, list[list[KnownRun]]]] = [
-            (gaps, count, list(map(known, columns))) for gaps, count, columns in groups
+            (gaps, count, list(map(_known, columns))) for gaps, count, columns in groups
         ]
         runs = [run for _, _, columns in groups for column in columns for run in column]
         self.has_nested = any(gaps == NESTED for gaps, _, _ in groups)
         self.may_be_kept = all(type(run[0]) is str for run in runs)
-        self.detail_bytes = sum(map(detail_bytes, runs))
+        self.detail_bytes = sum(
+            count * (_LENGTH_BYTES * differ + LOCATION.size * in_blocks) for *_, count, differ, in_blocks in runs
+        )
 
     def where(self, rest: memoryview) -> tuple[int, int, int] | None:
         """The block with the small arrays, and their bytes; None if they are in `rest`, after the details."""

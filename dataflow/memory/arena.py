@@ -47,7 +47,6 @@ from numpy.typing import NDArray
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
 __all__ = [
-    "GIVE_BACK",
     "LARGE_BYTES",
     "LOCATION",
     "PAGE",
@@ -57,14 +56,10 @@ __all__ = [
     "ArenaWriter",
     "Base",
     "Block",
-    "BlockClass",
-    "BlockReader",
     "BlockReaders",
     "BlockWriter",
-    "Lease",
     "MemoryLimit",
     "OutputBufferCounts",
-    "class_of",
     "divided",
 ]
 
@@ -173,8 +168,8 @@ class BlockReaders(Protocol):
 # -- Reader: leases on blocks ------------------------------------------------------------------------------------------
 
 
-GIVE_BACK: Final = getattr(mmap, "MADV_REMOVE", getattr(mmap, "MADV_DONTNEED", 0))
-"""The `madvise` advice that returns pages to the system; the second is only a hint."""
+# The `madvise` advice that returns pages to the system; the second is only a hint.
+_GIVE_BACK: Final = getattr(mmap, "MADV_REMOVE", getattr(mmap, "MADV_DONTNEED", 0))
 
 
 class Base(np.ndarray[Any, Any]):
@@ -281,7 +276,7 @@ class ArenaReader:
             base = lease()
             if base is not None:
                 start, end = self._byte_range(status)
-                last = _OrphanedBlockLease(base, methodcaller("madvise", GIVE_BACK, start, end - start))
+                last = _OrphanedBlockLease(base, methodcaller("madvise", _GIVE_BACK, start, end - start))
                 last.madvise = self._memory.madvise
                 last.reader = self
                 base.last = last
@@ -292,7 +287,7 @@ class ArenaReader:
         start = 0  # the status bytes, too: from here on nothing reads them
         for begin, end in (*sorted(ranges), (len(self._memory), 0)):
             if begin > start:
-                self._memory.madvise(GIVE_BACK, start, begin - start)
+                self._memory.madvise(_GIVE_BACK, start, begin - start)
             start = end
 
     def forget(self) -> None:
@@ -669,7 +664,7 @@ class ArenaWriter:
     def _give_back_idle(self) -> None:
         idle = [(block, nbytes) for block, nbytes in self._touched.values() if not self._memory[block.status]]
         for block, nbytes in idle:
-            self._memory.madvise(GIVE_BACK, block.start, nbytes)
+            self._memory.madvise(_GIVE_BACK, block.start, nbytes)
             del self._touched[block.status]
         if idle:
             self._memory_limit.give_back(self._worker, sum(nbytes for _, nbytes in idle))
