@@ -321,7 +321,7 @@ class Engine(Generic[S]):
                 if ready:
                     return self._checked_chunk(now)
                 silent = silent and not progressed
-                if self._wait_timer.is_over(timeout, silent=silent) and not supervisor.is_settling:
+                if self._wait_timer.is_over(timeout, silent=silent) and not supervisor.states.is_settling:
                     raise late(self._plan.owner, timeout, supervisor.descriptions())
                 if ready is not None or not (progressed or wait):  # everything was dropped: there is room for more
                     return self._chunk

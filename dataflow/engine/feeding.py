@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from dataflow.engine.engine import Engine
 from dataflow.engine.schedules import MapTasks
 from dataflow.seeding import Stream
 
-__all__ = ["Feeder", "SourceReader", "as_one_pass", "one_pass", "passes_from"]
+__all__ = ["Feeder", "SourceReader", "one_pass", "passes_from"]
 
 
 # -- Reader of the input -----------------------------------------------------------------------------------------------
@@ -36,11 +36,6 @@ __all__ = ["Feeder", "SourceReader", "as_one_pass", "one_pass", "passes_from"]
 def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
     """Pass `p` alone."""
     yield ds._df_run_pass(p, stream)
-
-
-def as_one_pass(datapoints: Iterator[Any]) -> Iterator[Iterator[Any]]:
-    """A pass that has already begun, alone."""
-    return iter([datapoints])
 
 
 def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
@@ -55,8 +50,8 @@ class SourceReader:
     iterators guard reading too.
     """
 
-    def __init__(self, passes: Iterator[Iterator[Any]]) -> None:
-        self._passes = passes
+    def __init__(self, passes: Iterable[Iterator[Any]]) -> None:
+        self._passes = iter(passes)
         self._lock = threading.Lock()
         self._current: Iterator[Any] | None = None  # None between two passes
         self._is_empty = True  # no datapoint of the current pass was read so far
@@ -167,7 +162,8 @@ class Feeder:
                 if not schedule.has_room():
                     schedule.pause()
                     return True, False
-                encode_plain, max_count = schedule.plain_encoder(), min(self._num_at_once, schedule.room_in_task())
+                encode_plain = schedule.task_queue.plain_encoder()
+                max_count = min(self._num_at_once, schedule.room_in_task())
             reading = next(source, None)
             if reading is None:
                 self._end_source()

@@ -594,12 +594,8 @@ class MapTasks(TaskSchedule):
         """How many datapoints may be read before a task is issued."""
         return max(1, min(self._buffer_size - self.under_way, self.per_task - len(self._collected)))
 
-    def plain_encoder(self) -> Any:
-        """Return a function that encodes many datapoints at once, while they resemble the last one; None otherwise."""
-        return self.task_queue.plain_encoder()
-
     def add_encoded(self, items: list[Any]) -> None:
-        """Add datapoints that were read and encoded by `plain_encoder`."""
+        """Add datapoints that were read and encoded by the `plain_encoder` of the task queue."""
         self.under_way += len(items)
         self._collected += items
         if len(self._collected) >= self.per_task:

@@ -147,11 +147,6 @@ class Supervisor:
         return now - self._checked_at > _CHECK_SECONDS
 
     @property
-    def is_settling(self) -> bool:
-        """Whether a worker has ended without a last message so far, and was not judged."""
-        return self.states.is_settling
-
-    @property
     def num_unreported_ends(self) -> int:
         """Number of workers that have ended without a last message so far: they died, or the message is under way."""
         return sum(map(self.states.awaits_last_message, self._pool.ended()))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dataflow.base import Blocks, DataFlow
 from dataflow.channel.flow_control import Window
 from dataflow.engine.engine import Engine
-from dataflow.engine.feeding import Feeder, SourceReader, as_one_pass, one_pass, passes_from
+from dataflow.engine.feeding import Feeder, SourceReader, one_pass, passes_from
 from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.schedules import MapTasks
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
@@ -183,7 +183,7 @@ class ParallelMap(WorkerNode):
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: reported failures and random numbers depend on the index
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, int(block[0]), holes=True))
-        feeder = Feeder(engine, generation, SourceReader(as_one_pass(self.ds._df_at([block], stream))))
+        feeder = Feeder(engine, generation, SourceReader([self.ds._df_at([block], stream)]))
         return until_over(feeder.chunks(self.options.timeout), engine, generation, state_of(self), self)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
@@ -198,7 +198,7 @@ class ParallelMap(WorkerNode):
         else:
             # A datapoint dropped below keeps its position, so the random numbers of later ones do not change.
             blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
-            source = SourceReader(as_one_pass(self.ds._df_at(blocks, stream)))
+            source = SourceReader([self.ds._df_at(blocks, stream)])
         chunks = Feeder(engine, generation, source).chunks(self.options.timeout)
         return until_over(chunks, engine, generation, state_of(self), None if self.ds._df_endless else self)
 

@@ -7,7 +7,7 @@ import pytest
 
 from dataflow import DataFlow, DataFromGenerator, MultiThreadMapData
 from dataflow.codec.message_layout import NO_ROOM
-from dataflow.engine.feeding import SourceReader, as_one_pass, one_pass, passes_from
+from dataflow.engine.feeding import SourceReader, one_pass, passes_from
 from dataflow.seeding import Stream
 
 STREAM = Stream(5, ())
@@ -41,7 +41,7 @@ class Passes(DataFlow):
 
 def test_as_many_are_read_as_were_asked_for():
     steps = iter(range(10))
-    reading = SourceReader(as_one_pass(steps))
+    reading = SourceReader([steps])
     assert read(reading, 3) == (NO_ROOM, ["0", "1", "2"])
     assert next(steps) == 3
 
@@ -54,16 +54,16 @@ def test_what_is_read_is_encoded_before_the_next_step():
             yield reused
 
     plain = []
-    reading = SourceReader(as_one_pass(steps()))
+    reading = SourceReader([steps()])
     reading.read(9, lambda dps, encoded: [encoded.append(repr(dp)) for dp in dps] and NO_ROOM, plain)
     assert plain == ["[0]", "[1]", "[2]"]
 
 
 def test_what_cannot_be_encoded_so_is_given_as_it_is():
-    reading = SourceReader(as_one_pass(iter([1, "other", 2])))
+    reading = SourceReader([iter([1, "other", 2])])
     assert read(reading) == ("other", ["1"])
     assert read(reading) == (NO_ROOM, ["2"])
-    assert read(SourceReader(as_one_pass(iter("x"))), encode=None) == ("x", [])
+    assert read(SourceReader([iter("x")]), encode=None) == ("x", [])
 
 
 def test_the_next_pass_begins_when_something_of_it_is_asked_for():
@@ -92,7 +92,7 @@ def test_after_an_exception_it_is_over():
         yield 1
         raise ValueError("here")
 
-    reading = SourceReader(as_one_pass(steps()))
+    reading = SourceReader([steps()])
     plain = []
     with pytest.raises(ValueError, match="here"):
         reading.read(9, as_text, plain)
