@@ -92,8 +92,8 @@ class PipeChannel:
         self._token = new_token()
         self._pipes = [_wide_pipe() for _ in range(num_workers)]
 
-    def port(self, worker: int) -> _PipePort:
-        return _PipePort(self._token, self._pipes[worker][1])
+    def port(self, worker: int) -> _PipeSender:
+        return _PipeSender(self._token, self._pipes[worker][1])
 
     def open_receiver(self) -> _PipeReceiver:
         return _PipeReceiver(self._token, [read for read, _ in self._pipes])
@@ -118,7 +118,9 @@ def _wide_pipe() -> tuple[Descriptor, Descriptor]:
     return read, write
 
 
-class _PipePort:
+class _PipeSender:
+    """A worker's end, port and sender in one."""
+
     def __init__(self, token: bytes, end: Descriptor) -> None:
         self._token = token
         self._end = end
@@ -127,16 +129,10 @@ class _PipePort:
         return (self._end,)
 
     def open(self) -> _PipeSender:
-        return _PipeSender(self._token, self._end)
+        return self
 
     def close_in_parent(self) -> None:
         self._end.close()
-
-
-class _PipeSender:
-    def __init__(self, token: bytes, end: Descriptor) -> None:
-        self._token = token
-        self._end = end
 
     def send(self, message: Message) -> None:
         buffers = pack(self._token, message)
@@ -213,7 +209,7 @@ class _PipeReceiver:
             start = end
         del data[:start]
 
-    def port_of_successor(self, worker: int) -> _PipePort:
+    def port_of_successor(self, worker: int) -> _PipeSender:
         old = self._ends[worker]
         if self._partial.pop(old.fd, None) is not None:  # end of file was not read yet
             self._poll.unregister(old.fd)
@@ -221,7 +217,7 @@ class _PipeReceiver:
         read, write = _wide_pipe()
         self._ends[worker] = read
         self._add(read.fd)
-        return _PipePort(self._token, write)
+        return _PipeSender(self._token, write)
 
     def stop_accepting(self) -> None:
         """No-op: a pipe has no address to connect to."""
