@@ -22,8 +22,7 @@ from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.schedules import MapTasks
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
-from dataflow.parallel.runners import UNBOUNDED
-from dataflow.parallel.worker_node import WorkerNode, is_consecutive, tolerance_of, until_over
+from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import IndexRngs, Stream

@@ -27,13 +27,13 @@ from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Sched
 from dataflow.errors import NotAddressable
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
-from dataflow.parallel.worker_node import WorkerNode, is_consecutive, tolerance_of, until_over
+from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import hinting, whole_number
 from dataflow.passes import known_length, open_flow, until_closed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 
-__all__ = ["UNBOUNDED", "MultiProcessRunner", "MultiProcessRunnerZMQ", "MultiThreadRunner", "Runner", "window_of"]
+__all__ = ["MultiProcessRunner", "MultiProcessRunnerZMQ", "MultiThreadRunner", "Runner", "window_of"]
 
 
 # -- Base class of the runners -----------------------------------------------------------------------------------------
@@ -44,9 +44,6 @@ _DEFAULT_COUNT: Final = 50
 _DEFAULT_BYTES: Final = 256 << 10
 _STEP_SECONDS: Final = 0.2
 _LONGEST_STEP: Final = 128
-
-UNBOUNDED: Final = Window(sys.maxsize // 4)
-"""The window of a worker that makes only what it is asked for."""
 
 
 class Runner(WorkerNode):

@@ -24,6 +24,7 @@ step.
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -58,13 +59,15 @@ from dataflow.workers.process import context_of
 if TYPE_CHECKING:
     from dataflow.engine.scaling import WorkerCount
 
-__all__ = ["WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
+__all__ = ["UNBOUNDED", "WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
 
 
 T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
-_NO_LIMIT: Final = 1 << 40  # datapoints: a worker makes what it is asked for
+
+UNBOUNDED: Final = Window(sys.maxsize // 4)
+"""The window of a worker that makes only what it is asked for."""
 
 _OPTIONS: Final = frozenset(field.name for field in fields(WorkerOptions))
 
@@ -223,7 +226,7 @@ class WorkerNode(ProxyDataFlow):
         pids = [str(worker.pid) for worker in engine.workers if worker.pid is not None] if backend.own_process else []
         limits = [
             *([] if memory is None else [f"at most {memory:,} bytes under way"]),
-            *([] if window.count >= _NO_LIMIT else [f"{window.count:,} datapoints{ahead} ahead for each"]),
+            *([] if window is UNBOUNDED else [f"{window.count:,} datapoints{ahead} ahead for each"]),
             *([] if threads is None else [f"native threads: {threads.count} each"]),
             *([f"they take turns while they compute, {turns.num} at a time"] if turns is not None else []),
         ]
