@@ -5,7 +5,7 @@ Guarantees:
 - The directory is new and has mode 0700: a process of another user cannot connect. It is removed once every worker has
   connected, so no process can connect afterwards, except workers that are started later: they are handed a descriptor
   of the socket's file, and connect through that. If the main process is killed before that, the directory is removed
-  by the next start of a runner, or by a worker that finds itself without its parent as it starts: see `scratch`.
+  by the next start of a runner, or by a worker that finds itself without its parent as it starts: see `temporary`.
 - A message without the token of this run is rejected before anything in it is unpickled.
 - ZeroMQ's high-water marks count neither bytes nor what the peer has queued, so both are switched off; `Credit` is the
   limit.

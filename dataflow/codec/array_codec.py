@@ -125,7 +125,7 @@ class ArrayEncoder:
         return NO_ROOM
 
     def encode(self, dp: Any) -> Any:
-        """Encode one datapoint: bytes, or a `EncodedDatapoint` if it has arrays.
+        """Encode one datapoint: bytes, or an `EncodedDatapoint` if it has arrays.
 
         Returns `NO_ROOM` if the arena has no room for its arrays now.
         """
