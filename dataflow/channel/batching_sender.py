@@ -58,16 +58,25 @@ class BatchingSender:
         sender: Its end of the channel.
         encoder: Its end of the codec.
         quota: How far it may run ahead.
+        note: Added to an exception that is sent: names the runner and the worker that raised it.
         seconds: For how long datapoints are collected before they are sent: one to three times that.
     """
 
     def __init__(
-        self, worker: int, sender: Sender, encoder: Encoder, quota: Quota, *, seconds: float = _SECONDS
+        self,
+        worker: int,
+        sender: Sender,
+        encoder: Encoder,
+        quota: Quota,
+        *,
+        note: str = "",
+        seconds: float = _SECONDS,
     ) -> None:
         self._worker = worker
         self._sender = sender
         self._encoder = encoder
         self._quota = quota
+        self._note = note
         self._seconds = seconds
         self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, either thread takes and sends
         self._target = 1  # datapoints per message, at present
@@ -203,10 +212,10 @@ class BatchingSender:
             if nbytes >= min_bytes and (count >= max_count or nbytes >= max_bytes):
                 break
 
-    def fail_task(self, error: BaseException, note: str) -> None:
+    def fail_task(self, error: BaseException) -> None:
         """Send the exception that ended the task, after all results that were put before."""
         self.flush()
-        body = self._encoder.encode_failure(error, note)
+        body = self._encoder.encode_failure(error, self._note)
         self._send(Message(Kind.TASK_FAILED, self._worker, 0, 0, body, self._task, self._pace))
 
     def end_pass(self) -> None:
@@ -214,7 +223,7 @@ class BatchingSender:
         self.flush()
         self._send(Message(Kind.PASS_ENDED, self._worker, task=self._task, pace=self._pace))
 
-    def report(self, report: Report, note: str) -> None:
+    def report(self, report: Report) -> None:
         """Send a report of a step of the flow, after all datapoints that were put before.
 
         Raises:
@@ -223,14 +232,14 @@ class BatchingSender:
         self.flush()
         if not self._quota.wait_for_report_credit(_MAX_REPORTS):
             raise Stopped
-        self._send(Message(Kind.REPORT, self._worker, body=self._encoder.encode_report(report, note)))
+        self._send(Message(Kind.REPORT, self._worker, body=self._encoder.encode_report(report, self._note)))
 
     def ended(self) -> None:
         """Report that a pass was empty."""
         self.flush()
         self._send(Message(Kind.ENDED, self._worker))
 
-    def failed(self, error: BaseException, note: str) -> None:
+    def failed(self, error: BaseException) -> None:
         """Send the exception that the flow raised, after all datapoints that were put before.
 
         No-op in a forked child.
@@ -238,12 +247,13 @@ class BatchingSender:
         if os.getpid() != self._pid:
             return
         self.flush()
-        self._send(Message(Kind.ERROR, self._worker, body=self._encoder.encode_failure(error, note)))
+        self._send(Message(Kind.ERROR, self._worker, body=self._encoder.encode_failure(error, self._note)))
 
-    def left(self, error: SystemExit, note: str, exitcode: int) -> None:
+    def left(self, error: SystemExit, exitcode: int) -> None:
         """Report that the flow called sys.exit, after all datapoints that were put before."""
         self.flush()
-        self._send(Message(Kind.LEFT, self._worker, count=exitcode, body=self._encoder.encode_failure(error, note)))
+        body = self._encoder.encode_failure(error, self._note)
+        self._send(Message(Kind.LEFT, self._worker, count=exitcode, body=body))
 
     def flush(self) -> None:
         """Send the datapoints collected so far."""

@@ -97,13 +97,7 @@ class Produce(Job):
 
 @dataclass
 class _Tasks(Job):
-    """Base class of the jobs that execute tasks.
-
-    Attributes:
-        note: Added to an exception: names the runner and the worker that raised it.
-    """
-
-    note: str
+    """Base class of the jobs that execute tasks."""
 
     def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
         """Execute tasks until the consumer wants no more."""
@@ -144,7 +138,7 @@ class _Tasks(Job):
         except (SystemExit, GeneratorExit):  # the worker exits and reports it
             raise
         except BaseException as error:  # includes asyncio.CancelledError
-            sender.fail_task(error, self.note)
+            sender.fail_task(error)
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
         """Put the results of the task. An exception ends the task, after the results that were put before."""

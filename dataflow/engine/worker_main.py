@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from dataflow.base import DataFlow
@@ -122,13 +121,13 @@ class WorkerSpec:
     def __call__(self) -> None:
         encoder = self.encoder.open_encoder()
         quota = self.credit.quota(self.window)
-        sender = BatchingSender(self.worker, self.port.open(), encoder, quota)
+        sender = BatchingSender(self.worker, self.port.open(), encoder, quota, note=self.note)
         try:
             sender.hello()
             if not sender.wait_for_start():
                 return
             sender.calibrate_encoder()
-            reporter = FailureReporter(self.budget, self.info.path, partial(sender.report, note=self.note))
+            reporter = FailureReporter(self.budget, self.info.path, sender.report)
             with allocating(encoder.allocate), memory_share(self.memory), reporting_to(reporter):
                 self._work(sender)
         except ConsumerGone:
@@ -157,11 +156,11 @@ class WorkerSpec:
         except (Stopped, ConsumerGone):
             pass
         except SenderFailed as failure:
-            sender.failed(failure.__cause__ or failure, self.note)
+            sender.failed(failure.__cause__ or failure)
         except SystemExit as exit:
-            sender.left(exit, self.note, exit_code(exit))
+            sender.left(exit, exit_code(exit))
         except BaseException as error:
-            sender.failed(error, self.note)
+            sender.failed(error)
         finally:
             if job is not None:
                 job.close()

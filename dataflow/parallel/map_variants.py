@@ -51,8 +51,8 @@ class _MapInBatches(ParallelMap):
     def _df_per_task(self) -> int | None:
         return self._batch_size if self._batch_size > 1 else None
 
-    def _df_job(self, node: DataFlow, stream: Stream, note: str, task_input: TaskInput) -> Apply:
-        return ApplyAndBatch(node, stream, note, task_input, self._batch_size)
+    def _df_job(self, node: DataFlow, stream: Stream, task_input: TaskInput) -> Apply:
+        return ApplyAndBatch(node, stream, task_input, self._batch_size)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return self._df_at_in_consumer(blocks, stream)  # the workers return batches, not datapoints

@@ -98,9 +98,9 @@ class ParallelMap(WorkerNode):
         """Datapoints per task; None chooses a number that keeps the overhead small."""
         return None
 
-    def _df_job(self, node: DataFlow, stream: Stream, note: str, task_input: TaskInput) -> Apply:
+    def _df_job(self, node: DataFlow, stream: Stream, task_input: TaskInput) -> Apply:
         """The job that a worker runs."""
-        return Apply(node, stream, note, task_input)
+        return Apply(node, stream, task_input)
 
     # -- starting workers ----------------------------------------------------------------------------------------------
 
@@ -112,13 +112,13 @@ class ParallelMap(WorkerNode):
 
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
         jobs = []
-        for k in range(self.num_workers):
+        for _ in range(self.num_workers):
             task_input = TaskInput(self._stride)
             node: DataFlow = self._df_node_in_worker(task_input)
             if self.with_rng:
                 rngs = self._df_index_rngs(stream, None if self.ds._df_endless else self._stride)
                 node = _Drawn(task_input, self.func, rngs)
-            jobs.append(self._df_job(node, stream, self._df_note(k), task_input))
+            jobs.append(self._df_job(node, stream, task_input))
         return jobs
 
     @property

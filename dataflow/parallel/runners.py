@@ -102,12 +102,12 @@ class Runner(WorkerNode):
         return self.strict and all(ds._df_addressable for ds in self._flows)
 
     def _df_jobs(self, stream: Stream) -> Sequence[Job]:
-        flows = enumerate(self._flows_of_workers())
+        flows = self._flows_of_workers()
         if self.strict:
             kind = Address if self._df_by_index else WholePasses
-            return [kind(ds, stream, self._df_note(k)) for k, ds in flows]
+            return [kind(ds, stream) for ds in flows]
         begun = state_of(self).begun
-        return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in flows]
+        return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in enumerate(flows)]
 
     def _flows_of_workers(self) -> Sequence[DataFlow]:
         return self._flows if len(self._flows) > 1 else [self.ds] * self.num_workers

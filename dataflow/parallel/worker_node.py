@@ -257,7 +257,7 @@ class WorkerNode(ProxyDataFlow):
                 seed=(stream.root, *(word for pair in infos[k].path for word in pair), *self._df_shard_ranks),
                 reseed=backend.own_process and current_root() is not None,
                 memory=None if memory is None else memory // n,
-                note=self._df_note(k),
+                note=f"raised in worker {k} of {n} of {options.owner}",
                 task_queue=None if links.task_queue is None else links.task_queue.port(k),
                 budget=tolerance.inherited,
                 threads=threads,
@@ -317,10 +317,6 @@ class WorkerNode(ProxyDataFlow):
             failures=0 if tolerance is None else tolerance.num_failures,
         )
         return Figures(statistics, nodes, samples, inner)
-
-    def _df_note(self, worker: int) -> str:
-        """The note that is added to an exception of a worker."""
-        return f"raised in worker {worker} of {self.num_workers} of {self.options.owner}"
 
     def reset_state(self) -> None:
         """Stop the workers, if there are any, and start new ones. Their flows are reset inside each worker."""

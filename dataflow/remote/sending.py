@@ -162,7 +162,7 @@ def _send(datapoints: Iterator[Any], connection: Connection, *, encrypted: bool)
         raise
     except Exception as error:
         with suppress(ConsumerGone):
-            sender.failed(error, "")
+            sender.failed(error)
         raise
     finally:
         sender.close(_FLUSH)

@@ -111,7 +111,7 @@ def test_a_task_that_fails_sends_its_exception_after_its_results():
         loopback.batching_sender.begin_task(3, 0, 0.5)
         with pytest.raises(ValueError) as raised:
             loopback.batching_sender.put_all(results())
-        loopback.batching_sender.fail_task(raised.value, "in a test")
+        loopback.batching_sender.fail_task(raised.value)
         *before, last = loopback.sender.sent
         assert [(message.kind, message.count) for message in before] == [(Kind.DATA, 1)]
         assert (last.kind, last.task, last.count) == (Kind.TASK_FAILED, 3, 0)
@@ -162,8 +162,8 @@ def test_order_holds_while_the_flusher_races_with_the_worker():
 def test_what_was_collected_goes_before_the_last_words():
     for last_words in (
         lambda batching_sender: batching_sender.ended(),
-        lambda batching_sender: batching_sender.left(SystemExit(3), "whose", 3),
-        lambda batching_sender: batching_sender.failed(ValueError("x"), "note"),
+        lambda batching_sender: batching_sender.left(SystemExit(3), 3),
+        lambda batching_sender: batching_sender.failed(ValueError("x")),
     ):
         with Loopback() as loopback:
             loopback.batching_sender.put_all([k] for k in range(1001))
@@ -299,7 +299,7 @@ def test_what_cannot_be_sent_is_named_with_its_place_and_the_cure(dp, component)
         (note,) = caught.value.__notes__
         assert "datapoint 2 of the pass" in note and "MultiThreadRunner" in note
         assert re.search(component, note)
-        loopback.batching_sender.failed(caught.value, "whose")
+        loopback.batching_sender.failed(caught.value)
         assert loopback.arrived() == [[0], [1]]  # what was well goes first
 
 

@@ -24,7 +24,8 @@ class Worker:
         self.credit = Credit(1, shared=False)
         self.sender = FakeSender()
         encoder = codec.port(0).open_encoder()
-        self.batching_sender = BatchingSender(0, self.sender, encoder, self.credit.port(0).quota(Window(100)))
+        quota = self.credit.port(0).quota(Window(100))
+        self.batching_sender = BatchingSender(0, self.sender, encoder, quota, note="in worker 0")
 
     def close(self):
         self.batching_sender.close(0)
@@ -51,7 +52,7 @@ def test_a_report_comes_between_the_datapoints_around_it(worker):
     def steps():
         for k in range(6):
             if k == 3:
-                worker.batching_sender.report(Report(FAILURE, raised(ValueError("bad")), False, 4), "in worker 0")
+                worker.batching_sender.report(Report(FAILURE, raised(ValueError("bad")), False, 4))
             yield [k]
 
     worker.batching_sender.put_all(steps())
@@ -72,7 +73,7 @@ def test_a_report_comes_between_the_datapoints_around_it(worker):
 
 
 def test_a_report_may_have_no_failure(worker):
-    worker.batching_sender.report(Report(None, None, False, 100), "in worker 0")
+    worker.batching_sender.report(Report(None, None, False, 100))
     report = worker.codec.open_decoder().decode_report(worker.sender.sent[0].body)
     assert (report.failure, report.error, report.seen) == (None, None, 100)
 
@@ -80,7 +81,7 @@ def test_a_report_may_have_no_failure(worker):
 def test_an_error_that_cannot_be_pickled_is_reported_all_the_same():
     worker = Worker(ArrayCodec(1, 1 << 20))
     error = ValueError(threading.Lock())
-    worker.batching_sender.report(Report(FAILURE, raised(error), True, 0), "in worker 0")
+    worker.batching_sender.report(Report(FAILURE, raised(error), True, 0))
     report = worker.codec.open_decoder().decode_report(worker.sender.sent[0].body)
     assert type(report.error) is WorkerError and report.judged
     assert isinstance(report.error.__cause__, WorkerTraceback)
@@ -93,7 +94,7 @@ def test_reports_that_nobody_hears_are_bounded(worker):
     def report_for_ever():
         try:
             while True:
-                worker.batching_sender.report(Report(None, None, False, 1), "")
+                worker.batching_sender.report(Report(None, None, False, 1))
         except Stopped:
             pass
 
