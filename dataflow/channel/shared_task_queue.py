@@ -23,6 +23,7 @@ import struct
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -120,29 +121,30 @@ def _words_of(arena: ArenaWriter, limit: int) -> memoryview:
 _TURN_MS: Final = 200  # between two looks of a worker without a turn
 
 
+@dataclass
 class _SharedPort:
     """Description of a worker's end."""
 
-    def __init__(self, worker: int, arena: Arena, limit: int, ownership: TaskOwnership, end: Descriptor) -> None:
-        self._worker = worker
-        self._arena = arena
-        self._limit = limit
-        self._ownership = ownership
-        self._end = end
+    worker: int
+    arena: Arena
+    limit: int
+    ownership: TaskOwnership
+    end: Descriptor  # the read end of the pipe
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        return (self._end, *self._ownership.descriptors(), *self._arena.descriptors())
+        return (self.end, *self.ownership.descriptors(), *self.arena.descriptors())
 
     def open(self) -> _SharedTaskReader:
-        return _SharedTaskReader(self._worker, self._arena.open_writer(), self._limit, self._ownership, self._end)
+        return _SharedTaskReader(self)
 
 
 class _SharedTaskReader:
-    def __init__(self, worker: int, arena: ArenaWriter, limit: int, ownership: TaskOwnership, end: Descriptor) -> None:
-        self._ownership = ownership
-        self._worker = worker
-        self._end = end
-        self._words = _words_of(arena, limit)
+    def __init__(self, port: _SharedPort) -> None:
+        arena = port.arena.open_writer()
+        self._ownership = port.ownership
+        self._worker = port.worker
+        self._end = port.end
+        self._words = _words_of(arena, port.limit)
         self._bytes = self._words.cast("B")
         self._taken = -1, 0  # the last task taken: its number, and the word index of its start
         self._decoder = ArrayDecoder((_Copies(arena),))

@@ -68,7 +68,6 @@ __all__ = [
     "VERSION",
     "apart",
     "join",
-    "joined",
     "load",
     "loaded",
     "name_of",
@@ -127,9 +126,8 @@ class DatapointKind:
         self.gaps = (self.type is tuple, self.array_indexes, self.names)
         self.single_array = self.array_indexes[0] if len(self.array_indexes) == 1 and self.has_plain_keys else None
         self.pick = itemgetter(*self.array_indexes) if len(self.array_indexes) > 1 else None
-        self.last = [_UNKNOWN] * len(
-            self.array_indexes
-        )  # dtype, its name, shape and bytes of each array, as found by `learn`
+        # Of each array: its dtype, the dtype's name, shape and bytes, as found by `learn`.
+        self.last = [_UNKNOWN] * len(self.array_indexes)
         self.shapes: Any = ()  # of these arrays; shared by all encoded datapoints with the same shapes
         self.form = (self.gaps, [("", "C")] * len(self.array_indexes))
         rest = set(types) - {_ARRAY}
@@ -193,7 +191,7 @@ _ROWS: Final = b"["  # a list in marshal format; its length is in the next four 
 _COUNT_BYTES: Final = 4
 
 
-def joined(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
+def _joined(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
     """Join skeletons. Return the frames of a message, and the total bytes of the skeletons.
 
     The frames are one buffer, and the lengths of its skeletons, needed if they cannot be loaded at once.
@@ -479,7 +477,7 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     """
     if not encoded or type(encoded[0]) is bytes:
         with suppress(TypeError):  # one of them has arrays: it is a tuple
-            return joined(encoded)
+            return _joined(encoded)
     datapoints = [item if type(item) is tuple else (item, None, (), (), len(item)) for item in encoded]
     bodies, forms, every_shapes, every_data, sizes = zip(*datapoints, strict=True)
     writer = ColumnWriter()
@@ -500,7 +498,7 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     block = None
     if sum(map(len, small)) >= LARGE_BYTES and (block := write(many := b"".join(small))) is not None:
         small = [_WHERE.pack(block.status, block.start, len(many))]
-    frames, _ = joined(bodies)
+    frames, _ = _joined(bodies)
     described = pickle.dumps((groups, block is not None), PROTOCOL)
     return [*frames, described, b"".join([*writer.details, *small])], sum(sizes)
 

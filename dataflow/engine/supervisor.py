@@ -33,7 +33,7 @@ from dataflow.interrupts import signals_deferred
 from dataflow.workers.pool import Worker, WorkerPool
 from dataflow.workers.worker_errors import died
 
-__all__ = ["Death", "Supervisor"]
+__all__ = ["Death", "DiedError", "Supervisor"]
 
 _LOG = logging.getLogger(__name__)
 _CHECK_SECONDS: Final = 0.5  # between checks of the workers while messages arrive

@@ -238,9 +238,8 @@ class ArenaReader:
         self._classes = classes
         self._pid = os.getpid()
         self._freeing = _Freeing(memory)
-        self._leases: dict[
-            int, _BlockLease
-        ] = {}  # by status byte; includes dead references, until the block is read again
+        # By status byte; includes dead references, until the block is read again.
+        self._leases: dict[int, _BlockLease] = {}
         self._last: list[_OrphanedBlockLease] = []  # blocks still in use after the worker has ended
         _readers.add(self)
 
@@ -298,9 +297,8 @@ class ArenaReader:
 
     def _byte_range(self, status: int) -> tuple[int, int]:
         """Begin and end of the block with that status byte."""
-        block_class = self._classes[
-            bisect.bisect(self._classes, status, key=lambda block_class: block_class.status) - 1
-        ]
+        index = bisect.bisect(self._classes, status, key=lambda block_class: block_class.status) - 1
+        block_class = self._classes[index]
         start = block_class.start + (status - block_class.status) * block_class.size
         return start, start + block_class.size
 

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataflow.errors import ShapeMismatch
 
-__all__ = ["Layout", "components_of", "fixed_dtype", "fixed_shape", "store", "store_one"]
+__all__ = ["Layout", "as_array", "components_of", "fixed_dtype", "fixed_shape", "store", "store_one"]
 
 _ALIGNMENT: Final = 64
 _KINDS_WITH_RANGES: Final = "iu"

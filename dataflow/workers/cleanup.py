@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dataflow.interrupts import signals_deferred
 
-__all__ = ["close_at_exit"]
+__all__ = ["Closeable", "close_at_exit"]
 
 
 class Closeable(Protocol):
