@@ -268,9 +268,8 @@ class SharedTaskQueue:
         return _SharedPort(worker, self._arena, self._memory_limit.limit, self.ownership, self._read)
 
     def open(self) -> None:
-        arena = self._arena.open_writer()
-        self._writer = _RecordingWriter(arena)
-        self._words = _words_of(arena, self._memory_limit.limit)
+        self._writer = _RecordingWriter(self._arena)
+        self._words = _words_of(self._writer, self._memory_limit.limit)
         self._encoder = ArrayEncoder(self._writer, self._direction)
         os.set_blocking(self._write.fd, False)
 
@@ -356,23 +355,15 @@ class SharedTaskQueue:
         self._memory_limit.close()
 
 
-class _RecordingWriter:
+class _RecordingWriter(ArenaWriter):
     """Arena writer that records which blocks the encoder has taken."""
 
-    def __init__(self, writer: ArenaWriter) -> None:
-        self._writer = writer
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
         self.taken: list[Block] = []
 
     def take(self, nbytes: int) -> Block | None:
-        return self._noted(self._writer.take(nbytes))
-
-    def copy(self, array: NDArray[Any], order: Any) -> Block | None:
-        return self._noted(self._writer.copy(array, order))
-
-    def write(self, data: bytes) -> Block | None:
-        return self._noted(self._writer.write(data))
-
-    def _noted(self, block: Block | None) -> Block | None:
+        block = super().take(nbytes)
         if block is not None:
             self.taken.append(block)
         return block
@@ -380,22 +371,7 @@ class _RecordingWriter:
     def give_back(self, block: Block) -> None:
         if block in self.taken:
             self.taken.remove(block)
-        self._writer.give_back(block)
-
-    def give_back_all(self) -> None:
-        self._writer.give_back_all()
-
-    def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self._writer.output_buffer(shape, dtype)
-
-    def is_output_buffer(self, base: Any) -> bool:
-        return self._writer.is_output_buffer(base)
-
-    def release(self, base: Any) -> Block:
-        return self._writer.release(base)
-
-    def tidy(self) -> None:
-        self._writer.tidy()
+        super().give_back(block)
 
 
 class _SharedQueuedTask:

@@ -505,7 +505,7 @@ class Arena:
 
     def open_writer(self) -> ArenaWriter:
         """Open the worker's end."""
-        return ArenaWriter(self._map(own=False), self._memory_limit, self._worker)
+        return ArenaWriter(self)
 
     def open_reader(self) -> ArenaReader:
         """Open the consumer's end. Workers that are forked later get copies of its arrays."""
@@ -519,12 +519,12 @@ class Arena:
 class ArenaWriter:
     """The worker's end: takes blocks, fills them and returns idle pages. Thread-safe within the worker."""
 
-    def __init__(self, memory: mmap.mmap, memory_limit: MemoryLimit, worker: int) -> None:
-        self._memory = memory
-        self._memory_limit = memory_limit
-        self._worker = worker
+    def __init__(self, arena: Arena) -> None:
+        self._memory = arena._map(own=False)
+        self._memory_limit = arena._memory_limit
+        self._worker = arena._worker
         self._pid = os.getpid()
-        self._limit = memory_limit.limit
+        self._limit = self._memory_limit.limit
         classes, _ = divided(self._limit)
         by_size = [classes[max(0, bits - _SMALLEST_CLASS)] for bits in range((self._limit - 1).bit_length() + 1)]
         # Begin and end of the status bytes of each class, by the logarithm of the bytes to be held.
@@ -534,7 +534,7 @@ class ArenaWriter:
         self._touched: dict[int, tuple[Block, int]] = {}  # by status byte: blocks that have pages, and the pages' bytes
         self._lock = threading.Lock()
         self._output_buffers: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
-        self._pressure = memory_limit.pressure
+        self._pressure = self._memory_limit.pressure
         self._used = True  # since the last `tidy`
         self._idle_since = 0.0
 

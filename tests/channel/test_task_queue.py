@@ -168,7 +168,7 @@ def test_all_memory_is_free_when_all_is_done():
     stage = Stage("shared")
     tasks = [stage.put(k, [np.full(30_000, k), np.zeros(9), "text"]) for k in range(3)]
     statuses = divided(stage.task_queue._memory_limit.limit)[0][-1].status + 1
-    in_use = lambda: sum(stage.task_queue._writer._writer._memory[:statuses])  # noqa: E731
+    in_use = lambda: sum(stage.task_queue._writer._memory[:statuses])  # noqa: E731
     assert in_use() >= 6
     for k, queued in enumerate(tasks):
         stage.receive(k % 2)

@@ -46,7 +46,7 @@ def blocks_in_use(df):
     gc.collect()
     engine = state_of(df).resource
     task_queue, codec = engine._plan.schedule.task_queue, engine._plan.codec
-    memories = [task_queue._writer._writer._memory, *(reader._memory for reader in codec._readers)]
+    memories = [task_queue._writer._memory, *(reader._memory for reader in codec._readers)]
     limits = [task_queue._memory_limit.limit, *(codec.memory_limit.limit for _ in codec._readers)]
     counts = []
     for memory, limit in zip(memories, limits, strict=True):
