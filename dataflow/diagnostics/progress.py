@@ -10,7 +10,7 @@ import tqdm
 
 __all__ = ["Bar", "FlowBar"]
 
-_INTERVAL: Final = 0.5  # seconds between two looks at the figures of a flow
+_INTERVAL: Final = 0.5  # seconds between two updates of the text
 
 
 class Bar(tqdm.tqdm):  # type: ignore[type-arg]
@@ -37,7 +37,7 @@ class FlowBar(Bar):
         super().__init__(*args, **kwargs)
 
     def display(self, *args: Any, **kwargs: Any) -> None:
-        """Draw the bar; now and then look who waits."""
+        """Draw the bar; every half second, update the text that says who waits."""
         now = time.monotonic()
         if now >= self._next_look or self.n == self.total:
             self._next_look = now + _INTERVAL

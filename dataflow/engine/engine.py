@@ -392,7 +392,7 @@ class Engine(Generic[S]):
         list(self._chunk)
         self._finish_chunk()
         self.schedule.discard()
-        # The schedule has forgotten it, and nobody is left to do the work.
+        # The schedule has forgotten it, and no worker is left to do the work.
         self._pending_error = self._pending_error or self._death_in_schedule
 
     def _ready(self) -> list[Any] | None:

@@ -1,4 +1,4 @@
-"""Sampler: looks what a worker's thread is executing, many times a second, and counts it for the innermost node.
+"""Sampler: records many times a second which node a worker's thread is executing; the innermost one counts.
 
 It runs in another thread of the worker (the flusher of the batching sender), so a datapoint costs nothing more. It
 sleeps for a varying time, so that samples fall anywhere in a message. `sampling.frames` tells which node a frame
@@ -34,11 +34,11 @@ _CHANNELS: Final = frozenset(os.path.join(PACKAGE, "channel", name) for name in 
 _ZMQ: Final = f"{os.sep}zmq{os.sep}"
 _OWN: Final = frozenset({"jobs.py", "worker_main.py", "node_sampler.py"})  # engine files of this worker itself
 _MAX_FRAMES: Final = 200  # looked at per sample
-_SPREAD_SECONDS: Final = (2e-3, 3e-2)  # at least and at most; between, as long as a message takes
+_SPREAD_SECONDS: Final = (2e-3, 3e-2)  # minimum and maximum; between them, the duration of a message
 _TICKS_PER_SAMPLE: Final = ((250, 2), (1000, 4))  # in the first 2 seconds, and the first 8
-_MOST_TICKS_PER_SAMPLE: Final = 12
+_MAX_TICKS_PER_SAMPLE: Final = 12
 _GOLDEN: Final = 0.618034
-_SLOW_TICKS: Final = 8  # samples between two looks at processor times and at runners inside
+_SLOW_TICKS: Final = 8  # ticks between two readings of processor times and of runners inside
 _CLOCK: Final = getattr(time, "pthread_getcpuclockid", None)
 
 
@@ -91,8 +91,8 @@ class NodeSampler:
             self._look_inside()
 
     def _ticks_per_sample(self) -> int:
-        """Often at first, so that a short run has enough samples; then seldom, so that they cost next to nothing."""
-        return next((n for below, n in _TICKS_PER_SAMPLE if self._num_ticks < below), _MOST_TICKS_PER_SAMPLE)
+        """Few at first, so that a short run has enough samples; more later, so that sampling costs next to nothing."""
+        return next((n for below, n in _TICKS_PER_SAMPLE if self._num_ticks < below), _MAX_TICKS_PER_SAMPLE)
 
     def _sample(self) -> None:
         self._phase = (self._phase + _GOLDEN) % 1

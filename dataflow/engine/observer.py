@@ -1,7 +1,7 @@
 """Observer: where the time of a runner's consumer goes, and the counters of its workers over time.
 
 The engine calls it when the consumer enters and leaves, per chunk of datapoints. Reading is safe from any thread, also
-after the engine was closed: then the last figures stay. `figures_of` makes of it what statistics and reports show.
+after the engine was closed: then the last figures stay. `figures_of` returns what statistics and reports show.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Observer:
 
     Attributes:
         restarts: Workers that died and were replaced.
-        datapoints: Received; the engine counts them, as it does the next two.
-        nbytes: Of these.
+        datapoints: Datapoints received. The engine updates this and the next two.
+        nbytes: Bytes of these datapoints.
         waiting: Seconds of waiting, between `enter` and `leave`.
         num_with_work: How many workers get work; None for all.
         take_turns: Whether the workers take turns.
@@ -100,7 +100,7 @@ class Observer:
                 self._record(now)
 
     def end_iteration(self) -> None:
-        """The iteration is over: what follows is no work of its consumer's."""
+        """End the iteration: the time that follows does not count as the consumer's."""
         self.leave()
         self._left = self.consumer = None
         if self._idle_since is None and self._last is None:

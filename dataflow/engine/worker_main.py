@@ -77,7 +77,7 @@ def _nodes(value: Any) -> Iterator[DataFlow]:
 
 
 _FLUSH_SECONDS: Final = 30.0
-_SAMPLE_INTERVAL: Final = 0.008  # seconds between two looks at one of the workers, at least
+_SAMPLE_INTERVAL: Final = 0.008  # minimum seconds between two samples of any worker
 
 
 @dataclass
@@ -136,7 +136,7 @@ class WorkerSpec:
             sender.close(_FLUSH_SECONDS)
 
     def _watch(self, job: Job, sender: BatchingSender) -> None:
-        """Let the sender's second thread look where the time of this one goes."""
+        """Let the sender's second thread sample where this thread spends its time."""
         sender.counters.begin(time.perf_counter())
         sampler = NodeSampler(job.flow, sender.counters, sender.window_in_use)
         _, num_workers = self.info.path[-1]
