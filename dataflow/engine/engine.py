@@ -506,8 +506,15 @@ class Engine(Generic[S]):
         except BaseException as error:
             self._fail_here(error)
         self._set_workers(count.num)
-        owner, of = self._plan.owner, count.most
-        _LOG.info("%s gives work to %d workers (at most %d; before %d): %s", owner, count.num, of, before, count.reason)
+        _LOG.info(
+            "%s gives work to %d worker%s (at most %d; before %d): %s",
+            self._plan.owner,
+            count.num,
+            "" if count.num == 1 else "s",
+            count.most,
+            before,
+            count.reason,
+        )
 
     def _set_workers(self, num: int) -> None:
         self.schedule.set_workers(num, len(self.workers))

@@ -44,7 +44,7 @@ DESCRIPTORS_PER_WORKER: Final = 4
 """Descriptors of the consumer for each worker process, at most."""
 
 WORKING_PER_CORE: Final = 2
-"""Processes for each core that work from the start; of more, only as many as pay get work, or they take turns."""
+"""Processes for each core that work from the start. More get work only if that pays, or take turns."""
 
 _MOST: Final = 32  # workers with "auto", at least: they may wait for a disk or a network instead of computing
 _MIN_BYTES_EACH: Final = 4 << 20  # of `max_bytes`, for each of them

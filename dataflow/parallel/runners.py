@@ -283,8 +283,8 @@ class MultiProcessRunnerZMQ(Runner):
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process.
         num_proc: Processes. "auto" stands for one for each core; with `strict`, for as many as pay. 0 runs the flow in
-            the consumer, for a debugger. More than two for each core take turns while they compute, a tenth of a second
-            each; with `strict`, only as many as pay get work.
+            the consumer, for a debugger. With `strict`, only as many as pay get work. Otherwise, more than two for each
+            core take turns while they compute, half a second each.
         hwm: How far each worker runs ahead: at most ``2 * hwm + 2`` of its datapoints are made and not yet handed out.
             None means 50, or as many as make up 256 KiB if that is more.
         options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init`, `context`, `max_bytes`

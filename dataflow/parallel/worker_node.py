@@ -282,13 +282,13 @@ class WorkerNode(ProxyDataFlow):
 
     def _df_worker_count(self, links: Links) -> WorkerCount | None:
         """What decides how many workers get work; None if all do."""
-        options, backend, cores = self.options, self._df_backend, share_of_cores(1)
-        is_crowded = options.is_crowded and links.task_queue is not None and backend.own_process
-        if not (options.adapts or (is_crowded and backend.adds_workers)):
+        options, backend, cores, n = self.options, self._df_backend, share_of_cores(1), self.num_workers
+        are_processes = backend.own_process and backend.adds_workers
+        if not (options.adapts or (n > 1 and are_processes and links.task_queue is not None)):
             return None
-        from dataflow.engine.scaling import WorkerCount  # most runners do not need it
+        from dataflow.engine.scaling import WorkerCount  # default runners do not need it
 
-        return WorkerCount(1 if options.adapts else WORKING_PER_CORE * cores, self.num_workers, cores)
+        return WorkerCount(1 if options.adapts else min(n, WORKING_PER_CORE * cores), n, cores)
 
     def _df_begin_failures(self) -> Tolerance:
         """Make the `Tolerance` that counts the failures of the workers about to be started."""

@@ -1,4 +1,7 @@
-"""``num_workers="auto"`` in strict runners and maps: workers are added while that pays, and the data are the same."""
+"""``num_workers="auto"`` in strict runners and maps: workers are added while that pays, and the data are the same.
+
+A fixed number of processes gets work only as far as that pays.
+"""
 
 import itertools
 import logging
@@ -40,6 +43,10 @@ def numbers(n=N):
 
 def sleep(dp):
     time.sleep(2e-3)
+    return [2 * dp[0]]
+
+
+def double(dp):
     return [2 * dp[0]]
 
 
@@ -178,7 +185,25 @@ def test_the_printed_chain_says_auto_and_at_most():
     assert 'num_proc="auto"' in repr(MultiProcessMapData(numbers(), "auto", sleep)).replace("'", '"')
 
 
-# -- more workers than cores, as asked for -----------------------------------------------------------------------------
+# -- more workers than are needed, as asked for ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ParallelData", "MultiProcessMapData"])
+def test_of_a_few_workers_only_those_that_are_needed_get_work(name, caplog):
+    make = {
+        "ParallelData": lambda: ParallelData(MapData(numbers(), double), 2, timeout=LIMIT),
+        "MultiProcessMapData": lambda: MultiProcessMapData(numbers(), 2, double, strict=True, timeout=LIMIT),
+    }[name]
+
+    def slowly(dp):
+        time.sleep(5e-4)  # the consumer is the bottleneck
+        return dp
+
+    with caplog.at_level(logging.INFO, "dataflow"), make() as df:
+        text = "gives work to 1 worker (at most 2; before 2): the consumer hardly waits"
+        for _ in passes_until(lambda: text in caplog.text):
+            assert list(map(slowly, df)) == [[2 * k] for k in range(N)]
+    assert text in caplog.text
 
 
 @pytest.fixture
