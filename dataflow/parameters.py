@@ -125,7 +125,7 @@ def positional_arguments(owner: object, name: str, value: Any) -> tuple[Any, ...
     """Return `value` as a tuple of arguments.
 
     Raises:
-        TypeError: `value` is not a list or tuple; a string would be split into letters.
+        TypeError: `value` is not a list or tuple; a string would be split into characters.
     """
     if isinstance(value, list | tuple):
         return tuple(value)

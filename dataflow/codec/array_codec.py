@@ -357,20 +357,20 @@ class ArrayDecoder:
         data, lengths, *described = body
         groups, has_nested = self._arrays(worker, *described) if described else ([], False)
         try:
-            shells = None if has_nested else loaded(data, lengths)
+            skeletons = None if has_nested else loaded(data, lengths)
         except Exception:
-            shells = None  # loading them one by one shows which one fails
-        if shells is None:
+            skeletons = None  # loading them one by one shows which one fails
+        if skeletons is None:
             return _decode_apart(data, lengths, groups)
         if len(groups) == 1:
             gaps, _, columns = groups[0]
-            return _complete(shells, gaps, columns)
+            return _complete(skeletons, gaps, columns)
         if not groups:
-            return shells
+            return skeletons
         datapoints = []
         start = 0
         for gaps, count, columns in groups:
-            datapoints += _complete(shells[start : start + count], gaps, columns)
+            datapoints += _complete(skeletons[start : start + count], gaps, columns)
             start += count
         return datapoints
 
@@ -421,21 +421,21 @@ def _decode_apart(data: Any, lengths: Any, groups: Sequence[Any]) -> list[Any]:
         arrays = [iter(column) for column in columns]
         for body in islice(bodies, count):
             try:
-                shell = NestedUnpickler(body, arrays[0]).load() if gaps == NESTED else load(body)
+                skeleton = NestedUnpickler(body, arrays[0]).load() if gaps == NESTED else load(body)
             except Exception as error:
                 raise Undecodable(datapoints) from error
-            datapoints += _complete([shell], gaps, arrays)
+            datapoints += _complete([skeleton], gaps, arrays)
     return datapoints
 
 
-def _complete(shells: list[Any], gaps: Any, columns: Sequence[Iterable[Any]]) -> list[Any]:
+def _complete(skeletons: list[Any], gaps: Any, columns: Sequence[Iterable[Any]]) -> list[Any]:
     """Fill the gaps of skeletons that all have the same gaps."""
     if gaps is None or gaps == NESTED:
-        return shells
+        return skeletons
     is_tuple, indexes, names = gaps
     for index, column in zip(indexes, columns, strict=True):
-        for shell, array in zip(shells, column, strict=False):  # in this order: a column may be shared
-            shell[index] = array
+        for skeleton, array in zip(skeletons, column, strict=False):  # in this order: a column may be shared
+            skeleton[index] = array
     if names is not None:
-        return [dict(zip(names, shell, strict=False)) for shell in shells]
-    return list(map(tuple, shells)) if is_tuple else shells
+        return [dict(zip(names, skeleton, strict=False)) for skeleton in skeletons]
+    return list(map(tuple, skeletons)) if is_tuple else skeletons

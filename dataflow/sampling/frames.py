@@ -1,9 +1,9 @@
 """Which node of a chain a stack of frames is executing.
 
-Frames of nodes are told by their code: functions of the user and methods of a node's class by their code object, helper
-functions of a built-in node by their file. The frame in which a user-written node makes its pass is registered anyway
-(`passes.running_passes`). Functions in C have no frame and count for the node that calls them; so does a user's node
-for what it calls. ``f_locals`` is never read: it would keep datapoints alive.
+The node of a frame is recognised by its code: functions of the user and methods of a node's class by their code object,
+helper functions of a built-in node by their file. The frame in which a user-written node makes its pass is registered
+anyway (`passes.running_passes`). Functions in C have no frame and count for the node that calls them; so does a user's
+node for what it calls. ``f_locals`` is never read: it would keep datapoints alive.
 
 Several nodes may share code. A node asks the nodes below it, so the stack is read from the outside in, and each frame
 moves to the nearest node below that it may belong to.

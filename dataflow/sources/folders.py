@@ -24,7 +24,7 @@ class ImageFolderData(DataFromList):
 
     Args:
         path: The folder, or the URL of one.
-        extensions: Ends of the names of files, in either case of letters; None takes all files.
+        extensions: Ends of the names of files, in upper or lower case; None takes all files.
         classes: Names of the subfolders to read, in the order of their labels; None reads all.
         allow_empty: Accept a class without files.
         shuffle: Draw a new order for every pass.
@@ -134,7 +134,7 @@ def raise_error(error: OSError) -> None:
 
 
 def _files_behind(url: str, ends: tuple[str, ...] | None) -> dict[str, list[str]]:
-    """Return the files of each class of a folder behind a URL. It cannot be told whether it has empty subfolders."""
+    """Return the files of each class of a folder behind a URL. Empty subfolders cannot be found."""
     found: dict[str, list[str]] = {}
     for file, inside in files_below(url).items():
         name, *rest = inside.split("/")

@@ -41,7 +41,7 @@ class FakeActor:
         self.pending = 0  # replies that are asked for and not fetched
         self.killed = self.dead = False
         self.references = []
-        self.lanes = {
+        self.queues = {
             name: ThreadPoolExecutor(1, f"dataflow-fake-{number}-{name}") for name in ("work", "reply", "other")
         }
 
@@ -76,9 +76,9 @@ class FakeActor:
         self.dead = True
         for reference in self.references:
             self.answer(reference, error=ActorLost(reason))
-        self.lanes["work"].shutdown(wait=False)
-        self.lanes["reply"].shutdown(wait=False, cancel_futures=True)
-        self.lanes["other"].shutdown(wait=False, cancel_futures=True)
+        self.queues["work"].shutdown(wait=False)
+        self.queues["reply"].shutdown(wait=False, cancel_futures=True)
+        self.queues["other"].shutdown(wait=False, cancel_futures=True)
         if self.fate.starts:  # a thread cannot be killed
             threading.Thread(target=self.put_to_rest, name="dataflow-fake-end", daemon=True).start()
 
@@ -119,9 +119,9 @@ class FakeCluster:
         else:
             actor.references.append(reference)
             if actor.fate.starts:
-                lane = actor.lanes[method if method in actor.lanes else "other"]
+                queue = actor.queues[method if method in actor.queues else "other"]
                 with suppress(RuntimeError):  # it is shut down
-                    lane.submit(actor.run, reference, method, packed)
+                    queue.submit(actor.run, reference, method, packed)
         return reference
 
     def wait(self, references, timeout, *, all_ready=False):

@@ -10,7 +10,7 @@ __all__ = ["OutputBufferFlow"]
 
 
 class OutputBufferFlow:
-    """That flow, and the sender of its outbox.
+    """That flow, and its batching sender.
 
     Attributes:
         bodies: Of the messages that were sent, one for each array.

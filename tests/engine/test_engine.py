@@ -86,20 +86,20 @@ def test_what_comes_while_another_takes_over_goes_to_the_later():
     """The later claims while the earlier waits: nothing was taken yet, so nothing is lost."""
     with Stage() as stage:
         first = stage.engine.take_over()
-        tickets = []
+        generations = []
 
         def take_over():
             stage.receiver.during = lambda: None
-            tickets.append(stage.engine.take_over())
+            generations.append(stage.engine.take_over())
             stage.receiver.inbox.append(data(1, 2))
 
         stage.receiver.during = take_over
         with pytest.raises(NotReentrant):
             stage.engine.chunk(first, LIMIT)
-        assert stage.take(tickets[0]) == [1, 2]
+        assert stage.take(generations[0]) == [1, 2]
 
 
-def test_whoever_waits_makes_way_for_another_thread():
+def test_a_thread_that_waits_lets_another_one_go_on():
     with Stage() as stage:
         first, waiting = stage.engine.take_over(), threading.Event()
         stage.receiver.during = waiting.set
@@ -119,7 +119,7 @@ def test_whoever_waits_makes_way_for_another_thread():
         assert errors
 
 
-def test_whoever_waits_makes_way_for_a_close():
+def test_a_thread_that_waits_lets_another_one_close():
     with Stage() as stage:
         generation, waiting = stage.engine.take_over(), threading.Event()
         stage.receiver.during = waiting.set
@@ -222,7 +222,7 @@ def test_a_worker_that_has_ended_well_does_not_end_the_others():
         assert stage.take(generation) == [5]
 
 
-def test_it_watches_whoever_owes_something():
+def test_it_watches_workers_that_owe_a_result():
     with Stage(data(1), num=3) as stage:
         for k, worker in enumerate(stage.workers):
             worker.sentinel = 100 + k

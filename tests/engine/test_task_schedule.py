@@ -60,7 +60,7 @@ class FakeTaskQueue:
         pass
 
 
-def dispatch(num=2, buffer_size=4, *, ordered=True, room=10**6):
+def schedule_of(num=2, buffer_size=4, *, ordered=True, room=10**6):
     return MapTasks(FakeTaskQueue(room), num, buffer_size, ordered=ordered, continues=False)
 
 
@@ -89,7 +89,7 @@ def drained(schedule):
 
 
 def test_results_wait_for_those_before_them():
-    schedule = dispatch()
+    schedule = schedule_of()
     fill(schedule, "abcd")
     answer(schedule, 2)
     answer(schedule, 1, 1)
@@ -99,7 +99,7 @@ def test_results_wait_for_those_before_them():
 
 
 def test_without_order_they_do_not():
-    schedule = dispatch(ordered=False)
+    schedule = schedule_of(ordered=False)
     fill(schedule, "abcd")
     answer(schedule, 2)
     answer(schedule, 0)
@@ -107,7 +107,7 @@ def test_without_order_they_do_not():
 
 
 def test_what_waits_for_its_turn_takes_up_room():
-    schedule = dispatch()
+    schedule = schedule_of()
     fill(schedule, "abcd")
     for number in (1, 2, 3):
         answer(schedule, number)
@@ -119,7 +119,7 @@ def test_what_waits_for_its_turn_takes_up_room():
 
 
 def test_a_second_result_for_a_task_is_ignored():
-    schedule = dispatch()
+    schedule = schedule_of()
     fill(schedule, "ab")
     answer(schedule, 0, 0, "first")
     answer(schedule, 0, 1, "second")
@@ -127,7 +127,7 @@ def test_a_second_result_for_a_task_is_ignored():
 
 
 def test_what_comes_for_a_pass_that_was_broken_off_is_ignored():
-    schedule = dispatch()
+    schedule = schedule_of()
     fill(schedule, "abc")
     answer(schedule, 0)
     schedule.begin_pass(100)
@@ -140,7 +140,7 @@ def test_what_comes_for_a_pass_that_was_broken_off_is_ignored():
 
 
 def test_holes_are_left_out_and_make_room():
-    schedule = dispatch(buffer_size=2)
+    schedule = schedule_of(buffer_size=2)
     fill(schedule, "ab")
     answer(schedule, 0, 0, HOLE)
     assert schedule.ready() == []
@@ -149,7 +149,7 @@ def test_holes_are_left_out_and_make_room():
 
 
 def test_an_exception_comes_in_its_turn_after_the_results_of_its_task():
-    schedule = dispatch(1, 40)
+    schedule = schedule_of(1, 40)
     schedule.per_task = 3
     fill(schedule, "abcdef")
     answer(schedule, 1)
@@ -161,7 +161,7 @@ def test_an_exception_comes_in_its_turn_after_the_results_of_its_task():
 
 
 def test_a_result_that_cannot_be_decoded_is_named_by_the_index_of_its_datapoint():
-    schedule = dispatch(1, 40)
+    schedule = schedule_of(1, 40)
     schedule.per_task = 3
     schedule.begin_pass(10)
     fill(schedule, "abc")
@@ -171,7 +171,7 @@ def test_a_result_that_cannot_be_decoded_is_named_by_the_index_of_its_datapoint(
 
 
 def test_a_batch_stands_for_all_results_of_its_task():
-    schedule = dispatch(1, 40)
+    schedule = schedule_of(1, 40)
     schedule.per_task = 3
     fill(schedule, "abcdef")
     receive(schedule, 0, ["abc"], kind=Kind.BATCH)
@@ -182,7 +182,7 @@ def test_a_batch_stands_for_all_results_of_its_task():
 
 
 def test_results_may_come_in_parts():
-    schedule = dispatch(1, 40)
+    schedule = schedule_of(1, 40)
     schedule.per_task = 3
     fill(schedule, "abc")
     schedule.task_queue.take(0, 0)
@@ -194,7 +194,7 @@ def test_results_may_come_in_parts():
 
 
 def test_what_a_dead_worker_had_taken_and_what_no_worker_has_is_put_back():
-    schedule = dispatch(2, 8)
+    schedule = schedule_of(2, 8)
     fill(schedule, "abcd")
     schedule.task_queue.take(0, 0)
     schedule.task_queue.take(1, 1)
@@ -203,7 +203,7 @@ def test_what_a_dead_worker_had_taken_and_what_no_worker_has_is_put_back():
 
 
 def test_a_worker_that_is_not_replaced_dies_of_its_last_task():
-    schedule = dispatch(2, 8)
+    schedule = schedule_of(2, 8)
     fill(schedule, "abcd")
     for number in (0, 2):
         schedule.task_queue.take(number, 0)
@@ -216,7 +216,7 @@ def test_a_worker_that_is_not_replaced_dies_of_its_last_task():
 
 
 def test_nobody_waits_for_a_task_when_nobody_is_left_to_do_it():
-    schedule = dispatch(2, 8)
+    schedule = schedule_of(2, 8)
     fill(schedule, "abcd")
     schedule.task_queue.take(0, 0)
     schedule.task_queue.take(1, 1)
@@ -226,13 +226,13 @@ def test_nobody_waits_for_a_task_when_nobody_is_left_to_do_it():
 
 
 def test_a_worker_that_had_nothing_is_no_tasks_death():
-    schedule = dispatch()
+    schedule = schedule_of()
     fill(schedule, "a")
     assert not schedule.lost(0, WorkerDied("idle"))
 
 
 def test_a_task_holds_five_to_twenty_milliseconds_of_work():
-    schedule = dispatch(2, 400)
+    schedule = schedule_of(2, 400)
     sizes = []
     for pace in (1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 2e-5, 4e-4, 2e-4, 1e-2):
         receive(schedule, 0, pace=pace)
@@ -241,7 +241,7 @@ def test_a_task_holds_five_to_twenty_milliseconds_of_work():
 
 
 def test_a_task_holds_six_mebibytes_of_results():
-    schedule = dispatch(2, 400)
+    schedule = schedule_of(2, 400)
     sizes = []
     for nbytes in (0, 10, 1 << 18, 1 << 18, 1 << 18, 1 << 20, 1, 1 << 30):
         receive(schedule, 0, "result", nbytes=nbytes, pace=1e-6)
@@ -254,7 +254,7 @@ def test_a_task_holds_six_mebibytes_of_results():
 
 
 def test_a_full_task_queue_is_tried_again_when_results_have_come():
-    schedule = dispatch(1, 8, room=1)
+    schedule = schedule_of(1, 8, room=1)
     fill(schedule, "a")
     schedule.add("b")
     assert not schedule.has_room()  # one is held that finds no place
@@ -266,7 +266,7 @@ def test_a_full_task_queue_is_tried_again_when_results_have_come():
 @settings(max_examples=40)
 @given(st.data(), st.integers(1, 3), st.integers(1, 12), st.booleans(), st.integers(1, 5))
 def test_whatever_happens_everything_is_handed_out_once(data, num, buffer_size, ordered, room):
-    schedule = dispatch(num, buffer_size, ordered=ordered, room=room)
+    schedule = schedule_of(num, buffer_size, ordered=ordered, room=room)
     source, found, taken = iter(range(12)), [], {}
     for _ in range(150):
         if schedule.exhausted:

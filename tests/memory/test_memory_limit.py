@@ -122,7 +122,7 @@ def hold_the_lock(memory_limit, end, go):
     os.read(go.fd, 1)
 
 
-def test_whoever_comes_second_waits_for_the_lock_and_no_longer(memory_limit):
+def test_the_second_process_waits_for_the_lock_and_no_longer(memory_limit):
     read, write = pipe()
     go_read, go_write = pipe()
     holder = child(hold_the_lock, memory_limit, write, go_read)

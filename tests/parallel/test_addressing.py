@@ -103,7 +103,7 @@ def makers(df, num):
 
 @pytest.mark.parametrize("above", ABOVE)
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_the_workers_do_it_for_whoever_stands_above(runner, above):
+def test_the_workers_do_it_for_any_node_above(runner, above):
     with ABOVE[above](strict(runner, MapData(listed(60), made_in), 2)) as df:
         found = makers(df, 2)
     assert here() not in found

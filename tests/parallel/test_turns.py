@@ -109,12 +109,12 @@ def test_a_worker_that_ends_lets_the_others_go_on():
 
 
 def test_a_killed_worker_is_reported():
-    def kill_whoever_sends(df):
+    def kill_the_sender(df):
         for _, pid in df:
             os.kill(pid, signal.SIGKILL)
 
     with MultiProcessRunnerZMQ(Computing(), 4, timeout=LIMIT) as df, pytest.raises(WorkerDied, match="SIGKILL"):
-        kill_whoever_sends(df)
+        kill_the_sender(df)
 
 
 def test_workers_that_are_killed_and_replaced_leave_their_turns():

@@ -49,7 +49,7 @@ def test_other_machines_are_let_in_with_keys_or_on_purpose_only(address):
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_whoever_binds_is_refused_before_a_socket_is_made(address):
+def test_binding_without_keys_is_refused_before_a_socket_is_made(address):
     with pytest.raises(ValueError, match=r"RemoteDataZMQ: .* can be reached from other machines"):
         RemoteDataZMQ(address)
     with pytest.raises(ValueError, match=r"RemoteDataZMQ: .* can be reached from other machines"):

@@ -1,4 +1,4 @@
-"""Key files, and who is heard with them."""
+"""Key files, and which peers they let in."""
 
 import gc
 import os

@@ -87,7 +87,7 @@ def test_who_has_ended_need_not_give_a_sign_of_life():
 
 
 @pytest.mark.parametrize("num", [1, 2, 50])
-def test_whoever_lives_is_heard_before_it_counts_as_lost(num):
+def test_a_sender_that_lives_is_received_before_it_counts_as_lost(num):
     """However long the consumer stays away: one look for each sender suffices."""
     senders = [bytes([k]) for k in range(num)]
     registry = begun(None, *senders)

@@ -36,7 +36,7 @@ def workers(num, **parts):
     return tuple(worker(k, **parts) for k in range(num))
 
 
-def runner(crew, *, waiting=0.0, receiving=0.0, source=0.0, **more):
+def runner(workers_of_it, *, waiting=0.0, receiving=0.0, source=0.0, **more):
     """A runner, from the parts of the consumer's time."""
     history = tuple(
         Moment(
@@ -51,7 +51,7 @@ def runner(crew, *, waiting=0.0, receiving=0.0, source=0.0, **more):
                         for name in ("busy_seconds", "blocked_seconds", "memory_seconds", "starved_seconds")
                     )
                 )
-                for one in crew
+                for one in workers_of_it
             ),
         )
         for seconds in (0.0, 2.5, 5.0, SECONDS)
@@ -69,7 +69,7 @@ def runner(crew, *, waiting=0.0, receiving=0.0, source=0.0, **more):
         source_seconds=source * SECONDS,
         working_seconds=(1 - waiting - receiving - source) * SECONDS,
         sending=0.02,
-        workers=crew,
+        workers=workers_of_it,
         history=history,
     )
     return replace(made, **more)

@@ -201,8 +201,8 @@ def test_a_runner_below_a_map_is_judged_if_its_input_is_what_the_map_waits_for()
 
 
 def test_one_idle_worker_among_busy_ones_changes_nothing():
-    crew = (worker(0, busy=1.0), worker(1, busy=1.0), worker(2, starved=1.0))
-    assert verdict_of(flow(runner(crew, waiting=0.9))).bottleneck == "workers"
+    three = (worker(0, busy=1.0), worker(1, busy=1.0), worker(2, starved=1.0))
+    assert verdict_of(flow(runner(three, waiting=0.9))).bottleneck == "workers"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Frames of a stack are told apart by node, also where nodes share code."""
+"""Frames of a stack are distinguished by node, also where nodes share code."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What background processes are told to do in these tests."""
+"""What background processes do in these tests."""
 
 import os
 import random

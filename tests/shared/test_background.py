@@ -393,7 +393,7 @@ def test_a_forked_child_starts_its_own():
 
 @pytest.mark.slow
 def test_who_waits_uses_no_cpu(monkeypatch):
-    """Told by how often it wakes up: seconds of CPU depend on the machine, and on what else it does."""
+    """It counts how often it wakes up: seconds of CPU depend on the machine, and on what else it does."""
     waits = []
     wait = CommandPool.wait
     monkeypatch.setattr(CommandPool, "wait", lambda pool, timeout: (waits.append(timeout), wait(pool, timeout)))

@@ -20,7 +20,7 @@ from tests.support.waits import LIMIT, wait_until
 
 # What is about flows, or about what cannot be pickled: arrays only are given out here.
 ELSEWHERE = {"lock-in-datapoint", "one-way-datapoint", "blocked"}
-TOLD = [fault for fault in FAULTS if fault.in_processes and not fault.in_reset and fault.name not in ELSEWHERE]
+REPORTED = [fault for fault in FAULTS if fault.in_processes and not fault.in_reset and fault.name not in ELSEWHERE]
 OTHERWISE = {("exception", "forkserver"), ("SIGKILL", "spawn")}  # tried quickly in another way, too
 QUICK = [pytest.param(m, marks=() if m == "fork" else pytest.mark.full) for m in METHODS]
 
@@ -45,7 +45,7 @@ class Case:
 
 
 CASES = [
-    Case(fault, method, o, c) for fault in TOLD for method in METHODS for o in (True, False) for c in (True, False)
+    Case(fault, method, o, c) for fault in REPORTED for method in METHODS for o in (True, False) for c in (True, False)
 ]
 
 
@@ -206,7 +206,7 @@ def test_a_process_that_cannot_start_says_what_may_be_wrong():
             id=f"{fault}-{method}",
             marks=() if method == "fork" or (fault.name, method) in OTHERWISE else pytest.mark.full,
         )
-        for fault in TOLD
+        for fault in REPORTED
         for method in METHODS
     ],
 )
