@@ -48,9 +48,9 @@ def save_pass(df: Any, owner: str, write: Callable[[int, Any], None]) -> None:
         ValueError: A pass of it never ends.
         NotStorable: Raised by `write`; names the datapoint.
     """
-    ds: DataFlow = require_flow(df, f"{owner}.save")
-    require_end(ds, f"{owner}.save", "writes one pass")
-    write_all(ds, write, total=known_length(ds), label="saving")
+    flow: DataFlow = require_flow(df, f"{owner}.save", "df")
+    require_end(flow, f"{owner}.save", "writes one pass")
+    write_all(flow, write, total=known_length(flow), label="saving")
 
 
 def write_all(datapoints: Iterable[Any], write: Callable[[int, Any], None], *, total: int | None, label: str) -> None:

@@ -205,7 +205,7 @@ def test_a_missing_file_or_folder_is_named(form, tmp_path):
 def test_a_flow_without_end_and_no_flow_are_refused(form, tmp_path):
     with pytest.raises(ValueError, match="never ends"):
         form.save(dataflow.RepeatedData(flow([[1]]), -1), form.file(tmp_path))
-    with pytest.raises(TypeError, match="DataFromList"):
+    with pytest.raises(TypeError, match=r"\.save expects a dataflow, got list: wrap df in DataFromList"):
         form.save([[1]], form.file(tmp_path))
     assert os.listdir(tmp_path) == []
 
