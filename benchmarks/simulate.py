@@ -207,7 +207,7 @@ def simulate(
 def separate(alone: float, together: float, per_message: int) -> tuple[float, float]:
     """Seconds for a message and for a datapoint, from those for a datapoint sent alone and sent with others."""
     if per_message == 1:
-        return 0.0, alone
+        return 0.0, together
     message = max(0.0, (alone - together) * per_message / (per_message - 1))
     return message, max(0.0, together - message / per_message)
 
