@@ -114,7 +114,7 @@ class AddsWorker(ParallelData):
 @pytest.fixture(scope="module", autouse=True)
 def no_intervals():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scaling, "_SECONDS", 0)
+        patched.setattr(scaling, "_SECONDS", 1e-9)  # not 0: an interval has a rate
         patched.setattr(scaling, "_DATAPOINTS", 0)
         yield
 
