@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import psutil
 
 from benchmarks.report import table
-from dataflow import DataFromList, MultiProcessRunnerZMQ
+from dataflow import DataFromList, MultiProcessRunnerZMQ, RepeatedData
 
 __all__ = ["idle", "main", "private_bytes", "proportional_bytes"]
 
@@ -46,7 +46,8 @@ def bytes_of(pid: int, kind: str) -> int:
 
 def idle(num: int, method: str) -> tuple[float, float]:
     """Proportional and private bytes of an idle worker of `num`, on average."""
-    with MultiProcessRunnerZMQ(DataFromList([[0, 0.0]] * 100), num, context=method, timeout=600) as df:
+    endless = RepeatedData(DataFromList([[0, 0.0]] * 100), -1)
+    with MultiProcessRunnerZMQ(endless, num, context=method, timeout=600) as df:
         stream = iter(df)
         pids: set[int] = set()
         while len(pids) < num:  # all of them have begun
