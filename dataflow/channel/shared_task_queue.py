@@ -152,12 +152,14 @@ class _SharedTaskReader:
     def has_turn(self) -> bool:
         return self._worker < self._ownership.num_taking()
 
-    def wait_for_turn(self) -> None:
+    def wait_for_turn(self) -> bool:
         # A token wakes none of those that wait here: they watch the pipe only for its end.
         end = select.poll()
         end.register(self._end.fd, 0)
-        while not self.has_turn() and not end.poll(_TURN_MS):
-            pass
+        while not self.has_turn():
+            if end.poll(_TURN_MS):
+                return False
+        return True
 
     def receive(self) -> Task | None:
         words, ownership = self._words, self._ownership

@@ -51,8 +51,8 @@ class TaskReader(Protocol):
     def has_turn(self) -> bool:
         """Whether this worker is one of those that take tasks."""
 
-    def wait_for_turn(self) -> None:
-        """Wait until this worker is one of those that take tasks, or the consumer has no more."""
+    def wait_for_turn(self) -> bool:
+        """Wait until this worker is one of those that take tasks. Return False if the consumer has no more."""
 
     def receive(self) -> Task | None:
         """Wait for the next task. Return None when the consumer has no more."""
@@ -136,12 +136,14 @@ class ThreadTaskQueue:
     Attributes:
         waiting: Tasks that no thread has taken; None for each thread that is to end.
         num_taking: How many of the threads take tasks.
-        changed: Notified when `num_taking` changes.
+        is_stopped: Whether there are no more tasks.
+        changed: Notified when one of the two changes.
     """
 
     def __init__(self) -> None:
         self.waiting: queue.SimpleQueue[_ThreadQueuedTask | None] = queue.SimpleQueue()
         self.num_taking = sys.maxsize
+        self.is_stopped = False
         self.changed = threading.Condition()
 
     def port(self, worker: int) -> _ThreadTaskReader:
@@ -174,7 +176,9 @@ class ThreadTaskQueue:
 
     def stop(self) -> None:
         self.waiting.put(None)
-        self.let_take(sys.maxsize)  # they find that there are no more tasks
+        with self.changed:
+            self.is_stopped = True
+            self.changed.notify_all()
 
     def close(self) -> None:
         """No-op."""
@@ -209,9 +213,10 @@ class _ThreadTaskReader:
     def has_turn(self) -> bool:
         return self._worker < self._task_queue.num_taking
 
-    def wait_for_turn(self) -> None:
+    def wait_for_turn(self) -> bool:
         with self._task_queue.changed:
-            self._task_queue.changed.wait_for(self.has_turn)
+            self._task_queue.changed.wait_for(lambda: self._task_queue.is_stopped or self.has_turn())
+        return not self._task_queue.is_stopped
 
     def receive(self) -> Task | None:
         while (queued := self._task_queue.waiting.get()) is not None:

@@ -167,8 +167,9 @@ class ActorTaskReader:
     def has_turn(self) -> bool:
         return True
 
-    def wait_for_turn(self) -> None:
-        """No-op: tasks come only to those that should take them."""
+    def wait_for_turn(self) -> bool:
+        """Does not wait: tasks come only to those that should take them."""
+        return True
 
     def receive(self) -> Task | None:
         if self.replies is not None:

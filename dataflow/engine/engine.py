@@ -213,7 +213,6 @@ class Engine(Generic[S]):
                 num_reserved=plan.num_reserved,
             )
             undo.callback(self._supervisor.stop)
-            plan.credit.started()
             plan.schedule.open()
             self._scaling: Scaling | None = None  # None if all workers get work
             if plan.worker_count is not None:
@@ -221,6 +220,7 @@ class Engine(Generic[S]):
 
                 self._scaling = Scaling(plan.worker_count, self.observer, self._processor_times)
                 self._set_workers(plan.worker_count.num)
+            plan.credit.started()  # now that the workers know which of them get work
             self._decoder = plan.codec.open_decoder()
             close_at_exit(self)
             _engines.add(self)

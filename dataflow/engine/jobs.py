@@ -108,7 +108,8 @@ class _Tasks(Job):
         while True:
             if not task_reader.has_turn():
                 counters.enter(WorkerActivity.NOTHING, ended)
-                task_reader.wait_for_turn()
+                if not task_reader.wait_for_turn():
+                    break
                 ended = time.perf_counter()
                 counters.enter(WorkerActivity.STARVED, ended)
             task = task_reader.receive()

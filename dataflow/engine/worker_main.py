@@ -14,7 +14,7 @@ from dataflow.base import DataFlow
 from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopped
 from dataflow.channel.flow_control import CreditPort, Window
 from dataflow.channel.messages import ConsumerGone, Port
-from dataflow.channel.task_queue import TaskQueuePort
+from dataflow.channel.task_queue import TaskQueuePort, TaskReader
 from dataflow.codec.protocols import EncoderPort
 from dataflow.datapoint import allocating
 from dataflow.engine.jobs import Job
@@ -124,12 +124,16 @@ class WorkerSpec:
         sender = BatchingSender(self.worker, self.port.open(), encoder, quota, note=self.note)
         try:
             sender.hello()
+            tasks = None if self.task_queue is None else self.task_queue.open()
             if not sender.wait_for_start():
+                return
+            # A worker that gets no work yet leaves the cores to the others: it opens its flow when it gets some.
+            if tasks is not None and not tasks.wait_for_turn():
                 return
             sender.calibrate_encoder()
             reporter = FailureReporter(self.budget, self.info.path, sender.report)
             with allocating(encoder.allocate), memory_share(self.memory), reporting_to(reporter):
-                self._work(sender)
+                self._work(sender, tasks)
         except ConsumerGone:
             pass
         finally:
@@ -142,7 +146,7 @@ class WorkerSpec:
         _, num_workers = self.info.path[-1]
         sender.watch(sampler.tick, _SAMPLE_INTERVAL * num_workers)
 
-    def _work(self, sender: BatchingSender) -> None:
+    def _work(self, sender: BatchingSender, tasks: TaskReader | None) -> None:
         job: Job | None = None
         try:
             with ending_if_forked():
@@ -152,7 +156,7 @@ class WorkerSpec:
                     seed(derived(self.seed))
                 job = self.payload.load()
                 self._watch(job, sender)
-                job.run(sender, None if self.task_queue is None else self.task_queue.open())
+                job.run(sender, tasks)
         except (Stopped, ConsumerGone):
             pass
         except SenderFailed as failure:

@@ -226,7 +226,8 @@ def test_only_the_first_workers_have_a_turn_if_there_are_fewer_turns(stage):
 def test_a_worker_without_a_turn_waits_until_it_has_one_or_there_are_no_more_tasks(stage, how):
     stage.task_queue.let_take(1)
     stage.put(0, "a")
-    thread = threading.Thread(target=stage.readers[1].wait_for_turn, daemon=True)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(stage.readers[1].wait_for_turn()), daemon=True)
     thread.start()
     thread.join(0.5)
     assert thread.is_alive()  # a task does not end its wait
@@ -236,6 +237,6 @@ def test_a_worker_without_a_turn_waits_until_it_has_one_or_there_are_no_more_tas
     else:
         stage.task_queue.let_take(2)
     thread.join(LIMIT)
-    assert not thread.is_alive()
+    assert found == [how == "let_take"]
     if how == "stop":
         assert stage.receive(worker=1) is None

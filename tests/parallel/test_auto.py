@@ -226,6 +226,28 @@ def test_of_many_workers_some_get_work_at_first_and_all_if_they_sleep(name, one_
     assert most_given(caplog) in {4, 6}
 
 
+def test_workers_without_work_are_prepared_when_they_get_some(one_core, monkeypatch, tmp_path):
+    def let_work(num):
+        def chosen(self, load):
+            self.num = num
+            return num
+
+        monkeypatch.setattr(WorkerCount, "next", chosen)
+
+    def touch():
+        (tmp_path / str(os.getpid())).touch()
+
+    def prepared():
+        return len(list(tmp_path.iterdir()))
+
+    for num, expected in (2, 2), (6, 2 + 6):
+        let_work(num)
+        with ParallelData(MapData(numbers(), sleep), 6, worker_init=touch, timeout=LIMIT) as df:
+            for _ in passes_until(lambda: prepared() == expected):  # noqa: B023 (called at once)
+                assert list(df) == [[2 * k] for k in range(N)]
+        assert prepared() == expected  # closing it has changed nothing
+
+
 def test_the_work_of_those_that_died_is_done_by_workers_that_had_none(one_core, monkeypatch):
     monkeypatch.setattr(WorkerCount, "next", lambda self, load: self.num)
     df = MultiProcessMapData(numbers(), 6, sleep_and_tell, strict=True, ordered=False, timeout=LIMIT)
