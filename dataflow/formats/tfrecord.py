@@ -1,8 +1,7 @@
 """`TFRecordSerializer`: datapoints in TFRecord files, without TensorFlow; records with lengths and checksums.
 
-The index of a file is beside it, at `path` with ``.index`` appended: the offsets of its records, found once by reading
-the whole file. It identifies its file by size and time of last change; an index of another file, or a damaged one, is
-made again. But a file that is shorter than its index says was cut off.
+The index of a file is beside it: the offsets of its records, found once by reading the whole file. An index of another
+file, or a damaged one, is made again. But a file that is shorter than its index says was cut off.
 
 Source:
     https://www.tensorflow.org/tutorials/load_data/tfrecord describes the framing.
@@ -10,7 +9,6 @@ Source:
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import struct
@@ -21,17 +19,10 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
-from dataflow.formats.checksums import (
-    ALGORITHM,
-    CHECKSUMS,
-    checksum,
-    crc32c_function,
-    file_damaged,
-    masked_crc32c,
-)
+from dataflow.formats.checksums import crc32c_function, file_damaged, masked_crc32c
+from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, marked_last
@@ -50,8 +41,6 @@ _FOOTER = struct.Struct("<I")  # after each record: its masked CRC-32C
 
 Compute = Callable[[Any], int]
 """A checksum function of bytes."""
-
-_Offsets = NDArray[np.uint64]  # of each record's header, and the end of the file: (num_records + 1,)
 
 _CHUNK = 1 << 22  # bytes that are read at a time for an index
 _ALONE = 1 << 20  # records from this size on are then read by themselves
@@ -274,7 +263,7 @@ def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Ite
             put(marked_last(record))
     written = PositionalFile(os.fspath(path))
     try:
-        _write_index(written, np.frombuffer(offsets, np.uint64))
+        write_index(written, np.frombuffer(offsets, np.uint64))
     finally:
         written.close()
 
@@ -282,8 +271,8 @@ def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Ite
 # -- the index ---------------------------------------------------------------------------------------------------------
 
 
-def _load_offsets(file: PositionalFile, compute: Compute) -> tuple[_Offsets, bool]:
-    """Return the offsets of a file, and whether all its checksums have just been verified.
+def _load_offsets(file: PositionalFile, compute: Compute) -> tuple[Offsets, bool]:
+    """Return the offset of each record and of the end of a file, and whether all its checksums have just been verified.
 
     They are read from the index beside it; otherwise they are found by reading the file, and written there.
 
@@ -294,53 +283,20 @@ def _load_offsets(file: PositionalFile, compute: Compute) -> tuple[_Offsets, boo
     Raises:
         FileDamaged: A checksum does not match, or the file was cut off.
     """
-    offsets, identity = _read_index(file)
-    if offsets is not None and identity == file.identity:
-        return offsets, False
-    if offsets is not None and file.size < int(offsets[-1]):
-        raise file_damaged(
-            file.path,
-            "",
-            f"it has {file.size} bytes, and had {offsets[-1]} when its index was made; it ends",
-            file.size,
-        )
-    if offsets is None and not file.size:
+    index = read_index(file)
+    if index is not None:
+        offsets, is_unchanged = index
+        if is_unchanged:
+            return offsets, False
+        if file.size < int(offsets[-1]):
+            reason = f"it has {file.size} bytes, and had {offsets[-1]} when its index was made; it ends"
+            raise file_damaged(file.path, "", reason, file.size)
+    elif not file.size:
         raise file_damaged(file.path, "", "the file is empty, and no index says that it has to be", 0)
     _log.info("finding the records of %s", file.path)
     offsets = np.fromiter(_scan(file, compute), np.uint64)
-    _write_index(file, offsets)
+    write_index(file, offsets)
     return offsets, True
-
-
-def _write_index(file: PositionalFile, offsets: _Offsets) -> None:
-    """Write the index beside the file; if that is not possible, the index will be computed again every time."""
-    data = offsets.astype("<u8").tobytes()
-    head = json.dumps(
-        {"of": file.identity, "records": len(offsets) - 1, "algorithm": ALGORITHM, "checksum": checksum(data)}
-    )
-    try:
-        with replacing(file.path + ".index", overwrite=True) as part, open(part, "wb") as index:
-            index.write(head.encode() + b"\n")
-            index.write(data)
-    except OSError as error:
-        _log.info("the index of %s could not be written, so it will be made again: %s", file.path, error)
-
-
-def _read_index(file: PositionalFile) -> tuple[_Offsets | None, Any]:
-    """Return the content of the index if it is undamaged, and the state of the file that it belongs to."""
-    try:
-        with open(file.path + ".index", "rb") as index:
-            head = json.loads(index.readline())
-            data = index.read()
-        compute = CHECKSUMS[head.get("algorithm")]
-        if len(data) == 8 * (head["records"] + 1) and compute(data) == head["checksum"]:
-            return np.frombuffer(data, "<u8").astype(np.uint64), head["of"]
-    except FileNotFoundError:
-        return None, None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    _log.info("the index of %s is damaged and will be made again", file.path)
-    return None, None
 
 
 def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:

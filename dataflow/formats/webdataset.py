@@ -2,8 +2,7 @@
 
 The files of one sample follow each other in a tar file, a *shard*, and have one name up to the first dot of its last
 part: the key. The rest is the extension. The index of a shard holds where each sample begins and ends; the names of its
-files are read with it. It can be kept beside the shard, at its path with ``.index`` appended, and counts only for a
-shard of the same size and time of change.
+files are read with it. It can be kept beside the shard.
 
 Source:
     https://github.com/webdataset/webdataset (the naming); POSIX.1-2017, "pax" (the headers of tar files).
@@ -30,10 +29,10 @@ from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
-from dataflow.formats.checksums import checksum, file_damaged
+from dataflow.formats.checksums import file_damaged
+from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.loading import FilesData, PathLike, Positions, files_of, runs
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
-from dataflow.formats.saving import replacing
 from dataflow.parameters import flag
 from dataflow.seeding import Table
 from dataflow.transforms.mapping import MapData
@@ -220,13 +219,11 @@ class ShardsData(FilesData):
         more: Further parameters of `FilesData`.
     """
 
+    _df_run_settings = frozenset({"keep_index"})
+
     def __init__(self, paths: Sequence[str], *, keep_index: bool = False, **more: Any) -> None:
         super().__init__(paths, **more)
         self.keep_index = keep_index
-
-    @property
-    def _df_compared(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._df_compared.items() if name != "keep_index"}
 
     def _df_open_reader(self) -> _ShardsReader:
         return _ShardsReader(self.paths, self.keep_index, self._df_indexes)
@@ -235,8 +232,8 @@ class ShardsData(FilesData):
 class _Shard(NamedTuple):
     """The index of a shard."""
 
-    begins: NDArray[np.uint64]  # of each sample: the offset of the header of its first file
-    ends: NDArray[np.uint64]  # and the offset after its last byte
+    begins: Offsets  # of each sample: the offset of the header of its first file
+    ends: Offsets  # and the offset after its last byte
     error: Exception | None  # why the shard cannot be read any further; it counts as one more sample
 
     @property
@@ -340,15 +337,19 @@ class _ShardsReader:
         error: Exception | None = None
         try:
             file = self._file(number)
-            shard = _read_index(file)
-            if shard is not None:
-                return shard
+            index = read_index(file)
+            if index is not None:
+                offsets, is_unchanged = index
+                if is_unchanged:
+                    begins_kept, ends_kept = offsets.reshape(2, -1)
+                    return _Shard(begins_kept, ends_kept, None)
+                _log.info("%s has changed since its index was made; the samples are searched again", file.path)
             _scan(file, begins, ends)
         except (OSError, FileDamaged) as found:
             error = found.with_traceback(None)
         shard = _Shard(np.array(begins, np.uint64), np.array(ends, np.uint64), error)
-        if keep_index and error is None:
-            _write_index(file, shard)
+        if keep_index and error is None and not isinstance(file, UrlFile):
+            write_index(file, np.concatenate([shard.begins, shard.ends]))
         return shard
 
 
@@ -489,41 +490,3 @@ def _pax(data: bytes) -> dict[bytes, bytes]:
         found[key] = value[:-1]
         data = data[length:]
     return found
-
-
-# -- the index beside a shard ------------------------------------------------------------------------------------------
-
-
-def _write_index(file: PositionalFile, shard: _Shard) -> None:
-    if isinstance(file, UrlFile):
-        return
-    data = shard.begins.astype("<u8").tobytes() + shard.ends.astype("<u8").tobytes()
-    head = json.dumps({"of": file.identity, "samples": len(shard.begins), "checksum": checksum(data)})
-    try:
-        with replacing(file.path + ".index", overwrite=True) as part, open(part, "wb") as index:
-            index.write(head.encode() + b"\n" + data)
-    except OSError as error:
-        _log.info("the index of %s could not be written, so it will be made again: %s", file.path, error)
-
-
-def _read_index(file: PositionalFile) -> _Shard | None:
-    """Return the index beside a shard; None if there is none, or it belongs to another state of the shard."""
-    path = file.path + ".index"
-    try:
-        index = open_positional(path)
-    except OSError:
-        return None
-    try:
-        head_line, _, data = bytes(index.read(0, index.size)).partition(b"\n")
-        head = json.loads(head_line)
-        # A copy behind a URL has another time.
-        is_same = head["of"][0] == file.size if isinstance(file, UrlFile) else head["of"] == file.identity
-        if is_same and len(data) == 16 * head["samples"] and checksum(data) == head["checksum"]:
-            begins, ends = np.frombuffer(data, "<u8").reshape(2, -1).astype(np.uint64)
-            return _Shard(begins, ends, None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    finally:
-        index.close()
-    _log.info("the index of %s is damaged or belongs to another file; the samples are searched again", file.path)
-    return None
