@@ -42,8 +42,6 @@ _FOOTER = struct.Struct("<I")  # after each record: its masked CRC-32C
 Compute = Callable[[Any], int]
 """A checksum function of bytes."""
 
-_CHUNK = 1 << 22  # bytes that are read at a time for an index
-_ALONE = 1 << 20  # records from this size on are then read by themselves
 _AT_ONCE = 1 << 18  # bytes of neighbouring records that are read together
 _LARGE = 1 << 14  # from that mean size on, each is read separately, directly into the memory where its arrays stay
 
@@ -300,19 +298,19 @@ def _load_offsets(file: PositionalFile, compute: Compute) -> tuple[Offsets, bool
 
 
 def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
-    """Return the offset of each record, and the end. Verifies every checksum."""
+    """Yield the offset of each record, and the end. Verifies every checksum."""
     from dataflow.diagnostics.progress import Bar
 
-    window, base = memoryview(b""), 0  # a piece of the file, and where it begins
     at, number = 0, 0
     name = os.path.basename(file.path)
-    with Bar(total=file.size, unit="B", unit_scale=True, delay=1, desc=f"index of {name}") as bar:
+    with (
+        file.stream() as stream,
+        Bar(total=file.size, unit="B", unit_scale=True, delay=1, desc=f"index of {name}") as bar,
+    ):
         while at < file.size:
             place = f"record {number}"
             yield at
-            if base + len(window) < at + HEADER.size:
-                window, base = _window(file, at), at
-            head = window[at - base : at - base + HEADER.size]
+            head = stream.read(HEADER.size)
             if len(head) < HEADER.size:
                 raise file_damaged(file.path, place, f"only {len(head)} bytes of a header", at + len(head))
             length, summed = HEADER.unpack(head)
@@ -323,11 +321,7 @@ def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
             if end > file.size:
                 reason = f"only {file.size - begin} of {length + _FOOTER.size} bytes of a record, where the file ends"
                 raise file_damaged(file.path, place, reason, file.size)
-            if end > base + len(window):
-                large = length >= _ALONE
-                window, base = (memoryview(file.read(at, end - at)) if large else _window(file, at)), at
-            data, footer = window[begin - base : end - base - _FOOTER.size], window[end - base - _FOOTER.size :]
-            _verify_record(file.path, place, data, footer, begin, compute)
+            _verify_record(file.path, place, stream.read(length), stream.read(_FOOTER.size), begin, compute)
             bar.update(end - at)
             at, number = end, number + 1
         yield at
@@ -339,9 +333,5 @@ def _verify_record(path: str, place: str, data: Any, footer: Any, offset: int, c
     Raises:
         FileDamaged: The checksum does not match.
     """
-    if compute(data) != _FOOTER.unpack_from(footer)[0]:
+    if compute(data) != int.from_bytes(footer, "little"):
         raise file_damaged(path, place, "the checksum of a record does not match its content, which begins", offset)
-
-
-def _window(file: PositionalFile, at: int) -> memoryview:
-    return memoryview(file.read(at, min(_CHUNK, file.size - at)))
