@@ -417,7 +417,7 @@ class _Rewriter:
             elif isinstance(target, Moved) and length > 0:
                 head = self._head(chain, length)
                 self.names[id(head)] = target.name
-                inner = target.module.partition(".")[2] if "." not in local and local == _OURS else ""
+                inner = target.module.partition(".")[2] if local == _OURS else ""
                 now = ".".join(filter(None, [local, inner, target.name]))
                 if self._dotted(head) != now:
                     self._replace(head, now)
@@ -446,31 +446,23 @@ class _Rewriter:
             local = alias.asname.name.value if alias.asname is not None else None
             if isinstance(target, Missing):
                 self._find(alias, "left", dotted, target.text)
+            elif dotted == _OURS:
+                self._uses_of_module(binding, local or _OURS, _OURS, local or _OURS)
             elif isinstance(target, MovedModule) and local is not None:
                 self._replace(alias.name, target.module)
                 self._uses_of_module(binding, local, dotted, local)
-            elif isinstance(target, MovedModule) or (dotted == _OURS and local is None):
-                now = target.module if isinstance(target, MovedModule) else _OURS
-                bound, text = self._bound(now)
-                done = self._uses_of_module(binding, dotted, dotted, bound)
-                if dotted == _OURS:
-                    continue
-                if done:
-                    replaced[id(alias)] = text
-                else:
-                    added.append(text)
-            elif dotted == _OURS and local is not None:
-                self._uses_of_module(binding, local, dotted, local)
-            elif dotted == "tensorpack" and binding is not None and self._uses_dataflow(binding, local or dotted):
-                bound, text = self._bound(_OURS)
+            elif isinstance(target, MovedModule) or self._uses_dataflow(binding, local or dotted):
+                bound, text = self._bound(target.module if isinstance(target, MovedModule) else _OURS)
                 if self._uses_of_module(binding, local or dotted, dotted, bound):
                     replaced[id(alias)] = text
                 else:
                     added.append(text)
         self._rewrite_import(statement, replaced, added)
 
-    def _uses_dataflow(self, binding: _Binding, written: str) -> bool:
-        return any(target_of("tensorpack" + text[len(written) :]) is not None for _, text in binding.uses)
+    def _uses_dataflow(self, binding: _Binding | None, written: str) -> bool:
+        """Whether a program that imports tensorpack as `written` uses its dataflow."""
+        uses = binding.uses if binding is not None and binding.dotted == "tensorpack" else []
+        return any(target_of("tensorpack" + text[len(written) :]) is not None for _, text in uses)
 
     def _bound(self, module: str) -> tuple[str, str]:
         """The local name for `module` in this program, and the statement that binds it."""

@@ -310,6 +310,10 @@ def test_a_keyword_that_is_given_twice_is_left():
             "from dataflow import MultiProcessRunner as",
         ),
         ("import dataflow.common\ndataflow.common.MapData", "import dataflow\ndataflow.MapData"),
+        (
+            "import dataflow\ndef f():\n    dataflow = 1\ndataflow.PrefetchData",
+            "import dataflow\ndef f():\n    dataflow = 1\ndataflow.MultiProcessRunner",
+        ),
         ("from dataflow import common\ncommon.PrefetchData", "import dataflow as common\ncommon.MultiProcessRunner"),
         ("import elektronn2.training.parallelisation as p\np.SharedQ", "import dataflow.shared as p\np.SharedQ"),
     ],
