@@ -258,20 +258,17 @@ def target_of(dotted: str) -> Target | None:
         >>> target_of("tensorpack.models.Conv2D") is None
         True
     """
-    parts = dotted.split(".")
-    match parts:
+    match dotted.split("."):
         case ["tensorpack", "utils", "fix_rng_seed", *_]:
             return Moved(*_SEED, keeps_local=True, length=3)
         case ["tensorpack", "utils", "utils", "fix_rng_seed", *_]:
             return Moved(*_SEED, keeps_local=True, length=4)
         case ["tensorpack", "fix_rng_seed", *_]:
             return Moved(*_SEED, keeps_local=True, length=2)
-        case ["tensorpack", "dataflow", *rest]:
+        case ["tensorpack" | "dataflow", "dataflow", *rest]:
             return _in_dataflow(rest, 2) or _unknown(rest, 2)
         case ["tensorpack", name, *_]:
-            return _named(name, 1) if name in _PRESENT or name in _MISSING else None
-        case ["dataflow", "dataflow", *rest]:
-            return _in_dataflow(rest, 2) or _unknown(rest, 2)
+            return _named(name, 1)
         case ["dataflow", "utils", *rest]:
             return _in_utils(rest)
         case ["dataflow", *rest] if rest:
@@ -288,9 +285,7 @@ def _in_dataflow(rest: list[str], before: int) -> Target | None:
             return MovedModule("dataflow", before)
         case [package, *_] if package in _OF_THE_PACKAGE:
             return Missing(_MISSING[package], before + min(len(rest), 2))
-        case [module] if module in _MODULES and module not in {"base", "parallel", "remote"}:
-            return MovedModule("dataflow", before + 1)
-        case [module] if module in _MODULES and before == 2:
+        case [module] if module in _MODULES and (before == 2 or module not in {"base", "parallel", "remote"}):
             return MovedModule("dataflow", before + 1)
         case [module, name, *_] if module in _MODULES:
             found = _named(name, before + 1)
@@ -311,7 +306,7 @@ def _named(name: str, before: int) -> Target | None:
 
 
 def _unknown(rest: list[str], before: int) -> Missing:
-    text = "it is no public name of tensorpack.dataflow, and there is none like it here"
+    text = "it is not a public name of tensorpack.dataflow, and nothing here replaces it"
     return Missing(text, before + len(rest), is_known=False)
 
 
@@ -324,20 +319,18 @@ def _in_utils(rest: list[str]) -> Target:
 
 
 def _in_parallelisation(rest: list[str]) -> Target:
-    match rest:
-        case []:
-            return MovedModule("dataflow.shared", 3)
-        case [name, *_] if name in _SHARED:
-            return Moved("dataflow.shared", name, keeps_local=False, length=4)
-        case [name, *_]:
-            why = _ELEKTRONN_MISSING.get(name, "it is no public name of ELEKTRONN, and there is none like it here")
-            return Missing(why, 4)
-    raise AssertionError(rest)
+    if not rest:
+        return MovedModule("dataflow.shared", 3)
+    name = rest[0]
+    if name in _SHARED:
+        return Moved("dataflow.shared", name, keeps_local=False, length=4)
+    why = _ELEKTRONN_MISSING.get(name, "it is not a public name of ELEKTRONN, and nothing here replaces it")
+    return Missing(why, 4)
 
 
 def star_names(module: str) -> frozenset[str]:
     """The names that ``from module import *`` brings and that this library answers for."""
-    if target_of(f"{module}.{next(iter(_ELEKTRONN_MISSING))}") is not None and module.partition(".")[0] in _ELEKTRONN:
+    if module.partition(".")[0] in _ELEKTRONN:
         return _SHARED | _ELEKTRONN_MISSING.keys()
     return frozenset(_PRESENT) | _MISSING.keys()
 

@@ -108,11 +108,22 @@ def rewritten(source: bytes) -> Rewritten:
         return Rewritten(source, before, before, ())
     rewriter = _Rewriter(cst, module)
     rewriter.run()
-    after = rewriter.edits.applied(before)
+    after = _edited(before, rewriter.edits)
     if after != before:
         cst.parse_module(after)
     encoded = bom + after.encode(module.encoding)
     return Rewritten(encoded, before, after, tuple(sorted(set(rewriter.findings))))
+
+
+def _edited(before: str, edits: dict[tuple[int, int], str]) -> str:
+    """Return a text after edits: each replaces the bytes from a start to an end of the text in UTF-8."""
+    data = before.encode()
+    parts, position = [], 0
+    for (start, end), text in sorted(edits.items()):
+        assert start >= position, "edits overlap"
+        parts += [data[position:start], text.encode()]
+        position = end
+    return b"".join([*parts, data[position:]]).decode()
 
 
 def _parsed(cst: Any, source: bytes) -> Any:
@@ -132,25 +143,6 @@ def _parsed(cst: Any, source: bytes) -> Any:
         raise ValueError(f"it cannot be decoded: {error}") from error
 
 
-class _Edits:
-    """Edits of byte ranges of a text in UTF-8."""
-
-    def __init__(self) -> None:
-        self._edits: dict[tuple[int, int], str] = {}
-
-    def replace(self, start: int, length: int, text: str) -> None:
-        self._edits[start, start + length] = text
-
-    def applied(self, before: str) -> str:
-        data = before.encode()
-        parts, position = [], 0
-        for (start, end), text in sorted(self._edits.items()):
-            assert start >= position, "edits overlap"
-            parts += [data[position:start], text.encode()]
-            position = end
-        return b"".join([*parts, data[position:]]).decode()
-
-
 @dataclass
 class _Binding:
     """An import of a name or a module by a program, and where the program uses it.
@@ -160,6 +152,7 @@ class _Binding:
         local: The name by which the program refers to it; dotted for ``import a.b``.
         statement: The import statement.
         alias: The part of the statement that binds it.
+        scope: Where `local` is bound.
         uses: The outermost attribute chains that begin with it, each as (node, dotted text as written).
         is_shared: Whether the program binds `local` in another way, too.
         in_strings: Whether it is used inside of a string, as in an annotation.
@@ -189,7 +182,7 @@ class _Rewriter:
         self.code: bytes = self.module.code.encode()
         self.nodes = list(_walk(self.module))
         self.parents = {child: node for node in self.nodes for child in node.children}
-        self.edits = _Edits()
+        self.edits: dict[tuple[int, int], str] = {}  # by start and end, in bytes
         self.findings: list[Finding] = []
         self.names: dict[int, str] = {}  # by id of a node: the name here of the class or function that it is
         self.bindings: list[_Binding] = []
@@ -344,9 +337,9 @@ class _Rewriter:
         if binding.is_shared or binding.in_strings or self._is_exported(binding.local):
             return False
         for other in self.bindings:
-            if other.local == binding.local and other.scope is binding.scope and target_of(other.dotted) is not None:
+            if other.local == binding.local and other.scope is binding.scope:
                 meant = target_of(other.dotted)
-                if not (isinstance(meant, Moved) and meant.name == target.name):
+                if meant is not None and not (isinstance(meant, Moved) and meant.name == target.name):
                     return False
         return not any(self._is_bound_otherwise(scope, target) for scope in self.scopes)
 
@@ -486,7 +479,7 @@ class _Rewriter:
 
     def _rewrite_import(self, statement: Any, replaced: dict[int, str], added: list[str]) -> None:
         if not replaced and not added:
-            self._seen_as_is(statement)
+            self.seen.add((id(self.parents[self.parents[statement]]), self._code(statement)))
             return
         if len(statement.names) == 1 and replaced:
             self._replace_statement(statement, list(replaced.values()))
@@ -509,15 +502,15 @@ class _Rewriter:
             if isinstance(target, Missing):
                 self._find(statement, "left", f"{module}.*", target.text)
             return
-        explicit: dict[str, None] = {}
-        missing: dict[str, None] = {}
+        explicit: set[str] = set()
+        missing: set[str] = set()
         others = False
         for node in self.unresolved:
             name = str(node.value)
             meant = target_of(f"{module}.{name}") if name in brought or whole else None
             if isinstance(meant, Moved):
                 now = name if meant.keeps_local else meant.name
-                explicit[now if now == meant.name else f"{meant.name} as {now}"] = None
+                explicit.add(now if now == meant.name else f"{meant.name} as {now}")
                 self.names[id(node)] = meant.name
                 if now != name:
                     self._replace(node, now)
@@ -527,7 +520,7 @@ class _Rewriter:
                     self._look(node, meant.name)
             elif isinstance(meant, Missing):
                 self._find(node, "left", name, meant.text)
-                missing[name] = None
+                missing.add(name)
             elif not hasattr(builtins, name):
                 others = True
                 if whole:
@@ -606,8 +599,8 @@ class _Rewriter:
             return
         for position, keyword in KEYWORD_ONLY.get(name, {}).items():
             if position < len(positional) and keyword not in given:
-                span = self.spans[positional[position].value]
-                self.edits.replace(span.start, 0, f"{keyword}=")
+                start = self.spans[positional[position].value].start
+                self.edits[start, start] = f"{keyword}="
 
     def _method(self, call: Any) -> None:
         """Rename methods of `TestDataSpeed`, which is usually called at once, and often without a variable."""
@@ -672,15 +665,13 @@ class _Rewriter:
 
     def _replace(self, node: Any, text: str) -> None:
         span = self.spans[node]
-        if self.code[span.start : span.start + span.length].decode() != text:
-            self.edits.replace(span.start, span.length, text)
+        start, end = span.start, span.start + span.length
+        if self.code[start:end].decode() != text:
+            self.edits[start, end] = text
 
     def _rename_in_place(self, aliases: list[tuple[Any, str]]) -> None:
         for alias, text in aliases:
-            if alias.asname is None:
-                self._replace(alias.name, text)
-            else:
-                self._replace(alias.name, text.partition(" as ")[0])
+            self._replace(alias.name, text if alias.asname is None else text.partition(" as ")[0])
 
     def _alias_as_is(self, alias: Any) -> str:
         name = self._dotted(alias.name)
@@ -713,9 +704,6 @@ class _Rewriter:
         start = self.spans[statement].start
         return str(self.code[self.code.rfind(b"\n", 0, start) + 1 : start], "utf-8")
 
-    def _seen_as_is(self, statement: Any) -> None:
-        self.seen.add((id(self.parents[self.parents[statement]]), self._code(statement)))
-
     def _replace_statement(self, statement: Any, texts: list[str]) -> None:
         """Replace a statement by several, each in a line of its own where the statement has one.
 
@@ -734,7 +722,7 @@ class _Rewriter:
             span = self.spans[statement]
             start = self.code.rfind(b"\n", 0, span.start) + 1
             end = self.code.find(b"\n", span.start + span.length) + 1 or len(self.code)
-            self.edits.replace(start, end - start, "")
+            self.edits[start, end] = ""
         else:
             self._replace(statement, texts[-1] if texts else "pass")
 
