@@ -6,7 +6,6 @@ import copy
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
-from dataflow.formats.loading import FilesData, PathLike, Positions, files_of, runs
+from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.parameters import flag
 from dataflow.transforms.mapping import MapData
@@ -193,7 +192,7 @@ class _LinesReader:
         self._paths = paths
         self._files = files
         self._indexes = indexes
-        self._starts = np.concatenate([[0], np.cumsum([len(lines.begins) for lines in indexes])]).astype(np.int64)
+        self._starts = starts_of(len(lines.begins) for lines in indexes)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -202,11 +201,8 @@ class _LinesReader:
         _close(self._files)
 
     def read(self, positions: Positions) -> Iterator[list[Any]]:
-        numbers = np.searchsorted(self._starts, positions, "right") - 1
-        breaks = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(positions)]
-        for begin, end in pairwise(breaks):
-            number = int(numbers[begin])
-            yield from self._read_file(number, positions[begin:end] - self._starts[number])
+        for number, inside in by_part(self._starts, positions):
+            yield from self._read_file(number, inside)
 
     def _read_file(self, number: int, positions: Positions) -> Iterator[list[Any]]:
         path, file, lines = self._paths[number], self._files[number], self._indexes[number]

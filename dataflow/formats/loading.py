@@ -15,7 +15,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,9 +35,11 @@ __all__ = [
     "PositionalSource",
     "Positions",
     "Reader",
+    "by_part",
     "existing",
     "files_of",
     "runs",
+    "starts_of",
 ]
 
 PathLike = str | os.PathLike[str]
@@ -178,10 +180,7 @@ class DiskData(PositionalSource):
 
     Args:
         path: The file.
-        shuffle: Draw a new order for every pass.
-        block_shuffle: Instead: cut the file into blocks of so many datapoints, and draw the order of the blocks, and
-            that inside each. The disk is read in blocks then, and not at random.
-        seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
+        shuffle: As for `PositionalSource`; so are `block_shuffle` and `seed`.
     """
 
     def __init__(
@@ -224,11 +223,29 @@ def runs(positions: Positions, most: int) -> Iterator[tuple[int, int]]:
     if not len(positions):
         return
     breaks = np.flatnonzero(np.diff(positions) != 1) + 1
-    begins = [0, *breaks.tolist()]
-    for begin, end in zip(begins, [*begins[1:], len(positions)], strict=True):
+    for begin, end in pairwise([0, *breaks.tolist(), len(positions)]):
         first, last = int(positions[begin]), int(positions[end - 1]) + 1
         for k in range(first, last, most):
             yield k, min(k + most, last)
+
+
+def starts_of(num_rows: Iterable[int]) -> Positions:
+    """Return where each part of a sequence begins, and the end: int64 (num_parts + 1,)."""
+    return np.cumsum([0, *num_rows], dtype=np.int64)
+
+
+def by_part(starts: Positions, positions: Positions) -> Iterator[tuple[int, Positions]]:
+    """Yield (number of a part, positions in it) for each run of positions in the same part.
+
+    Args:
+        starts: What `starts_of` returns.
+        positions: Positions in the whole sequence.
+    """
+    numbers = np.searchsorted(starts, positions, "right") - 1
+    breaks = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(positions)]
+    for begin, end in pairwise(breaks):
+        number = int(numbers[begin])
+        yield number, positions[begin:end] - starts[number]
 
 
 def files_of(owner: str, paths: PathLike | Iterable[PathLike], suffixes: tuple[str, ...]) -> list[str]:

@@ -34,7 +34,7 @@ from dataflow.formats.arrow import (
     arrow_column,
     joined,
 )
-from dataflow.formats.loading import PositionalSource, Positions, files_of
+from dataflow.formats.loading import PositionalSource, Positions, files_of, starts_of
 from dataflow.formats.parquet import ParquetFiles
 from dataflow.parameters import count_or_fraction, flag, whole_number
 from dataflow.seeding import Stream
@@ -249,7 +249,7 @@ class _TableReader:
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._names = names
-        self._starts = np.concatenate([[0], np.cumsum(np.array(num_rows, np.int64))]).astype(np.int64)
+        self._starts = starts_of(num_rows)
         self._load = load
         self._named = named
         self._close = close
@@ -300,7 +300,7 @@ class _TableReader:
 
     def _explained(self, position: int, error: Exception) -> Exception:
         """Return the error of one row; the message names the column, unless it is about the whole part."""
-        number = int(np.searchsorted(self._starts, position, "right")) - 1
+        number = self._part_of(position)
         if number in self._damaged:
             return error
         row = position - int(self._starts[number])
@@ -315,7 +315,7 @@ class _TableReader:
         message = f"{self._place(name, position)}: the value cannot be read ({type(error).__name__}: {error})"
         if self._is_in_memory:
             return ValueError(message)
-        return FileDamaged(message, path=self._named(int(np.searchsorted(self._starts, position, "right")) - 1)[0])
+        return FileDamaged(message, path=self._named(self._part_of(position))[0])
 
     def batch(self, positions: Positions) -> dict[Any, NDArray[Any]]:
         """Return rows as arrays.
@@ -342,20 +342,18 @@ class _TableReader:
             raise self._mismatch(name, int(positions[error.row]), error.reason) from None
 
     def _batch_of(self, name: Any, column: TableColumn, part: _Part) -> NDArray[Any]:
+        selection, start = part.selection, int(self._starts[part.number])
         try:
-            return column.batch(part.selection)
-        except NoBatch as error:
-            selection = part.selection
-            row = selection.start + error.row if isinstance(selection, slice) else int(selection[error.row])
-            raise self._mismatch(name, row + int(self._starts[part.number]), error.reason) from None
+            return column.batch(selection)
         except Exception as error:
-            selection, start = part.selection, int(self._starts[part.number])
             rows = range(selection.start, selection.stop) if isinstance(selection, slice) else selection.tolist()
+            if isinstance(error, NoBatch):
+                raise self._mismatch(name, start + rows[error.row], error.reason) from None
             for row in rows:
                 try:
                     column.rows(slice(row, row + 1))
                 except Exception as found:
-                    raise self._value_error(name, row + start, found) from error
+                    raise self._value_error(name, start + row, found) from error
             raise
 
     def _mismatch(self, name: Any, row: int, reason: str) -> ShapeMismatch:
@@ -365,8 +363,11 @@ class _TableReader:
             "the column out with columns=, or skip such batches with max_failures="
         )
 
+    def _part_of(self, row: int) -> int:
+        return int(np.searchsorted(self._starts, row, "right")) - 1
+
     def _place(self, name: Any, row: int) -> str:
-        part = int(np.searchsorted(self._starts, row, "right")) - 1
+        part = self._part_of(row)
         where, first = self._named(part)
         return f"{where}, column {name!r}, row {row - int(self._starts[part]) + first}"
 
@@ -389,7 +390,7 @@ class _TableReader:
 
     def _num_at_once(self, position: int) -> int:
         """Return how many rows are converted together: fewer if rows are large."""
-        part = int(np.searchsorted(self._starts, position, "right")) - 1
+        part = self._part_of(position)
         num = int(self._starts[part + 1] - self._starts[part])
         try:
             self._columns(part)
@@ -420,7 +421,7 @@ class _TableReader:
 
     def _run(self, first: int, end: int) -> Iterator[_Part]:
         while first < end:
-            number = int(np.searchsorted(self._starts, first, "right")) - 1
+            number = self._part_of(first)
             begin, after = self._starts[number : number + 2].tolist()
             yield _Part(number, slice(first - begin, min(end, after) - begin))
             first = after
@@ -548,7 +549,7 @@ def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
     if len(batches) > 1 and whole.num_rows < _FEW_ROWS * len(batches):
         whole = whole.combine_chunks()
         batches = whole.to_batches()
-    starts = np.concatenate([[0], np.cumsum([batch.num_rows for batch in batches])]).tolist()
+    starts = starts_of(batch.num_rows for batch in batches)
 
     def load(number: int) -> tuple[Columns, int]:
         batch = batches[number]

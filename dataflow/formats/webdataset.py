@@ -21,7 +21,6 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.index_files import Offsets, read_index, write_index
-from dataflow.formats.loading import FilesData, PathLike, Positions, files_of, runs
+from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.parameters import flag
 from dataflow.seeding import Table
@@ -255,7 +254,7 @@ class _ShardsReader:
         except BaseException:
             self.close()
             raise
-        self._starts = np.concatenate([[0], np.cumsum([shard.num for shard in self._shards])]).astype(np.int64)
+        self._starts = starts_of(shard.num for shard in self._shards)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -266,11 +265,8 @@ class _ShardsReader:
                 self._open.popitem()[1].close()
 
     def read(self, positions: Positions) -> Iterator[list[Any]]:
-        numbers = np.searchsorted(self._starts, positions, "right") - 1
-        breaks = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(positions)]
-        for begin, end in pairwise(breaks):
-            number = int(numbers[begin])
-            yield from self._read_shard(number, positions[begin:end] - self._starts[number])
+        for number, inside in by_part(self._starts, positions):
+            yield from self._read_shard(number, inside)
 
     def _read_shard(self, number: int, positions: Positions) -> Iterator[list[Any]]:
         path, shard = self._paths[number], self._shards[number]
