@@ -38,7 +38,7 @@ def digest(description: str) -> str:
 
 
 def describe(df: DataFlow) -> str:
-    """Yield the lines of a flow's description: a line for each node, and below it one for each of its parameters.
+    """Return a flow's description: a line for each node, and below it one for each of its parameters.
 
     Raises:
         TypeError: A parameter cannot be described; names node and parameter.

@@ -254,12 +254,8 @@ class _HDF5Reader:
             place = f"dataset {name!r}" if row is None else f"dataset {name!r}, from row {row} on"
             raise self._damaged(error, place, self._offset(dataset, row)) from error
 
-    def is_text(self, dataset: Any) -> bool:
-        """Whether the rows of a dataset are text of any length."""
-        return self._h5py.check_string_dtype(dataset.dtype) is not None
-
     def _offset(self, dataset: Any, row: int | None) -> int | None:
-        """Return the first row of the chunk that contains this row."""
+        """Return the offset of the chunk that contains this row, in bytes; None if that is unknown."""
         try:
             place = [0] * dataset.ndim
             place[0] = row or 0
@@ -292,7 +288,7 @@ class _DatasetRows:
         self._reader = reader
         self._dataset = dataset
         self._dtype = dtype_of(column.dtype) if column.dtype else None
-        self._text = dataset.dtype.kind == "O" and reader.is_text(dataset)
+        self._text = dataset.dtype.kind == "O" and _package().check_string_dtype(dataset.dtype) is not None
 
     def values(self, first: int, end: int) -> list[Any]:
         dataset, name = self._dataset, self.column.name
@@ -476,15 +472,6 @@ class _Disk(io.RawIOBase):
         except OSError as error:
             self._error = self._error or error
         return size
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     def close(self) -> None:
         if not self.closed:

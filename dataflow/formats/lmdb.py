@@ -628,7 +628,9 @@ class _LMDBWriter:
 
     def _commit(self) -> None:
         if self._transaction is None and self._pending:
-            self._again()
+            self._transaction = self._environment.begin(write=True)
+            for key, value, append in self._pending:
+                self._transaction.put(key, value, append=append)
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             transaction.commit()
@@ -654,11 +656,6 @@ class _LMDBWriter:
             self._transaction.abort()
             self._transaction = None
         self._environment.set_mapsize(2 * self._environment.info()["map_size"])
-
-    def _again(self) -> None:
-        self._transaction = self._environment.begin(write=True)
-        for key, value, append in self._pending:
-            self._transaction.put(key, value, append=append)
 
     def _tried(self, act: Callable[[], Any]) -> None:
         """Call `act`; an error of the system becomes an `OSError` again."""

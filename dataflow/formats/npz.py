@@ -91,7 +91,9 @@ class NumpySerializer:
         """
         with replacing(path, overwrite=overwrite) as part, ExitStack() as files:
             folder = os.path.dirname(part)
-            writer = TableWriter(lambda column: _growing(column, files.enter_context(_unnamed_file(folder))))
+            writer = TableWriter(
+                lambda column: _growing(column, files.enter_context(tempfile.TemporaryFile(dir=folder)))
+            )
             save_pass(df, "NumpySerializer", lambda number, dp: writer.write(dp))
             _join(writer, part)
 
@@ -435,10 +437,6 @@ def _verify(file: PositionalFile, member: zipfile.ZipInfo, end: int) -> None:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _unnamed_file(folder: str) -> IO[bytes]:
-    return tempfile.TemporaryFile(dir=folder)
-
-
 def _growing(column: Column, file: IO[bytes]) -> _RowColumn | _RecordColumn:
     return _RecordColumn(column, file) if column.is_record else _RowColumn(column, file)
 
@@ -450,7 +448,6 @@ class _RowColumn:
         self.file = file
         self.dtype = dtype_of(column.dtype)
         self.checksums = bytearray()
-        self._column = column
         self._rows_per_block = _rows_per_block(column)
         self._pending: list[bytes] = []
 
@@ -465,10 +462,6 @@ class _RowColumn:
             self._pending.clear()
             self.checksums += checksum(block).to_bytes(4, "little")
             self.file.write(block)
-
-    def shape(self, num: int) -> tuple[int, ...]:
-        """Return the shape of the whole array."""
-        return (num, *self._column.shape)
 
 
 class _RecordColumn:
@@ -491,25 +484,25 @@ class _RecordColumn:
         """The end of each record."""
         return np.array(self._records.ends, np.uint64)
 
-    def shape(self, num: int) -> tuple[int, ...]:
-        """Return the shape of the whole array."""
-        return (self._records.ends[-1],)
-
 
 def _join(writer: TableWriter[_RowColumn | _RecordColumn], path: str) -> None:
     """Put the columns, and what describes them, into one archive."""
     writer.finish()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for column, growing in zip(writer.table.columns, writer.columns, strict=True):
+            ends = growing.ends if isinstance(growing, _RecordColumn) else None
+            header = {
+                "descr": np.lib.format.dtype_to_descr(growing.dtype),
+                "fortran_order": False,
+                "shape": (writer.num, *column.shape) if ends is None else (int(ends[-1]),),
+            }
             with archive.open(f"{column.name}.npy", "w", force_zip64=True) as member:
-                _write_header(member, growing.dtype, growing.shape(writer.num))
+                np.lib.format.write_array_header_2_0(member, header)
                 growing.file.seek(0)
                 shutil.copyfileobj(growing.file, member, _CHUNK)
-            if isinstance(growing, _RecordColumn):
-                ends = growing.ends
+            if ends is not None:
                 with archive.open(f"{column.name}{ENDS}.npy", "w", force_zip64=True) as member:
-                    _write_header(member, ends.dtype, ends.shape)
-                    member.write(ends.tobytes())
+                    np.lib.format.write_array(member, ends, version=(2, 0))
         columns = zip(writer.table.columns, writer.columns, strict=True)
         about = {
             "version": _VERSION,
@@ -521,8 +514,3 @@ def _join(writer: TableWriter[_RowColumn | _RecordColumn], path: str) -> None:
         description = zipfile.ZipInfo(_ABOUT)
         description.comment = _MARK
         archive.writestr(description, json.dumps(about))
-
-
-def _write_header(member: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    descr = np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_2_0(member, {"descr": descr, "fortran_order": False, "shape": shape})

@@ -149,6 +149,7 @@ class UrlFile(PositionalFile):
         return _read_fd(self._fd(), view, offset, self._lock)
 
     def _fetch_all(self) -> None:
+        import shutil
         import tempfile
 
         with self._lock:
@@ -156,8 +157,7 @@ class UrlFile(PositionalFile):
                 return
             with tempfile.TemporaryFile() as file, reporting_url(self.path):
                 with self._system.open(self._inside, "rb", block_size=0) as source:
-                    while data := source.read(_PIECE):
-                        file.write(data)
+                    shutil.copyfileobj(source, file, _PIECE)
                 file.seek(0)
                 self.size = os.fstat(file.fileno()).st_size
                 self._copy = Descriptor(os.dup(file.fileno()))

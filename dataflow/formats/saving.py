@@ -1,8 +1,7 @@
 """Atomic saves: the path has either the old file or the complete new one, whatever happens meanwhile.
 
 The new file grows under another name beside the old one, and replaces it when all of it is on the disk. The writer
-holds a lock on it; the next save under the same name removes unlocked ones, which killed
-programs have left.
+holds a lock on it; the next save under the same name removes unlocked ones, which killed programs have left.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 try:
@@ -204,7 +203,5 @@ def _flush(path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
