@@ -42,7 +42,7 @@ class HDF5Data(DiskData):
         data_paths: The datasets, such as ``["images", "labels"]``. None means all that `HDF5Serializer` has saved.
         shuffle: Draw a new order for every pass. This is random access, which is slow in datasets of large chunks:
             prefer `block_shuffle` there.
-        block_shuffle: Instead: draw an order of blocks of so many rows, and one inside each.
+        block_shuffle: Rows per block: shuffle the blocks, and the rows inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:

@@ -46,7 +46,7 @@ class JSONLinesData(MapData):
         max_failures: How many lines of one pass may be invalid, as for `MapData`; they are skipped, logged, and listed
             in `failures`.
         shuffle: Draw a new order for every pass.
-        block_shuffle: Instead of any order: draw an order of blocks of so many lines, and one inside each.
+        block_shuffle: Lines per block: shuffle the blocks, and the lines inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:

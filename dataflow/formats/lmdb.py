@@ -67,7 +67,7 @@ class LMDBData(DiskData):
         shuffle: Draw a new order for every pass. This is random access.
         keys: The keys to read: a list of str or bytes, or a format such as ``"{:0>8d}"`` for the numbers from 0. None
             means all; if the file does not list its keys, it is searched for them.
-        block_shuffle: Instead of any order: draw an order of blocks of so many keys, and one inside each.
+        block_shuffle: Keys per block: shuffle the blocks, and the keys inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
@@ -204,8 +204,8 @@ class LMDBSerializer:
         Args:
             path: The file, ours or one that tensorpack has written; or a folder with a ``data.mdb`` in it.
             shuffle: Draw a new order for every pass. This is random access.
-            block_shuffle: Instead: draw an order of blocks of so many datapoints, and one inside each; the disk is
-                then read in blocks.
+            block_shuffle: Datapoints per block: shuffle the blocks, and the datapoints inside each, instead of all at
+                once; the disk is then read in blocks.
             seed: Root seed for the order, instead of the one of `dataflow.seed`.
             pickle: Load pickles, of tensorpack for example. A pickle can run any code: only for files from sources that
                 you trust.

@@ -66,8 +66,8 @@ class PositionalSource(Source, RNGDataFlow):
 
     Args:
         shuffle: Draw a new order for every pass.
-        block_shuffle: Instead: cut the positions into blocks of so many, and draw the order of the blocks, and that
-            inside each. The disk is read in blocks then, and not at random.
+        block_shuffle: Positions per block: shuffle the blocks, and the positions inside each, instead of all at once.
+            The disk is then read in blocks, not at random.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
     """
 

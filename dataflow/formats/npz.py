@@ -114,8 +114,8 @@ class NumpySerializer:
         Args:
             path: The file.
             shuffle: Draw a new order for every pass. This is random access.
-            block_shuffle: Instead: draw an order of blocks of so many datapoints, and one inside each; the disk is
-                then read in blocks.
+            block_shuffle: Datapoints per block: shuffle the blocks, and the datapoints inside each, instead of all at
+                once; the disk is then read in blocks.
             seed: Root seed for the order, instead of the one of `dataflow.seed`.
             pickle: Load arrays of Python objects, as in the files of tensorpack. They are in memory as a whole. A
                 pickle can run any code: only for files from sources that you trust.

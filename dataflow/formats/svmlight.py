@@ -27,7 +27,7 @@ class SVMLightData(DiskData):
         shuffle: Draw a new order for every pass.
         num_features: Number of features of each row; None means the highest in the file.
         zero_based: Whether the first feature is 0; None means that it is if the file has a feature 0.
-        block_shuffle: Instead of any order: draw an order of blocks of so many rows, and one inside each.
+        block_shuffle: Rows per block: shuffle the blocks, and the rows inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:

@@ -79,7 +79,7 @@ class TableData(ToleratesFailures, PositionalSource):
         batch_size: Rows in a batch; None gives single rows.
         remainder: Give out the last batch even if it is shorter.
         shuffle: Draw a new order of the rows for every pass.
-        block_shuffle: Instead of any order: draw an order of blocks of so many rows, and one inside each.
+        block_shuffle: Rows per block: shuffle the blocks, and the rows inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
         max_failures: How many datapoints (rows, or batches) of one pass may fail, as for `MapData`; they are skipped,
             logged, and listed in `failures`.

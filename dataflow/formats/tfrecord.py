@@ -220,8 +220,8 @@ class TFRecordSerializer:
             path: The file, ours or one that TensorFlow or tensorpack has written.
             size: Datapoints per pass; None means all. A larger number starts again from the first.
             shuffle: Draw a new order for every pass. This is random access.
-            block_shuffle: Draw an order of blocks of so many datapoints, and one inside each; the disk is then read in
-                blocks.
+            block_shuffle: Datapoints per block: shuffle the blocks, and the datapoints inside each, instead of all at
+                once; the disk is then read in blocks.
             seed: Root seed for the order, instead of the one of `dataflow.seed`.
             raw: Return ``[bytes]``, such as a ``tf.train.Example`` for a map that parses it.
             pickle: Load pickles, of tensorpack for example. A pickle can run any code: only for files from sources that

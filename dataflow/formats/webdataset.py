@@ -93,7 +93,7 @@ class WebDatasetData(MapData):
         keep_index: Keep the index of each shard beside it, at its path with ``.index`` appended. An index that is there
             is used in any case, also beside a URL.
         shuffle: Draw a new order for every pass.
-        block_shuffle: Instead of any order: draw an order of blocks of so many samples, and one inside each.
+        block_shuffle: Samples per block: shuffle the blocks, and the samples inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
