@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,8 +33,8 @@ _GZIP = b"\x1f\x8b"
 class JSONLinesData(MapData):
     r"""The values of JSON Lines files: dicts, or whatever stands on a line.
 
-    The files are read once when the flow is opened, to find their lines; 16 bytes per line stay in memory. Lines of
-    white space are no datapoints. Numbers are Python's, so `BatchData` makes int32 and float32 of them.
+    The files are read once when the flow is opened, to find their lines; 16 bytes per line stay in memory. Blank
+    lines are skipped. Numbers are Python's, so `BatchData` makes int32 and float32 of them.
 
     A line that is not JSON, or that cannot be read, is a datapoint that fails, as a map's does: it ends the pass, or is
     skipped under `max_failures`. With a `max_failures` of its own, a flow of several files goes on without one that is
@@ -243,7 +243,7 @@ def _unreadable(error: Exception) -> _Lines:
     return _Lines(np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.empty(0, np.int64), error)
 
 
-def _lines_of(file: PositionalFile, report: Any) -> _Lines:
+def _lines_of(file: PositionalFile, report: Callable[[int], object]) -> _Lines:
     found: list[NDArray[Any]] = [np.empty(0, np.int64)]  # offsets of the ends of lines
     indented: list[NDArray[Any]] = []  # offsets of lines that begin with white space
     last = _NEWLINE

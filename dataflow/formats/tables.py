@@ -459,7 +459,7 @@ def _open_in_memory(table: Any, columns: Sequence[Any] | None) -> _TableReader:
     """Open a table that is in memory.
 
     Raises:
-        TypeError: It is no table.
+        TypeError: `table` is not a table.
         ValueError: A column is missing, or columns differ in length.
     """
     if isinstance(table, Mapping):

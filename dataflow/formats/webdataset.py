@@ -48,7 +48,7 @@ _AT_ONCE = 1 << 18  # bytes of neighbouring samples that are read together
 _FROM_URL = 1 << 22  # both for a URL, where each request takes long
 _MAX_OPEN = 64  # shards
 _GZIP = b"\x1f\x8b"
-_META = re.compile(r"__[^/]*__($|/)")  # names that are no samples
+_META = re.compile(r"__[^/]*__($|/)")  # names of files that belong to no sample
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 
 Decoder = Callable[[bytes], Any]

@@ -24,7 +24,7 @@ class ImageFolderData(DataFromList):
 
     Args:
         path: The folder, or the URL of one.
-        extensions: Ends of the names of files, in upper or lower case; None takes all files.
+        extensions: Endings of file names, case-insensitive; None takes all files.
         classes: Names of the subfolders to read, in the order of their labels; None reads all.
         allow_empty: Accept a class without files.
         shuffle: Draw a new order for every pass.

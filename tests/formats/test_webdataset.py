@@ -339,3 +339,11 @@ def test_a_cache_notices_that_a_shard_has_changed(shards, tmp_path):
         write(shards[0], files_of_samples(range(num)))
         with DiskCacheData(WebDatasetData(shards[0]), tmp_path / "file.cache") as df:
             assert len(list(df)) == num
+
+
+def test_a_cache_is_valid_with_and_without_a_kept_index(shards, tmp_path):
+    fingerprints = {
+        DiskCacheData(WebDatasetData(shards[0], keep_index=keep), tmp_path / "file.cache").fingerprint
+        for keep in (False, True)
+    }
+    assert len(fingerprints) == 1
