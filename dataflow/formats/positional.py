@@ -73,9 +73,13 @@ class PositionalFile:
     def _too_short(self, place: str, num_missing: int, offset: int) -> FileDamaged:
         return file_damaged(self.path, place, f"the file ends, {num_missing} bytes too early,", offset)
 
-    def stream(self) -> IO[bytes]:
-        """Return the same open file as an object with a position; the caller closes it."""
-        return open(os.dup(self._fd()), "rb")
+    def stream(self, buffering: int = -1) -> IO[bytes]:
+        """Return the same open file as an object with a position; the caller closes it.
+
+        Args:
+            buffering: Bytes of its buffer; -1 means the default of `open`.
+        """
+        return open(os.dup(self._fd()), "rb", buffering)
 
     def _fd(self) -> int:
         fd = self._file.fd
@@ -124,9 +128,9 @@ class UrlFile(PositionalFile):
             self.size = int(about["size"])
         self.identity = [self.size, changed]
 
-    def stream(self) -> IO[bytes]:
+    def stream(self, buffering: int = -1) -> IO[bytes]:
         if self._copy is not None:
-            return open(os.dup(self._fd()), "rb")
+            return super().stream(buffering)
         with reporting_url(self.path):
             file: IO[bytes] = self._system.open(self._inside, "rb")
             return file

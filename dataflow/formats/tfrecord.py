@@ -304,7 +304,7 @@ def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
     at, number = 0, 0
     name = os.path.basename(file.path)
     with (
-        file.stream() as stream,
+        file.stream(_AT_ONCE) as stream,
         Bar(total=file.size, unit="B", unit_scale=True, delay=1, desc=f"index of {name}") as bar,
     ):
         while at < file.size:
