@@ -74,12 +74,16 @@ class PositionalFile:
         return file_damaged(self.path, place, f"the file ends, {num_missing} bytes too early,", offset)
 
     def stream(self, buffering: int = -1) -> IO[bytes]:
-        """Return the same open file as an object with a position; the caller closes it.
+        """Return the same open file as an object with a position, at its beginning; the caller closes it.
+
+        Two such objects of one file share the position: use one after the other.
 
         Args:
             buffering: Bytes of its buffer; -1 means the default of `open`.
         """
-        return open(os.dup(self._fd()), "rb", buffering)
+        file = open(os.dup(self._fd()), "rb", buffering)
+        file.seek(0)
+        return file
 
     def _fd(self) -> int:
         fd = self._file.fd

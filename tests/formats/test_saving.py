@@ -246,7 +246,7 @@ def test_an_index_that_cannot_be_written_is_made_again(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(path, **options)
 
-    monkeypatch.setattr("dataflow.formats.tfrecord.replacing", full)
+    monkeypatch.setattr("dataflow.formats.index_files.replacing", full)
     with TFRECORD.load(path) as df:
         assert_same(list(df), OLD)
     assert not os.path.exists(path + ".index")
