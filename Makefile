@@ -21,7 +21,7 @@ help: ## list the targets
 demo: $(INSTALLED)examples ## train a small network on real handwritten digits, fed by worker processes
 	$(RUN) examples/digits.py
 
-quick: $(INSTALLED)quick ## run the tests of one room (ROOM=transforms), or the essential ones of all, in a minute
+quick: $(INSTALLED)quick ## run the tests of one package (ROOM=transforms), or the essential ones of all, in a minute
 	$(RUN) -m tests.essential $(ROOM) -- $(PYTEST_ARGS)
 
 test: $(INSTALLED)test ## run the quick suite: tests, doctests, code in the documents
@@ -58,7 +58,7 @@ check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 
 ci: check test ## what has to pass before a change is merged
 
-format: $(INSTALLED)check ## format the code and mend what the linter can mend
+format: $(INSTALLED)check ## format the code and apply automatic fixes of the linter
 	$(RUN) -m ruff format .
 	$(RUN) -m ruff check --fix .
 

@@ -85,7 +85,13 @@ def components(dp: Any) -> Iterable[tuple[Any, Any]]:
         return dp.items()
     if isinstance(dp, list | tuple):
         return enumerate(dp)
-    raise TypeError(f"a datapoint is a list, tuple or dict of components, got {type(dp).__name__}: wrap it as [value]")
+    raise _not_a_datapoint(dp)
+
+
+def _not_a_datapoint(value: Any) -> TypeError:
+    return TypeError(
+        f"a datapoint is a list, tuple or dict of components, got {type(value).__name__}: wrap it as [value]"
+    )
 
 
 def component(dp: Any, key: Any) -> Any:
@@ -115,7 +121,7 @@ def selected(dp: Any, keys: Sequence[Any]) -> Any:
 
 def _missing(dp: Any, key: Any, error: Exception) -> Exception:
     if not is_datapoint(dp):
-        return TypeError(f"a datapoint is a list, tuple or dict of components, got {type(dp).__name__}")
+        return _not_a_datapoint(dp)
     known = list(dp) if isinstance(dp, dict) or not dp else f"0 to {len(dp) - 1}"
     kind = KeyError if isinstance(error, KeyError) else type(error)
     return kind(f"no component {key!r} in a {type(dp).__name__} datapoint; there are {known}")

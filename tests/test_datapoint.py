@@ -66,7 +66,7 @@ def test_what_has_no_components_is_named(dp):
         ([], 0, IndexError, r"no component 0 .* there are \[\]"),
         ({"a": 1}, "b", KeyError, r"'b'.*\['a'\]"),
         ({"a": 1}, [], TypeError, r"\['a'\]"),
-        (5, 0, TypeError, "int"),
+        (5, 0, TypeError, r"got int: wrap it as \[value\]"),
     ],
 )
 def test_a_missing_component_is_named_with_what_there_is(dp, key, error, text):

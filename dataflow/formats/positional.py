@@ -81,7 +81,7 @@ class PositionalFile:
         Args:
             buffering: Bytes of its buffer; -1 means the default of `open`.
         """
-        file = open(os.dup(self._fd()), "rb", buffering)
+        file = open(os.dup(self._fd()), "rb", buffering)  # noqa: SIM115 (the caller closes it)
         file.seek(0)
         return file
 

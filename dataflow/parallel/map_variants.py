@@ -221,6 +221,8 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap):
         try:
             self.output_shape = tuple(np.empty(output_shape, np.bool_).shape)
             self.output_dtype = np.dtype(output_dtype)
+            if self.output_dtype.hasobject:
+                raise ValueError("Python objects have no shared memory")
         except (TypeError, ValueError) as error:
             raise type(error)(
                 f"{type(self).__name__}: output_shape and output_dtype are those of the array that map_func returns, "

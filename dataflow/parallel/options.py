@@ -110,7 +110,8 @@ class WorkerOptions:
             failed, apart from nodes with a `max_failures` of their own: a number for each pass (in a default runner,
             for each pass of a worker), or a fraction of all datapoints seen by all workers together, judged once there
             are 100. Skipped datapoints are logged in the consumer, and listed by `failures`.
-        worker_init: Called without arguments once in each worker, before the flow is reset there.
+        worker_init: Called without arguments once in each worker, before the flow is reset there; with `strict`, and in
+            maps, when the worker gets its first work.
         context: Start method, or a multiprocessing context; None is ``multiprocessing.get_context()``. Lambdas and
             closures may be sent under each.
         max_bytes: Bytes of all datapoints under way, in shared memory and in messages, at least 1 MiB; None means a

@@ -387,7 +387,8 @@ class Connection:
             self._progress = "it is connected, but has not answered"
         elif event == zmq.EVENT_DISCONNECTED:
             if self._theirs is None:
-                self._peer = None
+                if self._peer is not None:
+                    self._peer, self._progress = None, "the connection broke before an answer came"
             else:
                 self._lose("the connection has broken")
         elif event in _REFUSED and self._theirs is None:

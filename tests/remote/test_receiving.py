@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+import zmq
 
 from dataflow import (
     DataFlow,
@@ -403,6 +404,17 @@ def test_a_receiver_that_is_not_there_is_named_when_the_time_is_over(free_addres
         send_dataflow_zmq(numbers(1), free_address, timeout=0.3)
     with pytest.raises(TimeoutError, match=r"no receiver at tcp://.* within 0\.3 seconds: no answer has come"):
         send_dataflow_zmq(numbers(1), LOOPBACK, bind=True, timeout=0.3)
+
+
+@pytest.mark.slow
+def test_a_connection_that_breaks_before_an_answer_is_named_when_the_time_is_over(free_address):
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as other:
+        other.bind(free_address)
+        sending = Sending(numbers(1), free_address, timeout=2)
+        other.recv_multipart()  # so they are connected
+        other.close(linger=0)
+        late = sending.wait_result()
+    assert isinstance(late, TimeoutError) and "2 seconds: the connection broke before an answer came" in str(late)
 
 
 @pytest.mark.slow
