@@ -19,18 +19,19 @@ INTERRUPTS_IN_FULL = tuple(
     (INTERRUPTS, "-k", words)
     for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
 )
-RUNNERS = ("tests/parallel", *(f"--ignore={file}" for file in DISASTERS))
+# These wait most, for Ray and for the ends of processes, and run in one part with the quick interrupts.
+WAITING = ("tests/distributed", "tests/parallel/test_deaths.py", "tests/parallel/test_runners.py")
 OTHER = (
     *DISASTERS,
     "tests/engine",
     "tests/shared",
     "tests/remote",
-    "tests/distributed",
     "tests/workers",
     "tests/channel",
     "tests/memory",
 )
-REST = ("tests", "dataflow", *(f"--ignore={place}" for place in ("tests/parallel", INTERRUPTS, *OTHER)))
+RUNNERS = ("tests/parallel", *(f"--ignore={file}" for file in (*DISASTERS, *WAITING)))
+REST = ("tests", "dataflow", *(f"--ignore={place}" for place in ("tests/parallel", INTERRUPTS, *OTHER, *WAITING)))
 
 
 def run_parts(parts: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:
@@ -66,5 +67,5 @@ if __name__ == "__main__":
         compileall.compile_dir(folder, quiet=2)
     given = sys.argv[1:]
     in_full = any("full" in argument for argument in given) and "-k" not in given
-    interrupts = INTERRUPTS_IN_FULL if in_full else ((INTERRUPTS,),)
-    sys.exit(run_parts((RUNNERS, OTHER, REST, *interrupts), given))
+    last = (WAITING, *INTERRUPTS_IN_FULL) if in_full else ((INTERRUPTS, *WAITING),)
+    sys.exit(run_parts((RUNNERS, OTHER, REST, *last), given))

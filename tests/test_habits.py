@@ -60,6 +60,7 @@ sys.exit(pytest.main(["--collect-only", "-q", "tests"]))
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_all_tests_are_collected_without_heavy_packages():
     command = [sys.executable, "-c", WITHOUT_HEAVY]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

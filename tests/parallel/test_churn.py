@@ -48,7 +48,7 @@ def steady_counts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [100, pytest.param(500, marks=pytest.mark.full)])
+@pytest.mark.parametrize("number", [40, pytest.param(500, marks=pytest.mark.full)])
 def test_hundreds_of_runners_leave_the_process_as_it_was(number):
     def churn(number):
         for k in range(number):

@@ -104,11 +104,12 @@ class Draws(RNGDataFlow):
 
 
 class Where(DataFlow):
-    """One datapoint endlessly: the path of the worker, the process, the thread-local name."""
+    """One datapoint endlessly: the path of the worker, and the process; slowly, so that many leave cores to others."""
 
     def __iter__(self) -> Iterator[list[Any]]:
         here = worker_info()
         while True:
+            time.sleep(1e-3)
             yield [here.path if here else (), os.getpid()]
 
 
