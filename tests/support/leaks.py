@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -39,25 +40,42 @@ Found = dict[Hashable, str]  # identity -> how to name it in a message
 
 def processes() -> Found:
     """Find our descendants, and the orphans of our process group: another parent has adopted those."""
-    found = {process.pid: process for process in psutil.Process().children(recursive=True)}
-    for pid in psutil.pids():
-        try:
-            if pid != os.getpid() and pid not in found and os.getpgid(pid) == os.getpgrp():
-                process = psutil.Process(pid)
-                is_orphan = os.getpgid(process.ppid()) != os.getpgrp()
-                if is_orphan and process.status() != psutil.STATUS_ZOMBIE:  # to be reaped, but not by us
-                    found[pid] = process
-        except (OSError, psutil.Error):
-            continue
-    return {(pid, _started(pid)): f"process {_describe(process)}" for pid, process in found.items()}
+    us, our_group = os.getpid(), os.getpgrp()
+    known = {pid: status for pid in psutil.pids() if (status := _status_of(pid)) is not None}
+
+    def is_ours(pid: int) -> bool:
+        while pid in known and pid != us:
+            pid = known[pid].parent
+        return pid == us
+
+    def is_orphan(status: _Status) -> bool:
+        parent = known.get(status.parent)
+        # A zombie is to be reaped, but not by us.
+        return status.group == our_group and (parent is None or parent.group != our_group) and status.state != "Z"
+
+    return {
+        (pid, status.started): f"process {pid}"
+        for pid, status in known.items()
+        if pid != us and (is_ours(pid) or is_orphan(status))
+    }
 
 
-def _started(pid: int) -> str:
-    """When a process was started, in ticks since the system was: setting the system's clock changes nothing."""
+class _Status(NamedTuple):
+    state: str
+    parent: int
+    group: int
+    started: str  # ticks since the system was started: setting its clock changes nothing
+
+
+def _status_of(pid: int) -> _Status | None:
+    """Read the status of a process; None if it is gone, or belongs to the kernel."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:  # it is gone, or there is no such directory
-        return ""
+        if os.getpgid(pid) == 0:  # there are many of those, and this call is cheap
+            return None
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return _Status(fields[0], int(fields[1]), int(fields[2]), fields[19])
 
 
 def threads() -> Found:
@@ -96,7 +114,7 @@ def snapshot() -> Found:
 def new_since(before: Found) -> Found:
     """Find what is there now, was not there `before`, and is ours."""
     return {
-        (kind, key): name
+        (kind, key): f"process {_describe(key[0])}" if kind == "processes" else name
         for (kind, key), name in snapshot().items()
         if (kind, key) not in before and not (kind == "shared_memory" and _is_foreign(key))
     }
@@ -116,13 +134,14 @@ def check_nothing_left(before: Found, grace: float = GRACE) -> None:
     wait_until(nothing_left, grace, lambda: "left behind: " + "; ".join(sorted(left.values())))
 
 
-def _describe(process: psutil.Process) -> str:
+def _describe(pid: int) -> str:
     try:
-        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
+        process = psutil.Process(pid)
+        return f"{pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
     except psutil.ZombieProcess:
-        return f"{process.pid} (zombie)"
+        return f"{pid} (zombie)"
     except psutil.Error:
-        return f"{process.pid} (gone)"
+        return f"{pid} (gone)"
 
 
 def _is_foreign(path: Path) -> bool:
