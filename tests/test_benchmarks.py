@@ -430,6 +430,7 @@ def test_a_row_of_sources_meets_its_target_by_ratio():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_imports_are_timed_above_an_interpreter_that_only_starts():
     times = imports.measure(runs=1)
     assert list(times) == list(imports.STATEMENTS)

@@ -78,7 +78,8 @@ def test_digits_learns_with_two_zmq_workers() -> None:
 
 @needs_digits
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", ["thread", *(pytest.param(name, marks=full) for name in ("process", "none"))])
+@full
+@pytest.mark.parametrize("runner", ["thread", "process", "none"])
 def test_digits_learns_with_every_other_runner(runner: str) -> None:
     run = run_example("digits.py", "--runner", runner, "--seeds", "1", "--epochs", "15")
     assert_ended_quietly(run)
@@ -141,7 +142,7 @@ def test_the_gradients_of_the_network_agree_with_finite_differences() -> None:
     ("runner", "num_images"),
     [
         ("zmq", 100),
-        ("thread", 13),
+        pytest.param("thread", 13, marks=full),
         pytest.param("zmq", 13, marks=full),
         pytest.param("thread", 100, marks=full),
         *(pytest.param(runner, num, marks=full) for runner in ("process", "none") for num in (13, 100)),
