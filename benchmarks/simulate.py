@@ -17,8 +17,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from benchmarks.memory import in_new_process
 from benchmarks.workloads import JPEGS_VARIABLE, Workload, by_name
 from dataflow.parallel import runners
 
-__all__ = ["Costs", "Prediction", "first_full", "separate", "simulate", "tables"]
+__all__ = ["Costs", "Observed", "Prediction", "Probes", "first_full", "separate", "simulate", "tables"]
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -42,7 +43,7 @@ TRIED = (*range(2, 16), *range(16, 64, 4), *range(64, 257, 16))  # cores, for wh
 TOLERANCE = 0.15
 BUSY = 0.95  # of its time: a resource that is busier is the ceiling
 
-HEAD_START = 3e-3  # seconds
+SLICE = 3e-3  # seconds for which Linux lets a process keep its core while others wait for one
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -54,19 +55,22 @@ class Costs:
 
     Attributes:
         worker_message: Of the worker, for a message; `worker_datapoint`: in addition, for each datapoint in it.
-        worker_wakeup: Of the worker, in addition for a message for which it had to wait until it had credit.
+        worker_behind: Of the worker, in addition for a message while the consumer is behind: the memory that it takes
+            is not in a cache, and it may have to wait until it has credit.
         consumer_message: Of the consumer, for a message; `consumer_datapoint`: in addition, for each datapoint in it.
         consumer_wakeup: Of the consumer, in addition for a message that it had to wait for.
+        crowding: How many times longer work takes while other processes wait for the same cores.
         datapoint_bytes: Bytes of the arrays of a datapoint. They are written once, and read once.
         per_message: Datapoints in a message.
     """
 
     worker_message: float
     worker_datapoint: float
-    worker_wakeup: float
+    worker_behind: float
     consumer_message: float
     consumer_datapoint: float
     consumer_wakeup: float
+    crowding: float
     datapoint_bytes: int
     per_message: int
 
@@ -75,9 +79,9 @@ class Costs:
         """Messages that a worker makes ahead."""
         return max(1, window_of(self.datapoint_bytes) // self.per_message)
 
-    def of_worker(self, waited: bool) -> float:
-        """Seconds for a message."""
-        return self.worker_message + self.per_message * self.worker_datapoint + waited * self.worker_wakeup
+    def of_worker(self, behind: bool) -> float:
+        """Seconds for a message; `behind`, while the consumer is behind."""
+        return self.worker_message + self.per_message * self.worker_datapoint + behind * self.worker_behind
 
     def of_consumer(self, waited: bool) -> float:
         """Seconds for a message."""
@@ -119,8 +123,8 @@ def simulate(
 ) -> Prediction:
     """Run the model until so many messages were consumed; the first tenth is not counted.
 
-    The process that has used the least CPU time gets the next free core, as in Linux, and keeps it for one message. One
-    that has waited for something else counts as at most `HEAD_START` behind the others.
+    The process that has used the least CPU time gets the next free core, as in Linux, and keeps it for a `SLICE`. One
+    that has waited for something else counts as at most that much behind the others.
 
     Args:
         costs: Of the workload.
@@ -136,9 +140,9 @@ def simulate(
     CONSUMER = workers
     ahead = [0] * workers  # messages that each worker has made, or is making, which are not yet consumed
     waiting = [False] * workers  # for credit
-    woken = [False] * workers  # whether each has waited for the credit of its next message
     arrived: deque[int] = deque()  # whose messages lie with the consumer
     used = [0.0] * (workers + 1)  # CPU time that each has had
+    slice_end = [0.0] * (workers + 1)  # when each has to leave its core, if another waits for it
     ready = [(0.0, who) for who in range(workers)]  # a heap: who waits for a core
     level = 0.0  # CPU time of the process that got the last core
     events: list[tuple[float, int, int]] = []  # when, serial number, who ends
@@ -149,29 +153,38 @@ def simulate(
     serial = itertools.count()
 
     def awake(who: int) -> None:
-        used[who] = max(used[who], level - HEAD_START)
+        used[who] = max(used[who], level - SLICE)
         heapq.heappush(ready, (used[who], who))
+
+    def run(who: int) -> None:
+        """Let a process that has a core make, or receive, a message."""
+        nonlocal busy_consumer, busy_cores, busy_memory, memory_free
+        if who == CONSUMER:
+            seconds = costs.of_consumer(waited)
+        else:
+            ahead[who] += 1
+            seconds = costs.of_worker(behind=len(arrived) > 1)
+        if ready and not free:
+            seconds *= costs.crowding
+        end = now + seconds
+        if who == CONSUMER:
+            busy_consumer += seconds
+        else:
+            # Memory moves one message after another: it delays who finds it busy.
+            memory_free = max(memory_free, now) + moving
+            end = max(end, memory_free)
+            busy_memory += moving
+        busy_cores += end - now
+        used[who] += end - now
+        heapq.heappush(events, (end, next(serial), who))
 
     while count < messages:
         while free and ready:
             level, who = heapq.heappop(ready)
             free -= 1
-            seconds = costs.of_consumer(waited) if who == CONSUMER else costs.of_worker(woken[who])
-            end = now + seconds
-            if who != CONSUMER:
-                woken[who] = False
-                ahead[who] += 1
-                # Memory moves one message after another: it delays who finds it busy.
-                memory_free = max(memory_free, now) + moving
-                end = max(end, memory_free)
-                busy_memory += moving
-            else:
-                busy_consumer += seconds
-            busy_cores += end - now
-            used[who] += end - now
-            heapq.heappush(events, (end, next(serial), who))
+            slice_end[who] = now + SLICE
+            run(who)
         now, _, who = heapq.heappop(events)
-        free += 1
         if who == CONSUMER:
             sender = arrived.popleft()
             ahead[sender] -= 1
@@ -179,22 +192,23 @@ def simulate(
             if count == messages // 10:
                 began, busy_consumer, busy_cores, busy_memory = now, 0.0, 0.0, 0.0
             if waiting[sender]:
-                waiting[sender], woken[sender] = False, True
+                waiting[sender] = False
                 awake(sender)
-            if arrived:
-                waited = False
-                heapq.heappush(ready, (used[CONSUMER], CONSUMER))
-            else:
-                consumer_waits = True
+            goes_on, waited = bool(arrived), False
+            consumer_waits = not goes_on
         else:
             arrived.append(who)
-            if ahead[who] < costs.most_ahead:
-                heapq.heappush(ready, (used[who], who))
-            else:
-                waiting[who] = True
+            goes_on = ahead[who] < costs.most_ahead
+            waiting[who] = not goes_on
             if consumer_waits:
                 consumer_waits, waited = False, True
                 awake(CONSUMER)
+        if goes_on and (now < slice_end[who] or not ready):
+            run(who)
+        else:
+            free += 1
+            if goes_on:
+                heapq.heappush(ready, (used[who], who))
     elapsed = now - began
     return Prediction(
         rate=(messages - messages // 10) * per_message / elapsed,
@@ -202,29 +216,6 @@ def simulate(
         cores=min(1.0, busy_cores / elapsed / cores),
         memory=min(1.0, busy_memory / elapsed),
     )
-
-
-def separate(alone: float, together: float, per_message: int) -> tuple[float, float]:
-    """Seconds for a message and for a datapoint, from those for a datapoint sent alone and sent with others."""
-    if per_message == 1:
-        return 0.0, together
-    message = max(0.0, (alone - together) * per_message / (per_message - 1))
-    return message, max(0.0, together - message / per_message)
-
-
-def parts_of_consumer(alone: float, together: float, drained: float, per_message: int) -> tuple[float, float, float]:
-    """Seconds of the consumer for a message, for a datapoint, and for a wake-up.
-
-    Args:
-        alone: For a datapoint that is waited for, and comes alone.
-        together: For one that is waited for with others.
-        drained: For one that has arrived before, with others.
-        per_message: How many "others" are, with the datapoint itself.
-    """
-    waited_for, datapoint = separate(alone, together, per_message) if per_message > 1 else (together, 0.0)
-    datapoint = min(datapoint, drained)
-    message = (drained - datapoint) * per_message
-    return message, datapoint, max(0.0, waited_for - message)
 
 
 def first_full(predict: Callable[[int], Prediction], numbers: Sequence[int]) -> tuple[int | None, str]:
@@ -237,6 +228,68 @@ def first_full(predict: Callable[[int], Prediction], numbers: Sequence[int]) -> 
         if ceiling in {"consumer", "memory"}:
             return number, ceiling
     return None, predict(numbers[-1]).ceiling
+
+
+# -- what the costs are found from -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A real run: datapoints per second, seconds of CPU per datapoint, and datapoints in a message."""
+
+    rate: float
+    worker: float
+    consumer: float
+    per_message: float
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What the costs of a workload are found from: runs of one worker, on cores enough.
+
+    Attributes:
+        alone: With messages of one datapoint, each of which is waited for.
+        together: With those of the default.
+        held_back: The same, while the consumer takes half as much as the worker could make: its window is full, and the
+            consumer waits for nothing.
+        crowded: As `together`, with as many consumers at the same time as there are cores, each with a worker.
+    """
+
+    alone: Observed
+    together: Observed
+    held_back: Observed
+    crowded: Observed
+
+    def costs(self, datapoint_bytes: int) -> Costs:
+        """Tell apart what a message, a datapoint, a wake-up and a consumer that is behind cost."""
+        alone, together, held_back, crowded = self.alone, self.together, self.held_back, self.crowded
+        per_message = max(1, round(together.per_message))
+        message, datapoint = separate(alone.worker, together.worker, per_message)
+        behind = (held_back.worker - datapoint) * held_back.per_message - message
+        waited_for, of_consumer = (
+            separate(alone.consumer, together.consumer, per_message) if per_message > 1 else (together.consumer, 0.0)
+        )
+        received = min(waited_for, max(0.0, (held_back.consumer - of_consumer) * held_back.per_message))
+        crowding = (crowded.worker + crowded.consumer) / (together.worker + together.consumer)
+        return Costs(
+            worker_message=message,
+            worker_datapoint=datapoint,
+            worker_behind=max(0.0, behind),
+            consumer_message=received,
+            consumer_datapoint=of_consumer,
+            consumer_wakeup=waited_for - received,
+            crowding=max(1.0, crowding),
+            datapoint_bytes=datapoint_bytes,
+            per_message=per_message,
+        )
+
+
+def separate(alone: float, together: float, per_message: int) -> tuple[float, float]:
+    """Seconds for a message and for a datapoint, from those for a datapoint sent alone and sent with others."""
+    if per_message == 1:
+        return 0.0, together
+    message = max(0.0, (alone - together) * per_message / (per_message - 1))
+    return message, max(0.0, together - message / per_message)
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------
@@ -260,16 +313,6 @@ def sent(df: Any) -> tuple[int, int]:
     """Datapoints that the workers have sent, and messages."""
     workers = df.statistics().runners[0].workers
     return sum(one.datapoints for one in workers), sum(one.messages for one in workers)
-
-
-@dataclass(frozen=True)
-class Observed:
-    """A real run: datapoints per second, seconds of CPU per datapoint, and datapoints in a message."""
-
-    rate: float
-    worker: float
-    consumer: float
-    per_message: float
 
 
 def observe(name: str, workers: int, hwm: int | None, seconds: float, held_back: bool = False) -> Observed:
@@ -310,27 +353,18 @@ def observe(name: str, workers: int, hwm: int | None, seconds: float, held_back:
     return Observed(done / elapsed, worker, consumer, datapoints / max(1, messages))
 
 
-def probe(name: str, seconds: float, runs: int) -> Costs:
-    """Measure what a workload costs: with messages of one datapoint, with those of the default, and held back."""
-    size = sum(part.nbytes for part in by_name(name).make(0) if isinstance(part, np.ndarray))
-    found = [
-        (
-            in_new_process(observe, name, 1, 1, seconds),
-            in_new_process(observe, name, 1, None, seconds),
-            in_new_process(observe, name, 1, None, seconds, True),
-        )
-        for _ in range(runs)
-    ]
-    alone, together, held_back = (
-        Observed(*(statistics.median(getattr(run[k], key) for run in found) for key in asdict(found[0][0])))
-        for k in range(3)
-    )
-    per_message = max(1, round(together.per_message))
-    message, datapoint = separate(alone.worker, together.worker, per_message)
-    wakeup = max(0.0, held_back.worker - together.worker) * per_message
-    drained = min(together.consumer, held_back.consumer)
-    consumer = parts_of_consumer(alone.consumer, together.consumer, drained, per_message)
-    return Costs(message, datapoint, wakeup, *consumer, size, per_message)
+def probe(name: str, seconds: float) -> Probes:
+    def run(hwm: int | None = None, held_back: bool = False, consumers: int = 1) -> Observed:
+        with ThreadPoolExecutor(consumers) as pool:
+            runs = [pool.submit(in_new_process, observe, name, 1, hwm, seconds, held_back) for _ in range(consumers)]
+        return middle([run.result() for run in runs])
+
+    return Probes(run(hwm=1), run(), run(held_back=True), run(consumers=machine.description()["cores"]))
+
+
+def middle(runs: Sequence[Observed]) -> Observed:
+    """The median of each figure."""
+    return Observed(*(statistics.median(figures) for figures in zip(*map(astuple, runs), strict=True)))
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -344,36 +378,52 @@ LIFTS = {
 
 def measure(names: Sequence[str], seconds: float, runs: int, bandwidth: float) -> Results:
     os.environ.setdefault(JPEGS_VARIABLE, os.pathsep.join(suite.photographs()))
-    found: Results = {"machine": machine.description(), "bandwidth": bandwidth, "costs": {}, "real": {}}
+    found: Results = {"machine": machine.description(), "bandwidth": bandwidth, "workloads": {}}
     for name in names:
-        found["costs"][name] = asdict(probe(name, seconds, runs))
-        found["real"][name] = {
-            workers: statistics.median(in_new_process(observe, name, workers, None, seconds).rate for _ in range(runs))
-            for workers in VALIDATED
+        probes, real = [], []
+        for _ in range(runs):
+            probes.append(probe(name, seconds))
+            real.append([in_new_process(observe, name, workers, None, seconds) for workers in VALIDATED])
+        found["workloads"][name] = {
+            "bytes": sum(part.nbytes for part in by_name(name).make(0) if isinstance(part, np.ndarray)),
+            "probes": {
+                field.name: asdict(middle([getattr(one, field.name) for one in probes])) for field in fields(Probes)
+            },
+            "real": {
+                number: asdict(middle(observed))
+                for number, observed in zip(VALIDATED, zip(*real, strict=True), strict=True)
+            },
         }
-        print(name, found["costs"][name], found["real"][name], file=sys.stderr, flush=True)
+        print(name, found["workloads"][name], file=sys.stderr, flush=True)
     return found
 
 
 def tables(found: Results) -> str:
     """Markdown: the measured costs, the model beside real runs, and what it predicts."""
     cores, bandwidth = found["machine"]["cores"], found["bandwidth"]
-    costs = {name: Costs(**values) for name, values in found["costs"].items()}
+    costs = {
+        name: Probes(**{key: Observed(**run) for key, run in one["probes"].items()}).costs(one["bytes"])
+        for name, one in found["workloads"].items()
+    }
     measured = [
         [
             name,
             *(
                 f"{1e6 * seconds:.3g}"
                 for key, seconds in asdict(cost).items()
-                if key not in {"datapoint_bytes", "per_message"}
+                if key not in {"crowding", "datapoint_bytes", "per_message"}
             ),
+            f"{cost.crowding:.2f}",
             f"{cost.per_message}",
         ]
         for name, cost in costs.items()
     ]
-    compared = [[name, *(cell(costs[name], int(n), cores, rate) for n, rate in real.items())]
-                for name, real in found["real"].items()]  # fmt: skip
-    predicted, remarks = [], []
+    compared = [
+        [name, *(cell(costs[name], int(number), cores, run["rate"]) for number, run in one["real"].items())]
+        for name, one in found["workloads"].items()
+    ]
+    predicted: list[list[str]] = []
+    lifted: dict[str, list[str]] = {}  # by ceiling: the workloads that reach it with few cores
     for name, cost in costs.items():
         predict = _predictor(cost, bandwidth)
         rates = [predict(number) for number in PREDICTED]
@@ -381,15 +431,20 @@ def tables(found: Results) -> str:
         words = f"{ceiling}, from {full} on" if full else "cores"
         predicted.append([name, *(report.rounded(one.rate) for one in rates), words])
         if full and full < 64 and ceiling in LIFTS:
-            remarks.append(f"`{name}`: what lifts the ceiling of the {ceiling}: {LIFTS[ceiling]}.")
+            lifted.setdefault(ceiling, []).append(f"`{name}`")
+    remarks = [
+        f"What lifts the ceiling of the {ceiling} ({', '.join(names)}): {LIFTS[ceiling]}."
+        for ceiling, names in lifted.items()
+    ]
     head = [
         "workload",
         "worker: message, µs",
         "datapoint, µs",
-        "wake-up, µs",
+        "consumer behind, µs",
         "consumer: message, µs",
         "datapoint, µs",
         "wake-up, µs",
+        "crowding",
         "datapoints in a message",
     ]
     return "\n\n".join(
@@ -398,7 +453,9 @@ def tables(found: Results) -> str:
             report.table(head, measured),
             f"**Measured and predicted** on these {cores} cores: datapoints per second, and how far the model is from "
             f"it. More than {100 * TOLERANCE:g} % are marked.",
-            report.table(["workload", *(f"{number} workers" for number in VALIDATED)], compared),
+            report.table(
+                ["workload", *(f"{number} worker{'s' if number > 1 else ''}" for number in VALIDATED)], compared
+            ),
             "**Predicted**: datapoints per second with as many workers as cores, if memory moves "
             f"{bandwidth / 1e9:g} GB/s.",
             report.table(["workload", *(f"{number} cores" for number in PREDICTED), "ceiling"], predicted),

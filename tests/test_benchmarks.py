@@ -1,10 +1,12 @@
 """The parts of the benchmarks that decide what a figure means: sources, medians, ratios, tables."""
 
+import dataclasses
 import itertools
 import json
 import os
 import pickle
 import re
+import statistics
 
 import numpy as np
 import pytest
@@ -214,7 +216,7 @@ def test_contenders_of_training_loops_run_nothing_else_and_are_chosen_together()
 # -- the simulation ----------------------------------------------------------------------------------------------------
 
 MS = 1e-3
-SLOW_WORKER = simulate.Costs(0, 1 * MS, 0, 0.1 * MS, 0, 0, 1000, 1)
+SLOW_WORKER = simulate.Costs(0, 1 * MS, 0, 0.1 * MS, 0, 0, 1, 1000, 1)
 
 
 def rate(costs, workers, cores, **more):
@@ -241,50 +243,98 @@ def test_memory_that_moves_too_little_is_the_ceiling():
 
 
 def test_a_consumer_pays_for_a_wake_up_only_if_it_has_waited():
-    sleepy = simulate.Costs(0, 1 * MS, 0, 0.1 * MS, 0, 0.5 * MS, 1000, 1)
+    sleepy = simulate.Costs(0, 1 * MS, 0, 0.1 * MS, 0, 0.5 * MS, 1, 1000, 1)
     assert simulate.simulate(sleepy, 1, 2).consumer == pytest.approx(0.6, abs=0.02)
     assert rate(sleepy, 50, 64) == pytest.approx(10_000, rel=0.01), "it is never idle"
 
 
 def test_a_worker_without_credit_waits_for_the_consumer():
-    fast = simulate.Costs(0, 1e-9, 0, 1 * MS, 0, 0, 1 << 20, 33)
+    fast = simulate.Costs(0, 1e-9, 0, 1 * MS, 0, 0, 1, 1 << 20, 33)
     assert fast.most_ahead == 2, "the window has 66 datapoints"
     assert rate(fast, 4, 8) == pytest.approx(33_000, rel=0.01)
 
 
-def test_a_worker_pays_for_a_wake_up_only_if_it_has_waited():
-    fast = simulate.Costs(0, 0.1 * MS, 0.3 * MS, 1 * MS, 0, 0, 100, 1)
+def test_a_worker_pays_for_a_consumer_that_is_behind():
+    fast = simulate.Costs(0.1 * MS, 0, 0.3 * MS, 1 * MS, 0, 0, 1, 1 << 20, 3)
     busy = simulate.simulate(fast, 1, 2)
-    assert busy.cores == pytest.approx((1 + 0.1 + 0.3) / 2, rel=0.02), "it waits for each message"
-    slow = simulate.Costs(0, 1 * MS, 0.3 * MS, 0.1 * MS, 0, 0, 100, 1)
-    assert rate(slow, 1, 2) == pytest.approx(1000, rel=0.01), "it has credit for each message"
+    assert busy.cores == pytest.approx((1 + 0.1 + 0.3) / 2, rel=0.02), "it is behind with each message"
+    slow = simulate.Costs(0, 1 * MS, 0.3 * MS, 0.1 * MS, 0, 0, 1, 100, 1)
+    assert rate(slow, 1, 2) == pytest.approx(1000, rel=0.01), "the consumer takes each message at once"
+
+
+def test_a_process_keeps_its_core_for_a_slice_while_others_wait_for_one():
+    order = []
+
+    class Watched(simulate.Costs):
+        def of_worker(self, behind):
+            order.append("worker")
+            return super().of_worker(behind)
+
+        def of_consumer(self, waited):
+            order.append("consumer")
+            return super().of_consumer(waited)
+
+    watched = Watched(0, 1 * MS, 0, 0.1 * MS, 0, 0, 1, 1000, 1)
+    simulate.simulate(watched, 1, 1, messages=100)
+    runs = [len(list(group)) for who, group in itertools.groupby(order) if who == "worker"]
+    assert statistics.median(runs) == 3, "three messages of one millisecond are a slice"
+
+
+def test_work_takes_longer_while_others_wait_for_a_core():
+    crowded = dataclasses.replace(SLOW_WORKER, crowding=1.5)
+    assert rate(crowded, 1, 8) == pytest.approx(rate(SLOW_WORKER, 1, 8))
+    assert rate(crowded, 8, 2) == pytest.approx(rate(SLOW_WORKER, 8, 2) / 1.5, rel=0.05)
 
 
 @pytest.mark.parametrize("per_message", [2, 16, 500])
-def test_costs_of_a_message_and_a_datapoint_are_told_apart(per_message):
-    message, datapoint, wakeup = 3e-5, 2e-6, 1e-4
-    alone, together = message + datapoint, message / per_message + datapoint
-    assert simulate.separate(alone, together, per_message) == pytest.approx((message, datapoint))
-    found = simulate.parts_of_consumer(wakeup + alone, wakeup / per_message + together, together, per_message)
-    assert found == pytest.approx((message, datapoint, wakeup))
+@pytest.mark.parametrize("per_held_back", [2, 80])
+def test_the_costs_of_a_message_a_datapoint_and_a_wake_up_are_told_apart(per_message, per_held_back):
+    of_worker, of_consumer = (3e-5, 2e-6, 1e-4), (4e-5, 1e-6, 5e-5)
+
+    def run(number, worker_woken, consumer_woken):
+        return simulate.Observed(
+            rate=1.0,
+            worker=of_worker[1] + (of_worker[0] + worker_woken * of_worker[2]) / number,
+            consumer=of_consumer[1] + (of_consumer[0] + consumer_woken * of_consumer[2]) / number,
+            per_message=number,
+        )
+
+    together = run(per_message, 0, 1)
+    crowded = dataclasses.replace(together, worker=1.2 * together.worker, consumer=1.2 * together.consumer)
+    probes = simulate.Probes(run(1, 0, 1), together, run(per_held_back, 1, 0), crowded)
+    found = probes.costs(1000)
+    expected = simulate.Costs(*of_worker, *of_consumer, crowding=1.2, datapoint_bytes=1000, per_message=per_message)
+    assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(expected))
 
 
 def test_where_every_datapoint_is_a_message_it_has_all_of_the_cost():
-    assert simulate.separate(5e-5, 4e-5, 1) == (0.0, 4e-5), "the default run counts: the other waits more often"
-    assert simulate.parts_of_consumer(5e-5, 5e-5, 2e-5, 1) == pytest.approx((2e-5, 0.0, 3e-5))
+    alone, together, held_back = (simulate.Observed(1.0, *costs, 1) for costs in ((9, 7), (4, 5), (6, 2)))
+    found = simulate.Probes(alone, together, held_back, crowded=together).costs(0)
+    assert (found.worker_message, found.worker_datapoint, found.worker_behind) == (0, 4, 2), "alone waits more often"
+    assert (found.consumer_message, found.consumer_datapoint, found.consumer_wakeup) == (2, 0, 3)
+    assert found.crowding == 1
 
 
 def test_the_tables_say_what_is_measured_what_is_predicted_and_what_lifts_the_ceiling():
+    probe = simulate.Observed(rate=1000.0, worker=1 * MS, consumer=0.1 * MS, per_message=1)
     results = {
         "machine": {"cpu": "a cpu", "cores": 2},
         "bandwidth": 200e9,
-        "costs": {"image": vars(SLOW_WORKER)},
-        "real": {"image": {"1": 1000.0, "2": 500.0, "4": 1800.0, "8": 1820.0}},
+        "workloads": {
+            "image": {
+                "bytes": 1000,
+                "probes": dataclasses.asdict(simulate.Probes(probe, probe, probe, probe)),
+                "real": {
+                    number: dataclasses.asdict(dataclasses.replace(probe, rate=rate))
+                    for number, rate in {"1": 1000.0, "2": 500.0, "4": 1800.0, "8": 1820.0}.items()
+                },
+            }
+        },
     }
     text = simulate.tables(json.loads(json.dumps(results)))
     assert "| image | 1,000 (" in text and "| **500 (+" in text, "the second is far from the model"
     assert re.search(r"\| consumer, from (1\d|2\d) on \|", text)
-    assert "what lifts the ceiling of the consumer: fewer, larger datapoints" in text
+    assert "What lifts the ceiling of the consumer (`image`): fewer, larger datapoints" in text
     assert "**Measured**" in text and "**Predicted**" in text
 
 
