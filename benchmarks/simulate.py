@@ -59,7 +59,7 @@ class Costs:
             is not in a cache, and it may have to wait until it has credit.
         consumer_message: Of the consumer, for a message; `consumer_datapoint`: in addition, for each datapoint in it.
         consumer_wakeup: Of the consumer, in addition for a message that it had to wait for.
-        crowding: How many times longer work takes while other processes wait for the same cores.
+        contention: How many times longer work takes while other processes wait for the same cores.
         datapoint_bytes: Bytes of the arrays of a datapoint. They are written once, and read once.
         per_message: Datapoints in a message.
     """
@@ -70,7 +70,7 @@ class Costs:
     consumer_message: float
     consumer_datapoint: float
     consumer_wakeup: float
-    crowding: float
+    contention: float
     datapoint_bytes: int
     per_message: int
 
@@ -165,7 +165,7 @@ def simulate(
             ahead[who] += 1
             seconds = costs.of_worker(behind=len(arrived) > 1)
         if ready and not free:
-            seconds *= costs.crowding
+            seconds *= costs.contention
         end = now + seconds
         if who == CONSUMER:
             busy_consumer += seconds
@@ -252,17 +252,17 @@ class Probes:
         together: With those of the default.
         held_back: The same, while the consumer takes half as much as the worker could make: its window is full, and the
             consumer waits for nothing.
-        crowded: As `together`, with as many consumers at the same time as there are cores, each with a worker.
+        contended: As `together`, with as many consumers at the same time as there are cores, each with a worker.
     """
 
     alone: Observed
     together: Observed
     held_back: Observed
-    crowded: Observed
+    contended: Observed
 
     def costs(self, datapoint_bytes: int) -> Costs:
         """Tell apart what a message, a datapoint, a wake-up and a consumer that is behind cost."""
-        alone, together, held_back, crowded = self.alone, self.together, self.held_back, self.crowded
+        alone, together, held_back, contended = self.alone, self.together, self.held_back, self.contended
         per_message = max(1, round(together.per_message))
         message, datapoint = separate(alone.worker, together.worker, per_message)
         behind = (held_back.worker - datapoint) * held_back.per_message - message
@@ -270,7 +270,7 @@ class Probes:
             separate(alone.consumer, together.consumer, per_message) if per_message > 1 else (together.consumer, 0.0)
         )
         received = min(waited_for, max(0.0, (held_back.consumer - of_consumer) * held_back.per_message))
-        crowding = (crowded.worker + crowded.consumer) / (together.worker + together.consumer)
+        contention = (contended.worker + contended.consumer) / (together.worker + together.consumer)
         return Costs(
             worker_message=message,
             worker_datapoint=datapoint,
@@ -278,7 +278,7 @@ class Probes:
             consumer_message=received,
             consumer_datapoint=of_consumer,
             consumer_wakeup=waited_for - received,
-            crowding=max(1.0, crowding),
+            contention=max(1.0, contention),
             datapoint_bytes=datapoint_bytes,
             per_message=per_message,
         )
@@ -411,9 +411,9 @@ def tables(found: Results) -> str:
             *(
                 f"{1e6 * seconds:.3g}"
                 for key, seconds in asdict(cost).items()
-                if key not in {"crowding", "datapoint_bytes", "per_message"}
+                if key not in {"contention", "datapoint_bytes", "per_message"}
             ),
-            f"{cost.crowding:.2f}",
+            f"{cost.contention:.2f}",
             f"{cost.per_message}",
         ]
         for name, cost in costs.items()
@@ -444,7 +444,7 @@ def tables(found: Results) -> str:
         "consumer: message, µs",
         "datapoint, µs",
         "wake-up, µs",
-        "crowding",
+        "contention",
         "datapoints in a message",
     ]
     return "\n\n".join(

@@ -281,9 +281,9 @@ def test_a_process_keeps_its_core_for_a_slice_while_others_wait_for_one():
 
 
 def test_work_takes_longer_while_others_wait_for_a_core():
-    crowded = dataclasses.replace(SLOW_WORKER, crowding=1.5)
-    assert rate(crowded, 1, 8) == pytest.approx(rate(SLOW_WORKER, 1, 8))
-    assert rate(crowded, 8, 2) == pytest.approx(rate(SLOW_WORKER, 8, 2) / 1.5, rel=0.05)
+    contended = dataclasses.replace(SLOW_WORKER, contention=1.5)
+    assert rate(contended, 1, 8) == pytest.approx(rate(SLOW_WORKER, 1, 8))
+    assert rate(contended, 8, 2) == pytest.approx(rate(SLOW_WORKER, 8, 2) / 1.5, rel=0.05)
 
 
 @pytest.mark.parametrize("per_message", [2, 16, 500])
@@ -300,19 +300,19 @@ def test_the_costs_of_a_message_a_datapoint_and_a_wake_up_are_told_apart(per_mes
         )
 
     together = run(per_message, 0, 1)
-    crowded = dataclasses.replace(together, worker=1.2 * together.worker, consumer=1.2 * together.consumer)
-    probes = simulate.Probes(run(1, 0, 1), together, run(per_held_back, 1, 0), crowded)
+    contended = dataclasses.replace(together, worker=1.2 * together.worker, consumer=1.2 * together.consumer)
+    probes = simulate.Probes(run(1, 0, 1), together, run(per_held_back, 1, 0), contended)
     found = probes.costs(1000)
-    expected = simulate.Costs(*of_worker, *of_consumer, crowding=1.2, datapoint_bytes=1000, per_message=per_message)
+    expected = simulate.Costs(*of_worker, *of_consumer, contention=1.2, datapoint_bytes=1000, per_message=per_message)
     assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(expected))
 
 
 def test_where_every_datapoint_is_a_message_it_has_all_of_the_cost():
     alone, together, held_back = (simulate.Observed(1.0, *costs, 1) for costs in ((9, 7), (4, 5), (6, 2)))
-    found = simulate.Probes(alone, together, held_back, crowded=together).costs(0)
+    found = simulate.Probes(alone, together, held_back, contended=together).costs(0)
     assert (found.worker_message, found.worker_datapoint, found.worker_behind) == (0, 4, 2), "alone waits more often"
     assert (found.consumer_message, found.consumer_datapoint, found.consumer_wakeup) == (2, 0, 3)
-    assert found.crowding == 1
+    assert found.contention == 1
 
 
 def test_the_tables_say_what_is_measured_what_is_predicted_and_what_lifts_the_ceiling():

@@ -216,7 +216,7 @@ class _ThreadTaskReader:
     def wait_for_turn(self) -> bool:
         with self._task_queue.changed:
             self._task_queue.changed.wait_for(lambda: self._task_queue.is_stopped or self.has_turn())
-        return not self._task_queue.is_stopped
+        return self.has_turn()
 
     def receive(self) -> Task | None:
         while (queued := self._task_queue.waiting.get()) is not None:

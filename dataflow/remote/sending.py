@@ -386,11 +386,10 @@ class Connection:
             self._peer, self._greeted = self._router.peers[0], 0.0
             self._progress = "it is connected, but has not answered"
         elif event == zmq.EVENT_DISCONNECTED:
-            if self._theirs is None:
-                if self._peer is not None:
-                    self._peer, self._progress = None, "the connection broke before an answer came"
-            else:
+            if self._theirs is not None:
                 self._lose("the connection has broken")
+            elif self._peer is not None:
+                self._peer, self._progress = None, "the connection broke before an answer came"
         elif event in _REFUSED and self._theirs is None:
             self._progress = _REFUSED[zmq.Event(event)]
             if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:  # which also stands for a broken connection
