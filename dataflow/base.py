@@ -55,8 +55,8 @@ T = TypeVar("T")
 Blocks = Iterable[NDArray[np.int64]]
 """Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded."""
 
-OF_THIS_PROCESS: Final = ("_df_state", "_df_run_pass", "_df_at", "_df_kernel")
-"""Attributes of a node that belong to this process: its state, and methods wrapped by a sampler or the profiler."""
+OF_THIS_PROCESS: Final = ("_df_state", "_df_snapshot", "_df_run_pass", "_df_at", "_df_kernel")
+"""Attributes of a node that belong to this process: state, and methods wrapped by a sampler or the profiler."""
 
 _RESET = 1  # purpose word of the generator for reset_state, outside of passes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, Final, SupportsIndex, Unpack
 
 from dataflow.base import DataFlow, require_flow
@@ -20,7 +20,6 @@ from dataflow.parallel.options import (
 )
 from dataflow.parallel.runners import Runner, window_of
 from dataflow.parameters import hinting
-from dataflow.passes import copied_chain
 
 __all__ = ["ParallelData"]
 
@@ -96,15 +95,13 @@ class ParallelData(Runner):
         checked = WorkerOptions.of(self, num_workers, given, "num_workers")
         window = window_of(hwm, self, "hwm")
         ahead = None if hwm is None else window.count
-        flows: Sequence[DataFlow] = [flow]
         kind: Backend = ProcessBackend()
         if backend == "thread":
-            flows = [flow, *(copied_chain(flow)[id(flow)] for _ in range(1, checked.num_workers))]
             kind, window = ThreadBackend(), Window(window.count)  # objects have no size in bytes
         elif backend == "ray":
             from dataflow.distributed.backend import RayBackend, num_items  # which no other backend needs
 
             ray = RayBackend(name, items=num_items(self, hwm), **of_ray)
             kind, window = ray, ray.window(checked)
-        super().__init__(flows, checked, kind, window, ahead)
+        super().__init__([flow], checked, kind, window, ahead)
         self.backend = backend

@@ -21,6 +21,7 @@ from dataflow.engine.feeding import Feeder, SourceReader, one_pass, passes_from
 from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.schedules import MapTasks
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
+from dataflow.parallel.changes import Snapshot
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
@@ -103,6 +104,10 @@ class ParallelMap(WorkerNode):
         return Apply(node, stream, task_input)
 
     # -- starting workers ----------------------------------------------------------------------------------------------
+
+    def _df_take_snapshot(self) -> Snapshot:
+        # The input is read in the consumer; the workers have the function, and know the length.
+        return Snapshot([self], deep=self._df_backend.own_process)
 
     def _df_tasks(self) -> Tasks:
         return Tasks.DATAPOINTS

@@ -26,10 +26,11 @@ from dataflow.engine.jobs import Address, Job, Produce, WholePasses
 from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Schedule
 from dataflow.errors import NotAddressable
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
+from dataflow.parallel.changes import Snapshot
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import hinting, whole_number
-from dataflow.passes import known_length, open_flow, until_closed
+from dataflow.passes import copied_chain, known_length, open_flow, until_closed, walk
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 
@@ -81,13 +82,17 @@ class Runner(WorkerNode):
                 options.owner,
                 type(broken).__name__,
             )
-        elif options.auto and options.strict and len(flows) == 1 and backend.adds_workers:
+        elif options.auto and options.strict and backend.own_process and backend.adds_workers:
             options = options.adapting(backend.memory(options))
         super().__init__(flows[0], options, backend)
         self._df_shares_items = options.strict
         self._flows = flows
         self._window = window
         self._max_ahead = max_ahead
+        self._require_addressable(broken)
+
+    def _require_addressable(self, broken: DataFlow | None) -> None:
+        options = self.options
         if options.strict and options.num_workers > 1 and broken is not None:
             raise NotAddressable(
                 f"{options.owner} with strict=True and {options.num_workers} workers shares each pass by index, and "
@@ -99,10 +104,11 @@ class Runner(WorkerNode):
     @property
     def _df_by_index(self) -> bool:
         """Whether the workers are asked for indexes."""
-        return self.strict and all(ds._df_addressable for ds in self._flows)
+        return self.strict and all(ds._df_addressable for ds in self._df_inputs)
 
     def _df_jobs(self, stream: Stream) -> Sequence[Job]:
         flows = self._flows_of_workers()
+        self._require_addressable(self.ds._df_unaddressable())  # the user may have changed it
         if self.strict:
             kind = Address if self._df_by_index else WholePasses
             return [kind(ds, stream) for ds in flows]
@@ -110,7 +116,27 @@ class Runner(WorkerNode):
         return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in enumerate(flows)]
 
     def _flows_of_workers(self) -> Sequence[DataFlow]:
-        return self._flows if len(self._flows) > 1 else [self.ds] * self.num_workers
+        if len(self._flows) > 1:
+            if self.ds is not self._flows[0]:
+                raise ValueError(
+                    f"{self.options.owner}: ds was assigned, but its threads iterate the flows that get_df has made. "
+                    f"Make another {self.options.owner}"
+                )
+            return self._flows
+        if self._df_backend.own_process or not self._is_copied:
+            return [self.ds] * self.num_workers
+        return [copied_chain(self.ds)[id(self.ds)] for _ in range(self.num_workers)]
+
+    def _df_take_snapshot(self) -> Snapshot:
+        flows = (self.ds, *self._flows[1:])
+        nodes = [node for ds in flows for node in walk(ds, everywhere=True)]
+        # Threads that have the flow itself see what changes in it.
+        return Snapshot(nodes, attributes=self._is_copied, deep=self._df_backend.own_process)
+
+    @property
+    def _is_copied(self) -> bool:
+        """Whether each worker has a copy of the flow."""
+        return self._df_backend.own_process or len(self._flows) < self.num_workers
 
     def _df_tasks(self) -> Tasks:
         return Tasks.INDEXES if self.strict else Tasks.NONE

@@ -46,6 +46,7 @@ from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failu
 from dataflow.interrupts import signals_deferred
 from dataflow.machine import available_cores
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
+from dataflow.parallel.changes import Snapshot
 from dataflow.parallel.options import AUTO, WORKING_PER_CORE, WorkerOptions
 from dataflow.passes import known_length, passes_on, picked_here, walk
 from dataflow.reports.figures import Figures
@@ -89,12 +90,19 @@ class WorkerNode(ProxyDataFlow):
     _df_shares_items: bool = False
     """Whether any worker may do any item: then a failed item counts once, whichever worker does it."""
 
+    _df_snapshot: Snapshot | None = None
+    """What the workers were given; None before they were started."""
+
     def __init__(self, ds: DataFlow, options: WorkerOptions, backend: Backend) -> None:
         super().__init__(ds)
         self.options = options
         self._df_backend = backend
 
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
+
+    def _df_take_snapshot(self) -> Snapshot:
+        """What the workers are given, as it is now."""
+        raise NotImplementedError
 
     def _df_tasks(self) -> Tasks:
         """What the consumer sends to the workers."""
@@ -184,15 +192,24 @@ class WorkerNode(ProxyDataFlow):
     # -- starting workers ----------------------------------------------------------------------------------------------
 
     def _df_engine_at(self, stream: Stream) -> Engine[Any]:
-        """The engine for this place in the chain, started if necessary."""
+        """The engine for this place in the chain, whose workers have the flow as it is now; started if necessary."""
         state = state_of(self)
         with state.lock:  # of two threads that begin, one starts the workers
             engine = state.resource
             if isinstance(engine, Engine) and engine.stream == stream and not engine.session.interrupted:
-                return engine
+                # An engine that has failed is not started again, so that its error cannot go unnoticed.
+                change = None if engine.session.failed else self._df_change()
+                if change is None:
+                    return engine
+                _LOG.info("%s starts its workers again, because its flow has changed: %s", self._df_title, change)
             # Another seed or another place in the chain: other random numbers, so other workers. After an interrupt
             # that has ended the workers, the user begins again.
             return self._df_start(stream)
+
+    def _df_change(self) -> str | None:
+        """How the flow differs from that which the workers were given; None if it does not."""
+        before = self._df_snapshot
+        return None if before is None else before.difference(self._df_take_snapshot())
 
     def _df_start(self, stream: Stream) -> Engine[Any]:
         """Stop the workers, if there are any, and start new ones. A failed or interrupted start leaves nothing behind.
@@ -208,6 +225,7 @@ class WorkerNode(ProxyDataFlow):
             if options.auto:
                 name, number = options.workers_name, options.shown_number
                 _LOG.info('%s with %s="auto" has workers: %s', options.owner, name, number)
+            self._df_snapshot = self._df_take_snapshot()
             with counted(options.owner, backend.num_descriptors(options)):
                 engine = Engine(self._df_plan(stream, start, self._df_links()))
             state.own(self, engine)
@@ -387,18 +405,24 @@ class WorkerNode(ProxyDataFlow):
 
     def _df_at_in_workers(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """The datapoints at these indexes, made by the workers if they can be asked."""
+        checked = False
         for block in blocks:
-            engine = None if picked_here() or len(block) < 2 else self._free_engine(stream)
+            engine = None if picked_here() or len(block) < 2 else self._free_engine(stream, checked=checked)
+            checked = True
             made = None if engine is None else self._df_steps_of_block(engine, block, stream)
             yield from self._df_at_in_consumer([block], stream) if made is None else made
 
-    def _free_engine(self, stream: Stream) -> Engine[Any] | None:
+    def _free_engine(self, stream: Stream, *, checked: bool) -> Engine[Any] | None:
+        """The engine, if no iteration uses it; `checked` says that the flow was compared for an earlier block."""
         state = state_of(self)
         with state.lock:
             engine = state.resource
             if isinstance(engine, Engine) and engine.stream.turns != stream.turns:
                 return None  # a node in two places has workers at one only: starting others for each block costs more
-            engine = self._df_engine_at(stream)
+            if isinstance(engine, Engine) and not engine.is_free:
+                return None  # nor is an iteration disturbed because the flow has changed
+            if not checked or not isinstance(engine, Engine) or engine.stream != stream:
+                engine = self._df_engine_at(stream)
         return engine if engine.is_free else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from fractions import Fraction
 from functools import partial
 from itertools import chain, count, pairwise
@@ -271,10 +271,14 @@ class MixData(SeveralInputs):
     def _order(self, stream: Stream, block: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """For each position of a block, the number of a flow and the index in that flow."""
         words = self._df_words(stream, block) if self._df_draws else None
-        shares = self._shares.get(None, partial(_Shares, self.weights))
+        weights = tuple(self.weights)  # which the user may change between two passes
+        shares = self._shares.get(weights, partial(self._make_shares, weights))
         make = partial(_order_of_block, shares, block, words)
-        made: tuple[NDArray[Any], NDArray[Any]] = self._tables.get((words, block), make)
+        made: tuple[NDArray[Any], NDArray[Any]] = self._tables.get((words, block, weights), make)
         return made
+
+    def _make_shares(self, weights: Sequence[float]) -> _Shares:
+        return _Shares(_checked(weights, len(self._df_flows)))
 
     def _empty(self, j: int) -> EmptyPass:
         return EmptyPass(
@@ -347,7 +351,7 @@ def _checked(weights: Any, num_flows: int) -> list[float]:
         TypeError: A weight is not a number.
         ValueError: There is not one for each flow, one is negative or not finite, or all are 0.
     """
-    if isinstance(weights, DataFlow | str | bytes) or not isinstance(weights, Iterable):
+    if isinstance(weights, DataFlow | str | bytes | Mapping | Set) or not isinstance(weights, Iterable):
         shown = type(weights).__name__ if isinstance(weights, DataFlow) else repr(weights)
         raise TypeError(
             f"MixData: weights is a list of numbers, one for each flow, got {shown}. Write MixData([a, b], [0.7, 0.3])"

@@ -1,0 +1,135 @@
+"""Change detection: whether a flow is still the one that its workers were given.
+
+A worker has a copy of the flow, made as it was started. The consumer computes lengths and positions with the flow that
+the user holds: if that has changed since, the two no longer fit together. So a runner takes a `Snapshot` as it starts
+its workers, and compares it with the flow at the beginning of each pass.
+
+A snapshot holds references and plain values; nothing is copied or hashed, so it costs a few microseconds per node.
+Elements of long lists and of arrays are not part of it, only how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sized
+from functools import partial
+from itertools import zip_longest
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from dataflow.base import OF_THIS_PROCESS, DataFlow
+from dataflow.passes import known_length
+
+__all__ = ["Snapshot"]
+
+_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None), MethodType, np.dtype})
+_MAX_ITEMS: Final = 32  # a longer list is data: its elements are not compared
+_MAX_ENTRIES: Final = 1000
+_MISSING: Final = object()
+
+
+class Snapshot:
+    """The nodes of a flow, their lengths and attributes, and what those refer to, at one moment.
+
+    Args:
+        nodes: The nodes.
+        attributes: Compare the attributes of the nodes.
+        deep: Compare also what is inside of functions and objects: code, defaults, closures, the globals that the code
+            names, attributes. Needed where workers have copies of them.
+    """
+
+    def __init__(self, nodes: Iterable[DataFlow], *, attributes: bool = True, deep: bool = True) -> None:
+        self._entries: dict[str, Any] = {}
+        self._seen: set[int] = set()
+        self._deep = deep
+        for number, node in enumerate(nodes):
+            name = f"{type(node).__name__}" if number == 0 else f"{type(node).__name__} (node {number})"
+            self._entries[name] = node
+            if attributes:
+                self._entries[f"len of {name}"] = known_length(node)
+                skipped = node._df_run_settings.union(OF_THIS_PROCESS)
+                found = {**_of_class(node), **vars(node)} if node._df_user_written else dict(vars(node))
+                for attribute, value in found.items():
+                    # Private attributes of built-in nodes are tables that follow from the others.
+                    if attribute not in skipped and (node._df_user_written or attribute[0] != "_"):
+                        self._add(f"{name}.{attribute}", value)
+
+    def difference(self, now: Snapshot) -> str | None:
+        """The first difference, as part of a sentence; None if there is none."""
+        for (where, before), (there, after) in zip_longest(
+            self._entries.items(), now._entries.items(), fillvalue=("", _MISSING)
+        ):
+            if where != there:
+                return f"{where} is gone" if where and where not in now._entries else f"{there} is new"
+            if before is after:
+                continue
+            if type(before) not in _PLAIN or type(before) is not type(after):
+                return f"{where} is another object"
+            if before != after:
+                return f"{where} was {before!r:.40} and is {after!r:.40}"
+        return None
+
+    def _add(self, where: str, value: Any) -> None:
+        self._entries[where] = value  # the reference keeps its id from being used again
+        if type(value) is MethodType and self._deep:
+            self._add(f"{where}.__self__", value.__self__)
+            self._add(f"{where}.__func__", value.__func__)
+        if type(value) in _PLAIN or id(value) in self._seen or len(self._entries) > _MAX_ENTRIES:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, np.ndarray):
+            self._entries[f"the shape of {where}"] = value.shape if type(value.shape) in _PLAIN else str(value.shape)
+        elif isinstance(value, list | tuple | Mapping):
+            self._add_items(where, value)
+        elif isinstance(value, DataFlow | ModuleType | type):
+            return
+        elif self._deep and isinstance(value, FunctionType):
+            self._add_function(where, value)
+        elif self._deep and isinstance(value, partial):
+            self._add(f"{where}.func", value.func)
+            self._add(f"{where}.args", value.args)
+            self._add(f"{where}.keywords", value.keywords)
+        elif isinstance(value, Sized):
+            self._add_length(where, value)
+        if self._deep and isinstance(attributes := getattr(value, "__dict__", None), dict):
+            for name, item in {**_of_class(value), **attributes}.items():
+                self._add(f"{where}.{name}", item)
+
+    def _add_items(self, where: str, value: Any) -> None:
+        if not self._add_length(where, value) or len(value) > _MAX_ITEMS:
+            return
+        for key, item in list(value.items()) if isinstance(value, Mapping) else enumerate(value):
+            self._add(f"{where}[{key!r:.40}]", item)
+
+    def _add_length(self, where: str, value: Sized) -> bool:
+        try:
+            self._entries[f"len of {where}"] = len(value)
+        except Exception:  # of a user's class
+            return False
+        return True
+
+    def _add_function(self, where: str, function: FunctionType) -> None:
+        code = function.__code__
+        self._entries[f"the code of {where}"] = code
+        self._add(f"the defaults of {where}", function.__defaults__)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                self._add(f"{name} in {where}", cell.cell_contents)
+            except ValueError:  # nothing is assigned yet
+                pass
+        for name in code.co_names:
+            value = function.__globals__.get(name, _MISSING)
+            # A function of the same module is followed; what is imported does not change.
+            if type(value) in _PLAIN or (isinstance(value, FunctionType) and value.__globals__ is function.__globals__):
+                self._add(f"{name} in {where}", value)
+
+
+def _of_class(value: object) -> dict[str, Any]:
+    """The plain attributes that an object has from its class."""
+    return {
+        name: item
+        for kind in reversed(type(value).__mro__)
+        for name, item in vars(kind).items()
+        if type(item) in _PLAIN and not name.startswith(("__", "_df_", "_abc"))
+    }

@@ -1,0 +1,198 @@
+"""A flow that changes after its workers have started: the next pass is one of the new flow."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    MixData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    NotAddressable,
+    ParallelData,
+)
+
+RUNNERS = {
+    "process": lambda ds: ParallelData(ds, 2),
+    "spawn": lambda ds: ParallelData(ds, 2, context="spawn"),
+    "one": lambda ds: ParallelData(ds, 1),
+    "pipes": lambda ds: MultiProcessRunner(ds, 10, 2, strict=True),
+    "default": lambda ds: MultiProcessRunnerZMQ(ds, 1),
+    "thread": lambda ds: ParallelData(ds, 2, backend="thread"),
+    "no workers": lambda ds: ParallelData(ds, 0),
+}
+every_runner = pytest.mark.parametrize("make", RUNNERS.values(), ids=RUNNERS)
+FACTOR = 1
+
+
+class Scale:
+    """A callable object."""
+
+    factor = 1
+
+    def __call__(self, dp):
+        return [dp[0] * self.factor]
+
+
+class Numbers(DataFlow):
+    """A user's own node."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return ([k] for k in range(self.n))
+
+    def __len__(self):
+        return self.n
+
+
+def by_global(dp):
+    return [dp[0] * FACTOR]
+
+
+def source(n, first=0):
+    return DataFromList([[k] for k in range(first, first + n)], shuffle=False)
+
+
+def numbers(df):
+    return [np.ravel(dp[0]).tolist() for dp in df]
+
+
+@every_runner
+def test_a_list_that_has_grown(make):
+    data = [[k] for k in range(6)]
+    with make(BatchData(DataFromList(data, shuffle=False), 2, remainder=True)) as df:
+        assert numbers(df) == [[0, 1], [2, 3], [4, 5]]
+        data += [[100], [101], [102]]
+        for _ in range(2):
+            assert numbers(df) == [[0, 1], [2, 3], [4, 5], [100, 101], [102]]
+        del data[1:]
+        assert numbers(df) == [[0]]
+
+
+@every_runner
+def test_another_input_and_another_parameter(make):
+    batches = BatchData(source(4), 2)
+    with make(batches) as df:
+        assert numbers(df) == [[0, 1], [2, 3]]
+        batches.batch_size = 4
+        assert numbers(df) == [[0, 1, 2, 3]]
+        batches.ds = source(8)
+        assert numbers(df) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        df.ds = source(2, first=50)
+        assert numbers(df) == [[50], [51]]
+
+
+@pytest.mark.parametrize("make", [RUNNERS["process"], RUNNERS["spawn"], RUNNERS["thread"]])
+def test_attributes_of_functions_and_of_their_objects(make):
+    scale = Scale()
+    with make(MapData(source(2), functools.partial(Scale.__call__, scale))) as df:
+        assert numbers(df) == [[0], [1]]
+        scale.factor = 3
+        assert numbers(df) == [[0], [3]]
+
+
+def test_attributes_of_a_class_closures_and_globals(monkeypatch):
+    factor = 1
+
+    class Own(Scale):
+        pass
+
+    def by_closure(dp):
+        return [dp[0] * factor]
+
+    for func in (Own(), by_closure, by_global):
+        with ParallelData(MapData(source(2), func), 2) as df:
+            assert numbers(df) == [[0], [1]]
+            factor = 5
+            Own.factor = 5
+            monkeypatch.setattr(f"{__name__}.FACTOR", 5)
+            assert numbers(df) == [[0], [5]]
+        factor = Own.factor = 1
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("kind", [MultiProcessMapData, MultiThreadMapData])
+def test_a_map_whose_function_or_source_has_changed(kind):
+    scale, data = Scale(), [[k] for k in range(3)]
+    with kind(DataFromList(data, shuffle=False), 2, scale, strict=True) as df:
+        assert numbers(df) == [[0], [1], [2]]
+        scale.factor = 2
+        assert numbers(df) == [[0], [2], [4]]
+        df.func = lambda dp: [-dp[0]]
+        data.append([3])
+        assert numbers(df) == [[0], [-1], [-2], [-3]]
+
+
+@pytest.mark.parametrize("make", [RUNNERS["one"], lambda ds: ParallelData(ds, 1, backend="thread")])
+def test_an_attribute_of_a_users_own_node(make):
+    own = Numbers(3)
+    with make(own) as df:
+        assert numbers(df) == [[0], [1], [2]]
+        own.n = 1
+        assert numbers(df) == [[0]]
+
+
+def test_weights_of_a_mixture():
+    mix = MixData([source(10), source(10, first=50)], [1, 0])
+    with ParallelData(mix, 2) as df:
+        assert df[:2] == [[0], [1]]
+        mix.weights = [0, 1]
+        assert df[:2] == [[50], [51]]
+        steps = iter(df)
+        assert [next(steps), next(steps)] == [[50], [51]]
+
+
+def test_a_node_above_reads_the_changed_flow():
+    data = [[k] for k in range(600)]
+    with ParallelData(DataFromList(data, shuffle=False), 2) as df:
+        above = BatchData(df, 300)
+        assert [batch[0][-1] for batch in above] == [299, 599]
+        data += [[k] for k in range(600, 900)]
+        assert [batch[0][-1] for batch in above] == [299, 599, 899]
+
+
+def test_an_unchanged_flow_keeps_its_workers():
+    func = Scale()
+    with ParallelData(MapData(source(4), func), 2) as df:
+        list(df)
+        before = [worker.pid for worker in df.statistics().runners[0].workers]
+        for _ in range(3):
+            list(df)
+        assert [worker.pid for worker in df.statistics().runners[0].workers] == before
+
+
+def test_a_failed_flow_stays_failed_even_if_it_changes():
+    batches = BatchData(MapData(source(4), lambda dp: 1 / 0), 2)
+    with ParallelData(batches, 2) as df:
+        with pytest.raises(ZeroDivisionError):
+            list(df)
+        batches.batch_size = 4
+        with pytest.raises(Exception, match="failed before"):
+            list(df)
+
+
+def test_a_flow_that_can_no_longer_be_shared_is_refused():
+    with ParallelData(source(4), 2) as df:
+        list(df)
+        df.ds = DataFromGenerator(lambda: [[1]])
+        with pytest.raises(NotAddressable, match="DataFromGenerator cannot be addressed"):
+            list(df)
+
+
+def test_assigning_ds_does_not_reach_the_flows_of_several_threads():
+    with MultiThreadRunner(lambda: source(3), 2, 2, strict=True) as df:
+        assert len(list(df)) == 3
+        df.ds = source(5)
+        with pytest.raises(ValueError, match="flows that get_df has made"):
+            list(df)
