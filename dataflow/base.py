@@ -42,6 +42,7 @@ from dataflow.state import state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
 
 if TYPE_CHECKING:
+    from dataflow.failures import Failure
     from dataflow.reports.figures import FlowStatistics
 
 __all__ = ["OF_THIS_PROCESS", "Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
@@ -189,6 +190,11 @@ class DataFlow:
         """Number of consecutive indexes that share work: blocks of a multiple of it repeat no work."""
         return 1
 
+    @property
+    def _df_reports_below(self) -> bool:
+        """Whether this node records the failures of all nodes below it."""
+        return False
+
     # -- text ----------------------------------------------------------------------------------------------------------
 
     @property
@@ -262,6 +268,26 @@ class DataFlow:
     @property
     def _df_addressable(self) -> bool:
         return self._df_unaddressable() is None
+
+    @_Computed
+    def failures(self) -> list[Failure]:
+        """The datapoints that this node and those below have skipped within their `max_failures`, in workers too.
+
+        Of each node, or of all workers of a runner, the last 1,000 since it was reset; those of this node come first.
+        """
+        found: dict[int, Failure] = {}
+        waiting: list[DataFlow] = [self]
+        nodes: dict[int, DataFlow] = {}
+        while waiting:
+            node = waiting.pop()
+            if id(node) not in nodes:
+                nodes[id(node)] = node
+                waiting += () if node._df_reports_below else reversed(node._df_inputs)
+        for node in nodes.values():
+            tolerance = state_of(node).tolerance
+            # Without workers, a runner records what a node below has recorded, too.
+            found.update((id(failure), failure) for failure in (() if tolerance is None else tolerance.failures))
+        return list(found.values())
 
     def _df_close(self) -> None:
         """Close this node and its inputs. Idempotent."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count, islice
+from itertools import count, islice, repeat
+from operator import length_hint
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -16,6 +18,7 @@ from dataflow.state import FlowState, state_of
 
 __all__ = [
     "Node",
+    "check_length",
     "copied_chain",
     "current_round",
     "RunningPass",
@@ -60,6 +63,7 @@ class Node(Protocol):
 N = TypeVar("N", bound=Node)
 T = TypeVar("T")
 
+_LOG: Final = logging.getLogger(__name__)
 _NOTHING: Final = object()
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
@@ -109,6 +113,9 @@ def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     running_passes[frame] = RunningPass(df, p, stream)
     try:
         iterator = _user_iterator(df)
+        if not state_of(df).is_length_checked:
+            yield from _counted(iterator, df)
+            return
         # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
         # made, but wrong for an iterator that the user holds, or that is a node.
         is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
@@ -123,6 +130,8 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
     running_passes[frame] = RunningPass(df, p, stream)
     try:
         iterator = _user_iterator(df)
+        if not state_of(df).is_length_checked:
+            iterator = _counted(iterator, df)
         try:
             while not session.closed:
                 yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
@@ -135,6 +144,42 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
 
 def _user_iterator(df: Any) -> Iterator[Any]:
     return iter(type(df).__iter__.__wrapped__(df))
+
+
+def _counted(iterator: Iterator[Any], df: Any) -> Iterator[Any]:
+    """The first complete pass of a user-written node: its datapoints are counted, and compared with its length."""
+    steps = repeat(None, sys.maxsize)
+    yield from map(_first_of, iterator, steps)  # no variable: it would keep the datapoint alive until the next step
+    check_length(df, sys.maxsize - length_hint(steps))
+
+
+def _first_of(dp: Any, _: None) -> Any:
+    return dp
+
+
+def check_length(df: Any, found: int) -> None:
+    """Compare the number of datapoints that a complete pass had with ``len(df)``; log once that they differ."""
+    state = state_of(df)
+    if state.is_length_checked:
+        return
+    state.is_length_checked = True
+    length = known_length(df)
+    if length is None or length == found:
+        return
+    from dataflow.workers.info import worker_info  # which flows without workers do not load
+
+    here = worker_info()
+    if here is not None and any(index for index, _ in here.path):
+        return  # the first worker says it for all
+    name = type(df).__name__
+    _LOG.warning(
+        "a pass of %s had %d datapoints, but its len() is %d: a runner with strict=False, and all else that relies on "
+        "the length, begins and ends passes elsewhere. Define __len__ in the node that changes the number of "
+        "datapoints; if the number is not known in advance, let __len__ raise NotImplementedError",
+        name,
+        found,
+        length,
+    )
 
 
 def innermost_pass(num_between: int = 2) -> RunningPass | None:

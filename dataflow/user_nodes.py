@@ -33,32 +33,45 @@ T = TypeVar("T")
 
 def wrap_user_node(cls: Any) -> None:
     """Wrap the methods that the body of the class `cls` defines."""
-    own = dict(vars(cls))
+    # A name that has a value, such as `size = 224`, is the user's own.
+    own = {name: value for name, value in vars(cls).items() if callable(value)}
     iterate = own.get("__iter__") or own.get("get_data") or _of_mixin(cls)
     if iterate is not None:
         cls.__iter__ = _iter(iterate)
         cls._df_run_pass = user_pass
         # Where both names are defined, one may call the other.
-        if "__iter__" not in own or "get_data" not in own:
+        if ("__iter__" not in own or "get_data" not in own) and callable(vars(cls).get("get_data", iterate)):
             cls.get_data = cls.__iter__
     if iterate is not None or "_df_run_pass" in own:
         cls._df_user_written = iterate is not None
     length = own.get("__len__") or own.get("size")
     if length is not None:
         cls.__len__ = _len(length)
-        if "__len__" not in own or "size" not in own:
+        if ("__len__" not in own or "size" not in own) and callable(vars(cls).get("size", cls.size)):
             cls.size = cls.__len__
+        if iterate is None and "_df_run_pass" not in own and not _is_ours(cls):
+            # What it inherits yields as many datapoints as before, so positions do not follow from this length.
+            cls._df_indexed = False
+    if "reset_state" in vars(cls) and "reset_state" not in own:
+        raise TypeError(
+            f"{cls.__name__}.reset_state must be a method, which is called before the first pass: rename the attribute"
+        )
     if "reset_state" in own:
         cls.reset_state = tracked_reset(own["reset_state"])
 
 
+def _is_ours(cls: Any) -> bool:
+    return str(cls.__module__).partition(".")[0] == __name__.partition(".")[0]
+
+
 def _of_mixin(cls: Any) -> Callable[[Any], Iterable[Any]] | None:
     """The ``__iter__`` that `cls` gets from a base class that is no dataflow and stands before the dataflows."""
-    defining: Any = next(base for base in cls.__mro__[1:] if {"__iter__", "get_data"} & vars(base).keys())
-    if hasattr(defining, "_df_run_pass"):
-        return None
-    iterate: Callable[[Any], Iterable[Any]] = vars(defining).get("__iter__") or vars(defining)["get_data"]
-    return iterate
+    for base in cls.__mro__[1:]:
+        for name in ("__iter__", "get_data"):
+            iterate: Callable[[Any], Iterable[Any]] | None = vars(base).get(name)
+            if callable(iterate):
+                return None if hasattr(base, "_df_run_pass") else iterate
+    raise AssertionError("DataFlow itself has __iter__")
 
 
 def found_inputs(df: Any, kind: type[T]) -> tuple[T, ...]:

@@ -67,13 +67,17 @@ def make_node(kind, how, names):
                 self.rng.integers(5)
             if how == "attribute":
                 assert all(vars(self)[name] == ["a", "b"] for name in names), "an attribute was overwritten"
+            if how == "class attribute":
+                assert all(getattr(self, name) == 224 for name in values), "a class attribute was overwritten"
             assert dp == [k + 1]
             yield dp
 
+    values = dict.fromkeys(set(names) - {"reset_state", *(INPUT if kind == "transform" else ())}, 224)
     # A method `close` without parameters is the documented way to release what a node holds.
     methods = {name: takes_more if name == "close" else raise_if_called for name in names} if how == "method" else {}
+    body = values if how == "class attribute" else methods
     bases = {"source": DataFlow, "transform": ProxyDataFlow, "rng": RNGDataFlow}
-    body = {**methods, "__init__": __init__, "__iter__": __iter__, "__len__": lambda self: 2}
+    body = {**body, "__init__": __init__, "__iter__": __iter__, "__len__": lambda self: 2}
     return type("Mine", (bases[kind],), body)()
 
 
@@ -107,7 +111,10 @@ def check_names(kind, how, names, position):
                 assert len(list(df)) in {0, len(expected)}
 
 
-@pytest.mark.parametrize(("how", "kind", "position"), halved(("attribute", "method"), KINDS, [*POSITIONS]))
+WAYS = ("attribute", "class attribute", "method")
+
+
+@pytest.mark.parametrize(("how", "kind", "position"), halved(WAYS, KINDS, [*POSITIONS]))
 def test_two_hundred_names_are_free_for_a_users_node(how, kind, position):
     assert len(NAMES) >= 200
     check_names(kind, how, [*ALL, *(() if kind == "transform" else INPUT)], position)
@@ -117,7 +124,7 @@ def test_two_hundred_names_are_free_for_a_users_node(how, kind, position):
 @pytest.mark.parametrize("name", ALL)
 def test_each_name_alone_is_free(name):
     for kind in KINDS:
-        for how in ("attribute", "method"):
+        for how in WAYS:
             for position in POSITIONS:
                 if "process" not in position and "parallel" not in position:
                     check_names(kind, how, [name], position)
@@ -125,7 +132,7 @@ def test_each_name_alone_is_free(name):
 
 @pytest.mark.parametrize("base", [DataFlow, ProxyDataFlow, RNGDataFlow])
 def test_what_a_node_inherits_is_public_or_has_the_prefix(base):
-    public = {"addressable", "close", "get_data", "report", "reset_state", "size", "statistics", "trace"}
+    public = {"addressable", "close", "failures", "get_data", "report", "reset_state", "size", "statistics", "trace"}
     own = {DataFlow: set(), ProxyDataFlow: {"ds"}, RNGDataFlow: {"rng"}}[base]
     others = [name for name in dir(base) if not (name.startswith("__") and name.endswith("__"))]
     assert {name for name in others if not name.startswith("_df_")} <= public | own | {"_repr_html_"}

@@ -10,7 +10,7 @@ from itertools import islice
 
 import pytest
 
-from dataflow import DataFromList, MapData, seeding
+from dataflow import DataFromList, MapData, MultiThreadRunner, ParallelData, seeding
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
 from dataflow.passes import RunningPass, open_flow, root_stream
@@ -150,6 +150,79 @@ def test_a_mistake_in_a_length_comes_through():
 
     with pytest.raises(KeyError, match="missing"):
         len(Wrong(Passes()))
+
+
+class Odd(ProxyDataFlow):
+    """Changes the number of datapoints, and inherits the length."""
+
+    def __iter__(self):
+        yield from (dp for k, dp in enumerate(self.ds) if k % 2)
+
+
+def test_a_first_pass_that_differs_from_its_length_is_logged_once(caplog):
+    df = Odd(Passes(6))
+    for _ in range(2):
+        assert len(first(df)) == 3
+    (message,) = caplog.messages
+    assert message.startswith("a pass of Odd had 3 datapoints, but its len() is 6")
+
+
+def test_a_pass_of_its_length_or_left_early_logs_nothing(caplog):
+    df = Through(Passes(6))
+    next(iter(df))
+    list(df)
+    list(Odd(Through(Passes(0))))
+    assert caplog.messages == []
+
+
+def test_a_node_below_others_compares_its_length_too(caplog):
+    assert len(list(Through(Odd(Passes(6))))) == 3
+    assert [message.split(" had")[0] for message in caplog.messages] == ["a pass of Odd", "a pass of Through"]
+
+
+def test_a_default_runner_says_that_passes_are_shorter_than_its_length(caplog):
+    source = DataFromList([[k] for k in range(10)], shuffle=False)
+    with MultiThreadRunner(lambda: MapData(source, lambda dp: None if dp[0] == 2 else dp), 20, 1) as df:
+        assert len(list(df)) == 10
+    assert "a pass of MapData had 9 datapoints, but its len() is 10" in caplog.text
+
+
+def test_a_class_with_a_length_of_its_own_alone_is_a_sequence_of_passes():
+    class Half(ProxyDataFlow):
+        def __len__(self):
+            return len(self.ds) // 2
+
+    df = Half(DataFromList([[k] for k in range(4)], shuffle=False))
+    assert [len(list(df)) for _ in range(2)] == [4, 4] and len(df) == 2
+    with pytest.raises(NotAddressable, match="Half cannot be addressed"):
+        df[0]
+    with ParallelData(df, 1) as runner:
+        assert [list(runner) for _ in range(2)] == [[[0], [1], [2], [3]]] * 2
+
+
+def test_a_class_attribute_with_a_name_of_ours_keeps_its_value():
+    class Sized(DataFlow):
+        size = 224
+        get_data = "a path"
+
+        def __iter__(self):
+            yield [self.size, self.get_data]
+
+        def __len__(self):
+            return 1
+
+    class Derived(Sized):
+        def __len__(self):
+            return 1
+
+    assert list(Sized()) == list(Derived()) == [[224, "a path"]] and len(Derived()) == 1
+
+
+def test_reset_state_that_is_no_method_is_refused():
+    with pytest.raises(TypeError, match="reset_state must be a method"):
+
+        class Wrong(DataFlow):
+            reset_state = True
 
 
 def test_the_input_gets_the_pass_of_its_node():

@@ -21,7 +21,7 @@ from dataflow.channel.task_queue import Task, TaskReader
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.datapoint import stack
 from dataflow.engine.rebatching import stacks_evenly
-from dataflow.passes import open_flow
+from dataflow.passes import check_length, open_flow
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.workers.native_threads import limit_threads_again
@@ -87,7 +87,8 @@ class Produce(Job):
     def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
         p = self.first
         # An empty pass means that the flow has ended: every further pass would be empty too.
-        while sender.put_all(self.flow._df_run_pass(p, self.stream)):
+        while num := sender.put_all(self.flow._df_run_pass(p, self.stream)):
+            check_length(self.flow, num)
             p += 1
         sender.ended()
 

@@ -42,7 +42,7 @@ from dataflow.engine.jobs import Job, initialise
 from dataflow.engine.observer import figures_of
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec
-from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_reporter, reporting_to
+from dataflow.failures import FailureReporter, Report, Tolerance, failure_reporter, reporting_to
 from dataflow.interrupts import signals_deferred
 from dataflow.machine import available_cores
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
@@ -157,12 +157,6 @@ class WorkerNode(ProxyDataFlow):
         """Whether datapoints come in the order of the pass."""
         return self.options.ordered
 
-    @property
-    def failures(self) -> list[Failure]:
-        """The last 1,000 items that were skipped in all workers since they were started."""
-        tolerance = state_of(self).tolerance
-        return [] if tolerance is None else tolerance.failures
-
     # -- text ----------------------------------------------------------------------------------------------------------
 
     @property
@@ -188,6 +182,10 @@ class WorkerNode(ProxyDataFlow):
         workers = f"{number} {noun if n == 1 else _plural(noun)}{way}" if n else "no workers"
         order = "strict, ordered" if self.ordered else "strict, unordered"
         return f"{workers}, {order if self.strict else 'default mode'}"
+
+    @property
+    def _df_reports_below(self) -> bool:
+        return self._df_remote_inputs and self.num_workers > 0
 
     # -- starting workers ----------------------------------------------------------------------------------------------
 

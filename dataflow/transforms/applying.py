@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, component, replaced
-from dataflow.failures import Budget, Failure, Tolerance, failure_of, failure_reporter
+from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
 from dataflow.state import state_of
 
 __all__ = [
@@ -203,12 +203,6 @@ class ToleratesFailures(DataFlow):
 
     _df_run_settings = frozenset({"max_failures"})
     max_failures: Budget | None = None
-
-    @property
-    def failures(self) -> list[Failure]:
-        """The last 1,000 datapoints that were skipped here since the flow was reset."""
-        tolerance = state_of(self).tolerance
-        return [] if tolerance is None else tolerance.failures
 
     def _df_made(self, func: Callable[[Any], Any], place: Place, scope: Hashable) -> Uncopied:
         """`func` applied to what this node has gathered, within the budget."""

