@@ -7,7 +7,7 @@ holds what all maps share. A public class is its parameters, a backend, and a do
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, SupportsIndex, Unpack
 
@@ -21,7 +21,6 @@ from dataflow.engine.feeding import Feeder, SourceReader, one_pass, passes_from
 from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.schedules import MapTasks
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
-from dataflow.parallel.changes import Snapshot
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
@@ -105,9 +104,9 @@ class ParallelMap(WorkerNode):
 
     # -- starting workers ----------------------------------------------------------------------------------------------
 
-    def _df_take_snapshot(self) -> Snapshot:
+    def _df_nodes_of_workers(self) -> Iterable[DataFlow]:
         # The input is read in the consumer; the workers have the function, and know the length.
-        return Snapshot([self], deep=self._df_backend.own_process)
+        return [self]
 
     def _df_tasks(self) -> Tasks:
         return Tasks.DATAPOINTS

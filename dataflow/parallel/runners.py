@@ -10,7 +10,7 @@ import logging
 import operator
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -26,7 +26,6 @@ from dataflow.engine.jobs import Address, Job, Produce, WholePasses
 from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Schedule
 from dataflow.errors import NotAddressable
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
-from dataflow.parallel.changes import Snapshot
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import hinting, whole_number
@@ -123,19 +122,15 @@ class Runner(WorkerNode):
                     f"Make another {self.options.owner}"
                 )
             return self._flows
-        if self._df_backend.own_process or not self._is_copied:
+        if self._df_backend.own_process or not self._df_is_copied:
             return [self.ds] * self.num_workers
         return [copied_chain(self.ds)[id(self.ds)] for _ in range(self.num_workers)]
 
-    def _df_take_snapshot(self) -> Snapshot:
-        flows = (self.ds, *self._flows[1:])
-        nodes = [node for ds in flows for node in walk(ds, everywhere=True)]
-        # Threads that have the flow itself see what changes in it.
-        return Snapshot(nodes, attributes=self._is_copied, deep=self._df_backend.own_process)
+    def _df_nodes_of_workers(self) -> Iterable[DataFlow]:
+        return (node for ds in (self.ds, *self._flows[1:]) for node in walk(ds, everywhere=True))
 
     @property
-    def _is_copied(self) -> bool:
-        """Whether each worker has a copy of the flow."""
+    def _df_is_copied(self) -> bool:
         return self._df_backend.own_process or len(self._flows) < self.num_workers
 
     def _df_tasks(self) -> Tasks:

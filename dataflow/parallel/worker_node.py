@@ -46,7 +46,6 @@ from dataflow.failures import FailureReporter, Report, Tolerance, failure_report
 from dataflow.interrupts import signals_deferred
 from dataflow.machine import available_cores
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
-from dataflow.parallel.changes import Snapshot
 from dataflow.parallel.options import AUTO, WORKING_PER_CORE, WorkerOptions
 from dataflow.passes import known_length, passes_on, picked_here, walk
 from dataflow.reports.figures import Figures
@@ -59,6 +58,7 @@ from dataflow.workers.process import context_of
 
 if TYPE_CHECKING:
     from dataflow.engine.scaling import WorkerCount
+    from dataflow.parallel.changes import Snapshot
 
 __all__ = ["UNBOUNDED", "WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
 
@@ -100,9 +100,14 @@ class WorkerNode(ProxyDataFlow):
 
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
-    def _df_take_snapshot(self) -> Snapshot:
-        """What the workers are given, as it is now."""
+    def _df_nodes_of_workers(self) -> Iterable[DataFlow]:
+        """The nodes that the workers have, for finding out whether they have changed."""
         raise NotImplementedError
+
+    @property
+    def _df_is_copied(self) -> bool:
+        """Whether each worker has copies of these nodes; otherwise it sees what changes in them."""
+        return True
 
     def _df_tasks(self) -> Tasks:
         """What the consumer sends to the workers."""
@@ -207,7 +212,13 @@ class WorkerNode(ProxyDataFlow):
     def _df_change(self) -> str | None:
         """How the flow differs from that which the workers were given; None if it does not."""
         before = self._df_snapshot
-        return None if before is None else before.difference(self._df_take_snapshot())
+        return None if before is None else before.difference(self._take_snapshot())
+
+    def _take_snapshot(self) -> Snapshot:
+        from dataflow.parallel.changes import Snapshot  # which workers do not need
+
+        nodes = self._df_nodes_of_workers()
+        return Snapshot(nodes, attributes=self._df_is_copied, deep=self._df_backend.own_process)
 
     def _df_start(self, stream: Stream) -> Engine[Any]:
         """Stop the workers, if there are any, and start new ones. A failed or interrupted start leaves nothing behind.
@@ -223,7 +234,7 @@ class WorkerNode(ProxyDataFlow):
             if options.auto:
                 name, number = options.workers_name, options.shown_number
                 _LOG.info('%s with %s="auto" has workers: %s', options.owner, name, number)
-            self._df_snapshot = self._df_take_snapshot()
+            self._df_snapshot = self._take_snapshot()
             with counted(options.owner, backend.num_descriptors(options)):
                 engine = Engine(self._df_plan(stream, start, self._df_links()))
             state.own(self, engine)
