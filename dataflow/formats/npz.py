@@ -374,6 +374,8 @@ def _opened(file: PositionalFile, stream: IO[bytes]) -> zipfile.ZipFile:
         raise file_damaged(path, "", "the archive ends before the file, which ends", size)
     if num not in {found, 0xFFFF}:
         raise file_damaged(path, "", f"there are {found} arrays, and there were {num}", size)
+    if not found and begin:  # zipfile finds nothing where the last bytes of an archive are zero
+        raise file_damaged(path, "", f"the archive is empty, and there are {begin} bytes before its end,", begin)
     return archive
 
 

@@ -94,6 +94,26 @@ def test_a_damaged_directory_that_swallows_arrays_is_noticed(tmp_path):
     assert zipfile.is_zipfile(path)
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed, None])
+def test_an_npz_file_whose_last_bytes_are_zero_is_damaged(save, tmp_path):
+    path = tmp_path / "f.npz"
+    if save is None:
+        NPZ.saved(tmp_path, [[k, np.full(5, k)] for k in range(60)])
+        path = next(tmp_path.iterdir())
+    else:
+        save(path, a=np.arange(60))
+    whole = path.read_bytes()
+    for num in range(whole[-1] == 0, 40):
+        path.write_bytes(whole[: len(whole) - num] + bytes(num))
+        df = NumpySerializer.load(path, shuffle=False)
+        if path.read_bytes() == whole:  # zeros are the length of its comment
+            assert len(list(df)) == 60
+        else:
+            with pytest.raises(FileDamaged):
+                list(df)
+        df.close()
+
+
 # -- HDF5 --------------------------------------------------------------------------------------------------------------
 
 
