@@ -1,7 +1,7 @@
 """`TFRecordSerializer`: datapoints in TFRecord files, without TensorFlow; records with lengths and checksums.
 
 The index of a file is beside it: the offsets of its records, found once by reading the whole file. An index of another
-file, or a damaged one, is made again. But a file that is shorter than its index says was cut off.
+state of the file, or a damaged one, is made again.
 
 Source:
     https://www.tensorflow.org/tutorials/load_data/tfrecord describes the framing.
@@ -36,6 +36,8 @@ _log = logging.getLogger("dataflow.formats")
 
 HEADER: Final = struct.Struct("<QI")
 """Before each record: its length, and the masked CRC-32C of those eight bytes."""
+
+_KIND = "records"  # what the offsets in an index are
 
 _FOOTER = struct.Struct("<I")  # after each record: its masked CRC-32C
 
@@ -261,7 +263,7 @@ def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Ite
             put(marked_last(record))
     written = PositionalFile(os.fspath(path))
     try:
-        write_index(written, np.frombuffer(offsets, np.uint64))
+        write_index(written, _KIND, np.frombuffer(offsets, np.uint64))
     finally:
         written.close()
 
@@ -281,20 +283,24 @@ def _load_offsets(file: PositionalFile, compute: Compute) -> tuple[Offsets, bool
     Raises:
         FileDamaged: A checksum does not match, or the file was cut off.
     """
-    index = read_index(file)
-    if index is not None:
-        offsets, is_unchanged = index
-        if is_unchanged:
-            return offsets, False
-        if file.size < int(offsets[-1]):
-            reason = f"it has {file.size} bytes, and had {offsets[-1]} when its index was made; it ends"
-            raise file_damaged(file.path, "", reason, file.size)
-    elif not file.size:
+    kept = read_index(file, _KIND, old=_KIND)
+    if kept is not None and _fits(file, kept):
+        return kept, False
+    if not file.size:
         raise file_damaged(file.path, "", "the file is empty, and no index says that it has to be", 0)
     _log.info("finding the records of %s", file.path)
     offsets = np.fromiter(_scan(file, compute), np.uint64)
-    write_index(file, offsets)
+    write_index(file, _KIND, offsets)
     return offsets, True
+
+
+def _fits(file: PositionalFile, offsets: Offsets) -> bool:
+    """Whether records of these offsets fill the file, and the headers of its first and last record say so."""
+    lengths = np.diff(offsets.astype(np.int64)) - HEADER.size - _FOOTER.size
+    if not len(offsets) or offsets[0] or int(offsets[-1]) != file.size or (lengths < 0).any():
+        return False
+    ends = {0, len(lengths) - 1} if len(lengths) else ()
+    return all(HEADER.unpack(bytes(file.read(int(offsets[k]), HEADER.size)))[0] == lengths[k] for k in ends)
 
 
 def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:

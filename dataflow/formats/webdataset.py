@@ -11,16 +11,22 @@ Source:
 from __future__ import annotations
 
 import copy
+import errno
+import glob
 import io
 import json
 import logging
 import os
 import re
+import tarfile
 import threading
+import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +34,7 @@ from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
+from dataflow.formats.brace_expansion import expanded
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
@@ -35,7 +42,7 @@ from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.parameters import flag
 from dataflow.seeding import Table
 from dataflow.transforms.mapping import MapData
-from dataflow.urls import is_url
+from dataflow.urls import filesystem_of, is_url, reporting_url
 
 __all__ = ["ShardsData", "WebDatasetData"]
 
@@ -49,7 +56,8 @@ _FROM_URL = 1 << 22  # both for a URL, where each request takes long
 _MAX_OPEN = 64  # shards
 _GZIP = b"\x1f\x8b"
 _META = re.compile(r"__[^/]*__($|/)")  # names of files that belong to no sample
-_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+_CHAINED = re.compile(r"(tar|zip|libarchive)://")  # ``tar://a.tar::s3://b.tar`` is one file, inside another
+_KIND = "samples: begins, ends, sums of their files"  # what the offsets in an index are
 
 Decoder = Callable[[bytes], Any]
 
@@ -83,25 +91,28 @@ class WebDatasetData(MapData):
     and a sample that cannot be decoded.
 
     Args:
-        urls: Shards: a path, a URL, a folder, or a list of them, read in that order. ``{0000..0099}`` stands for those
-            numbers, ``{a,b}`` for either; a folder for its files that end in ``.tar``, sorted by name.
+        urls: Shards: a path, a URL, a folder, or a list of them, read in that order. Text may hold several, with ``::``
+            between them. Braces are expanded as WebDataset does it: ``{0000..0099}``, ``{0..99..3}``, ``{a,b{1,2}}``. A
+            glob (``*``, ``?``, ``[ab]``) stands for the files that match, sorted; a folder for its files that end in
+            ``.tar``, sorted by name.
         decode: None leaves bytes. True decodes text (``txt``), numbers (``cls``, ``id``, ``index``), ``json`` and
             ``npy``; a dict maps extensions to functions of bytes. An extension ``seg.png`` is decoded as ``png`` unless
             it has a function of its own.
         max_failures: How many datapoints of one pass may fail, as for `MapData`; they are skipped, logged, and listed
             in `failures`.
         keep_index: Keep the index of each shard beside it, at its path with ``.index`` appended. An index that is there
-            is used in any case, also beside a URL.
+            is used in any case, also beside a URL, where each sample is compared with it.
         shuffle: Draw a new order for every pass.
         block_shuffle: Samples per block: shuffle the blocks, and the samples inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
-        FileNotFoundError: There is no such file, or a folder has no shard.
-        FileDamaged: A shard is damaged; names it, with the byte offset.
+        FileNotFoundError: There is no such file, a folder has no shard, or no file matches a glob.
+        FileDamaged: A shard is damaged, or behind a URL it is another one than its index says; names it, with the byte
+            offset.
         OSError: A URL cannot be read.
-        ValueError: A shard is compressed, a sample has two files of one extension, or a file cannot be decoded; names
-            shard, sample and extension.
+        ValueError: A brace is not closed, a shard is compressed, a sample has two files of one extension, or a file
+            cannot be decoded; names shard, sample and extension.
         MissingExtra: A path is a URL, and fsspec is not installed.
 
     Example:
@@ -158,18 +169,32 @@ def _decoders(decode: Any) -> dict[str, Decoder]:
     )
 
 
-def _expanded(path: PathLike) -> Iterator[PathLike]:
-    """Yield the paths that a name with braces stands for."""
-    text = os.fspath(path)
-    found = _BRACES.search(text) if isinstance(text, str) and (is_url(text) or not os.path.exists(text)) else None
-    if found is None:
-        yield path
-        return
-    first, last, names = found.groups()
-    width = len(first or "")
-    values = names.split(",") if names else [f"{k:0{width}d}" for k in range(int(first), int(last) + 1)]
-    for value in values:
-        yield from _expanded(text[: found.start()] + value + text[found.end() :])
+def _expanded(name: PathLike) -> list[PathLike]:
+    """Return the paths that text with ``::``, braces or a glob stands for."""
+    text = os.fspath(name)
+    if not isinstance(text, str) or (not is_url(text) and os.path.exists(text)):
+        return [name]
+    parts = text.split("::")
+    if not all(part.lower().endswith(".tar") and not _CHAINED.match(part) for part in parts):
+        parts = [text]  # one path or URL, which may be a chain of fsspec
+    return [path for part in parts for one in expanded(part) for path in _matching(one)]
+
+
+def _matching(path: str) -> list[str]:
+    """Return the files that a glob matches, sorted; anything else is a path."""
+    if not glob.has_magic(path):
+        return [path]
+    if path.startswith(("http://", "https://")) or (not is_url(path) and os.path.exists(path)):
+        return [path]  # in the first case, a question mark begins its query
+    if is_url(path):
+        system, inside = filesystem_of(path)
+        with reporting_url(path):
+            found = sorted(map(system.unstrip_protocol, system.glob(inside)))
+    else:
+        found = sorted(glob.glob(path, recursive=True))
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, "WebDatasetData: no file matches this glob", path)
+    return found
 
 
 class _SampleReader:
@@ -182,11 +207,11 @@ class _SampleReader:
         return "decode" if self.decoders else "read"
 
     def __call__(self, dp: list[Any]) -> dict[str, Any]:
-        path, offset, data = dp
+        path, offset, data, indexed = dp
         if isinstance(data, Exception):
             raise copy.copy(data)  # each time it is raised, it gets a traceback and a note
         sample: dict[str, Any] = {}
-        for member in _members(path, data, offset):
+        for member in _verified_members(path, data, offset, indexed):
             if "__key__" not in sample:
                 sample["__key__"] = member.key
             if member.extension in sample:
@@ -194,7 +219,8 @@ class _SampleReader:
                     f"{path}: the sample {member.key!r} has two files with the extension {member.extension!r}"
                 )
             begin = member.begin - offset
-            sample[member.extension] = bytes(data[begin : begin + member.size])
+            content = bytes(data[begin : begin + member.size])
+            sample[member.extension] = _unsparse(path, member, data, offset) if member.is_sparse else content
         for extension in self.decoders and list(sample):
             decoder = self.decoders.get(extension) or self.decoders.get(extension.rpartition(".")[2])
             if decoder is not None and extension != "__key__":
@@ -210,7 +236,9 @@ class _SampleReader:
 
 
 class ShardsData(FilesData):
-    """The samples of shards as lists: path, offset, and the bytes of the sample, or an exception instead of them.
+    """The samples of shards as lists: path, offset, the bytes of the sample, and its sum.
+
+    An exception instead of the bytes says why they cannot be read. The sum is None unless it was read from an index.
 
     Args:
         paths: The shards.
@@ -233,6 +261,7 @@ class _Shard(NamedTuple):
 
     begins: Offsets  # of each sample: the offset of the header of its first file
     ends: Offsets  # and the offset after its last byte
+    sums: Offsets | None  # and what `_sum` gave for it, if an index says so
     error: Exception | None  # why the shard cannot be read any further; it counts as one more sample
 
     @property
@@ -276,7 +305,7 @@ class _ShardsReader:
         for first, end in runs(positions, most):
             if end > num:  # beyond the last sample: the damage
                 yield from self._samples(number, first, num)
-                yield [path, 0, shard.error]
+                yield [path, 0, shard.error, None]
             else:
                 yield from self._samples(number, first, end)
 
@@ -289,11 +318,12 @@ class _ShardsReader:
             with self._lock:
                 data = memoryview(self._file(number).read(base, int(shard.ends[end - 1]) - base))
         except (OSError, FileDamaged) as error:
-            yield from ([path, 0, error] for _ in range(first, end))
+            yield from ([path, 0, error, None] for _ in range(first, end))
             return
         begins, ends = shard.begins[first:end].tolist(), shard.ends[first:end].tolist()
-        for begin, after in zip(begins, ends, strict=True):
-            yield [path, begin, data[begin - base : after - base]]
+        sums = [None] * len(begins) if shard.sums is None else shard.sums[first:end].tolist()
+        for begin, after, summed in zip(begins, ends, sums, strict=True):
+            yield [path, begin, data[begin - base : after - base], summed]
 
     def _file(self, number: int) -> PositionalFile:
         if number not in self._open:
@@ -329,24 +359,29 @@ class _ShardsReader:
         return found
 
     def _shard(self, number: int, keep_index: bool) -> _Shard:
-        begins, ends = array("Q"), array("Q")
+        begins, ends, sums = array("Q"), array("Q"), array("Q")
         error: Exception | None = None
         try:
             file = self._file(number)
-            index = read_index(file)
-            if index is not None:
-                offsets, is_unchanged = index
-                if is_unchanged:
-                    begins_kept, ends_kept = offsets.reshape(2, -1)
-                    return _Shard(begins_kept, ends_kept, None)
-                _log.info("%s has changed since its index was made; the samples are searched again", file.path)
-            _scan(file, begins, ends)
+            kept = read_index(file, _KIND)
+            if kept is not None and _fits(file, kept):
+                begins_kept, ends_kept, sums_kept = kept.reshape(3, -1)
+                return _Shard(begins_kept, ends_kept, sums_kept, None)
+            _scan(file, begins, ends, sums)
         except (OSError, FileDamaged) as found:
             error = found.with_traceback(None)
-        shard = _Shard(np.array(begins, np.uint64), np.array(ends, np.uint64), error)
+        shard = _Shard(np.array(begins, np.uint64), np.array(ends, np.uint64), None, error)
         if keep_index and error is None and not isinstance(file, UrlFile):
-            write_index(file, np.concatenate([shard.begins, shard.ends]))
+            write_index(file, _KIND, np.concatenate([shard.begins, shard.ends, np.array(sums, np.uint64)]))
         return shard
+
+
+def _fits(file: PositionalFile, kept: Offsets) -> bool:
+    """Whether an index names samples, one after the other, inside a file."""
+    if not len(kept) or len(kept) % 3:
+        return False
+    begins, ends, _ = kept.reshape(3, -1)
+    return bool((begins < ends).all() and (begins[1:] >= ends[:-1]).all() and ends[-1] <= file.size)
 
 
 # -- tar files ---------------------------------------------------------------------------------------------------------
@@ -360,20 +395,22 @@ class _Member(NamedTuple):
     header: int  # offset of its first header
     begin: int  # offset of its content
     size: int
+    is_sparse: bool  # the content begins with, or leaves out, what its header describes
 
 
-def _scan(file: PositionalFile, begins: array[int], ends: array[int]) -> None:
-    """Append begin and end of each sample of a shard.
+def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: array[int]) -> None:
+    """Append begin, end and sum of each sample of a shard. The last sample ends after the mark of the archive's end.
 
     Raises:
         FileDamaged: The shard is damaged; the sample that it cuts off was not appended.
         ValueError: The shard is compressed.
     """
     size = _FROM_URL if isinstance(file, UrlFile) else _WINDOW
-    window, base = b"", 0
+    window, base, at = b"", 0, 0
 
     def read(offset: int, num: int) -> Any:
-        nonlocal window, base
+        nonlocal window, base, at
+        at = offset  # the last one is the mark of the archive's end
         if not base <= offset <= offset + num <= base + len(window):
             left = file.size - offset
             if num > left:
@@ -386,17 +423,37 @@ def _scan(file: PositionalFile, begins: array[int], ends: array[int]) -> None:
             f"{file.path} is compressed with gzip, so its samples cannot be read by position: decompress it (gunzip). "
             "The images in a shard are compressed already"
         )
-    key, begin, end = None, 0, 0
-    for member in _walk(file.path, read, 0, file.size, is_whole=True):
-        if member.key != key:
-            if key is not None:
-                begins.append(begin)
-                ends.append(end)
-            key, begin = member.key, member.header
-        end = member.begin + member.size
-    if key is not None:
-        begins.append(begin)
-        ends.append(end)
+    files = _walk(file.path, read, 0, file.size, is_whole=True)
+    for _, sample in groupby(files, attrgetter("key")):
+        members = list(sample)
+        begins.append(members[0].header)
+        ends.append(members[-1].begin + members[-1].size)
+        sums.append(_sum(members))
+    if ends:
+        ends[-1] = at + _BLOCK
+
+
+def _sum(members: Iterable[_Member]) -> int:
+    """Return a sum of the names, places and sizes of the files of a sample."""
+    return zlib.crc32(repr([(*member,) for member in members]).encode())
+
+
+def _verified_members(path: str, data: Any, offset: int, indexed: int | None) -> list[_Member]:
+    """Return the files of a sample, compared with what the index says.
+
+    Raises:
+        FileDamaged: The shard is damaged, or another one than its index says.
+    """
+    try:
+        members = list(_members(path, data, offset))
+    except FileDamaged:
+        if indexed is None:
+            raise
+        members = []
+    if indexed is not None and (_sum(members) != indexed or len({member.key for member in members}) > 1):
+        reason = f"there are other files than its index, {path}.index, says: delete the index, or make it again; they"
+        raise file_damaged(path, "", f"{reason} begin", offset)
+    return members
 
 
 def _members(path: str, data: Any, offset: int) -> Iterator[_Member]:
@@ -414,13 +471,17 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
     Raises:
         FileDamaged: A header is damaged, or the content of a file is missing.
     """
-    first, long_name, long_size = at, None, None
+    first, long_name, long_size, is_sparse = at, None, None, False
     while at < stop:
         header = bytes(read(at, min(_BLOCK, stop - at)))
         if header == _END:
             return
         size = _verified(path, header, at)
         begin, kind = at + _BLOCK, header[156:157]
+        is_sparse, is_extended = is_sparse or kind == b"S", kind == b"S" and header[482] != 0
+        while is_extended:  # more headers, which say where the content of a sparse file belongs
+            more = bytes(read(begin, min(_BLOCK, stop - begin)))
+            is_extended, begin = len(more) == _BLOCK and more[504] != 0, begin + _BLOCK
         if long_size is not None and kind not in b"xgKL":
             size = long_size
         if size < 0:
@@ -441,17 +502,38 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
                 long_size = int(records[b"size"]) if b"size" in records else None
             except (ValueError, IndexError):
                 raise file_damaged(path, "", "there is an invalid extended header", begin) from None
-            long_name = records.get(b"path", long_name)
+            long_name = records.get(b"GNU.sparse.name", records.get(b"path", long_name))
+            is_sparse = any(name.startswith(b"GNU.sparse.") for name in records)
         elif kind not in b"gK":
-            if kind in b"0\x007":
+            if kind in b"0\x007S":
                 text = (_short_name(header) if long_name is None else long_name).decode("utf-8", "surrogateescape")
                 folder, slash, base = text.rpartition("/")
                 key, dot, extension = base.partition(".")
                 if key and dot and not _META.match(text):
-                    yield _Member(folder + slash + key, extension.lower(), first, begin, size)
-            first, long_name, long_size = at, None, None
+                    yield _Member(folder + slash + key, extension.lower(), first, begin, size, is_sparse)
+            first, long_name, long_size, is_sparse = at, None, None, False
     if is_whole:
         raise file_damaged(path, "", "the end of the archive is missing; the file ends", stop)
+
+
+def _unsparse(path: str, member: _Member, data: Any, offset: int) -> bytes:
+    """Return the content of a sparse file, with zeros where it has holes.
+
+    Raises:
+        FileDamaged: The map of its holes is damaged.
+    """
+    stored = io.BytesIO(data[member.header - offset :])
+    try:
+        with tarfile.open(fileobj=stored, mode="r:") as tar:
+            info = tar.next()
+            content = None if info is None else tar.extractfile(info)
+            found = b"" if content is None else content.read()
+            if info is not None and len(found) == info.size:
+                return found
+            reason = "it is shorter than its header says"
+    except (tarfile.TarError, ValueError, IndexError, OSError) as error:
+        reason = str(error)
+    raise file_damaged(path, "", f"a sparse file cannot be read ({reason}); it begins", member.header)
 
 
 def _verified(path: str, header: bytes, at: int) -> int:

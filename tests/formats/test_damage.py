@@ -120,14 +120,12 @@ def test_a_tfrecord_file_cut_between_two_records_is_reported_with_and_without_it
     path = TFRECORD.saved(tmp_path, [[k] for k in range(5)])
     content, index = Path(path).read_bytes(), Path(path + ".index")
     Path(path).write_bytes(content[: len(content) // 5 * 3])
-    with pytest.raises(FileDamaged, match="when its index was made") as caught:
-        list(TFRECORD.load(path))
-    assert caught.value.offset == len(content) // 5 * 3
-    index.unlink()
-    with pytest.raises(FileDamaged, match="marked as its last, at byte"):
-        list(TFRECORD.load(path))
+    for _ in range(2):
+        with pytest.raises(FileDamaged, match="marked as its last, at byte") as caught:
+            list(TFRECORD.load(path))
+        assert caught.value.offset == len(content) // 5 * 3
+        index.unlink()
     Path(path).write_bytes(b"")
-    index.unlink()
     with pytest.raises(FileDamaged, match="the file is empty"):
         list(TFRECORD.load(path))
 

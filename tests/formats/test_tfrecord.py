@@ -1,6 +1,7 @@
 """TFRecord files as TensorFlow writes them, and their index."""
 
 import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from dataflow import FileDamaged, MapData, TFRecordSerializer
 from dataflow.formats.checksums import masked_crc32c
+from dataflow.formats.index_files import write_index
+from dataflow.formats.positional import open_positional
 from tests.formats.files import TFRECORD, assert_same, flow, images
 
 # Made by hand from the description of the format: length 5, its masked CRC-32C, "hello", and that of it.
@@ -66,6 +69,41 @@ def test_an_index_that_is_damaged_or_of_another_file_is_made_anew(spoil, tmp_pat
     os.utime(path, (1, 1))
     with TFRecordSerializer.load(path) as df:
         assert df[3] == [3]
+
+
+def test_a_stale_index_is_made_again(tmp_path):
+    long, short = ([[k] for k in range(num)] for num in (50, 5))
+    (tmp_path / "other").mkdir()
+    path, other = TFRECORD.saved(tmp_path, long), TFRECORD.saved(tmp_path / "other", short)
+    shutil.copy(other, path)  # without its index: a smaller file, or a save that was killed between two renames
+    with TFRecordSerializer.load(path) as df:
+        assert list(df) == short
+    with TFRecordSerializer.load(path) as df:
+        assert list(df) == short
+
+
+def test_the_index_is_beside_the_file_and_not_beside_a_link_to_it(tmp_path):
+    path = TFRECORD.saved(tmp_path, [[k] for k in range(50)])
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "link.tfrecord"
+    link.symlink_to(path)
+    TFRecordSerializer.save(flow([[k] for k in range(5)]), link, overwrite=True)
+    assert link.is_symlink() and os.listdir(tmp_path / "links") == ["link.tfrecord"]
+    for name in (path, link):
+        with TFRecordSerializer.load(name) as df:
+            assert list(df) == [[k] for k in range(5)]
+
+
+@pytest.mark.parametrize("offsets", [[], [0], [0] * 6, [0, 7], [0, 1 << 40], "whole", "reversed"])
+def test_an_index_that_cannot_be_right_is_made_again(offsets, tmp_path):
+    path = TFRECORD.saved(tmp_path, [[k] for k in range(5)])
+    file = open_positional(path)
+    right = np.arange(6) * file.size // 5
+    planted = {"whole": right[[0, -1]], "reversed": right[::-1]}.get(offsets) if isinstance(offsets, str) else offsets
+    write_index(file, "records", np.array(planted, np.uint64))
+    file.close()
+    with TFRecordSerializer.load(path) as df:
+        assert list(df) == [[k] for k in range(5)]
 
 
 def test_a_file_that_has_grown_is_read_to_its_new_end(tmp_path):

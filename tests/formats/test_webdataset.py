@@ -5,6 +5,8 @@ import io
 import json
 import os
 import pickle
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -22,6 +24,9 @@ from dataflow import (
     TooManyFailures,
     WebDatasetData,
 )
+from dataflow.formats.brace_expansion import expanded
+from dataflow.formats.index_files import write_index
+from dataflow.formats.positional import open_positional
 from tests.support.contract import check_node, plain, seeded
 from tests.support.waits import LIMIT
 
@@ -201,6 +206,164 @@ def test_an_index_that_is_damaged_or_of_another_shard_is_made_again(spoil, shard
         assert len(list(df)) == len(df) == 7
 
 
+def test_the_index_behind_a_symbolic_link_is_that_of_the_file(shards, tmp_path, monkeypatch):
+    link = tmp_path / "link.tar"
+    link.symlink_to(shards[0])
+    with WebDatasetData(link, keep_index=True) as df:
+        assert len(df) == 4
+    assert os.path.exists(shards[0] + ".index") and not os.path.lexists(f"{link}.index")
+    monkeypatch.setattr("dataflow.formats.webdataset._scan", no_search)
+    with WebDatasetData(link) as df:
+        assert len(list(df)) == 4
+
+
+OTHER_SHARDS = {
+    "samples are divided elsewhere": [("a.txt", b"1"), ("a.cls", b"1"), ("b.txt", b"1"), ("c.cls", b"1")],
+    "samples are merged": [("a.txt", b"1"), ("a.cls", b"1"), ("a.jpg", b"1"), ("a.png", b"1")],
+    "another key": [("a.txt", b"1"), ("a.cls", b"1"), ("c.txt", b"1"), ("c.cls", b"1")],
+    "another extension": [("a.txt", b"1"), ("a.cls", b"1"), ("b.txt", b"1"), ("b.jpg", b"1")],
+    "one more sample": [("a.txt", b"1"), ("a.cls", b"1"), ("b.txt", b"1"), ("b.cls", b"1"), ("c.cls", b"1")],
+    "one more file": [("a.txt", b"1"), ("a.cls", b"1"), ("b.txt", b"1"), ("b.cls", b"1"), ("b.jpg", b"1")],
+    "one file less": [("a.txt", b"1"), ("a.cls", b"1"), ("b.txt", b"1")],
+    "another size": [("a.txt", b"1"), ("a.cls", b"1"), ("b.txt", b"1"), ("b.cls", b"12")],
+    "a sample instead of a folder": [("a.txt", b"1"), ("a.cls", b"1"), ("b.txt", b""), ("c.cls", b"")],
+}
+
+
+@pytest.mark.parametrize("files", OTHER_SHARDS.values(), ids=OTHER_SHARDS.keys())
+def test_another_shard_of_the_same_size_behind_a_url_is_refused_by_its_index(files, tmp_path):
+    pytest.importorskip("fsspec")
+    before = [("a.txt", b"1"), ("a.cls", b"1"), ("b.txt", b"1"), ("b.cls", b"1")]
+    path = write(tmp_path / "s.tar", before)
+    with WebDatasetData(path, keep_index=True) as df:
+        expected = list(df)
+    url = f"file://{path}"
+    with WebDatasetData(url) as df:
+        assert list(df) == expected
+    size = os.path.getsize(path)
+    write(path, files)
+    assert os.path.getsize(path) == size
+    with WebDatasetData(url) as df, pytest.raises(FileDamaged, match=r"s\.tar\.index, says: delete the index"):
+        list(df)
+    with WebDatasetData(path) as df:  # the time of the file itself is compared, too
+        assert sum(len(dp) - 1 for dp in df) == len(files)
+
+
+def planted(path, kind, offsets):
+    """Write an index with these offsets that fits the file by size and time."""
+    file = open_positional(path)
+    write_index(file, kind, np.array(offsets, np.uint64))
+    file.close()
+
+
+def test_an_index_that_cannot_be_right_is_made_again(shards):
+    for offsets in ([], [0], [0, 0, 0], [0, 1 << 40, 7], [512, 0, 1024, 512, 7, 7]):
+        planted(shards[0], "samples: begins, ends, sums of their files", offsets)
+        with WebDatasetData(shards[0]) as df:
+            assert len(list(df)) == 4
+    for end in (512, 7000):
+        planted(shards[0], "samples: begins, ends, sums of their files", [0, end, 7])
+        with WebDatasetData(shards[0]) as df, pytest.raises(FileDamaged, match="delete the index"):
+            list(df)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "s-{000..002}.tar",
+    "s-{002..000}.tar",
+    "s-{000..002..2}.tar",
+    "s-{2..0..2}.tar",
+    "s-{00{0,1},002}.tar",
+    "s-00{0..1}.tar::{x,y}.tar",
+    "{s-000,s-001}.tar::s-002.tar",
+    "s-{a..c}{0..1}.tar",
+    "s-{x}.tar",
+    "s.tar",
+    "-{08..11}-{a,b{1..2},{c,d}}-",
+    "{-1..1}{1..-01}",
+    "{c..a}{Z..b}{z..a..5}",
+    "{,a}{b,}{}{{a},b}",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_expanded_as_webdataset_does_it(name):
+    expand = pytest.importorskip("webdataset").shardlists.expand_urls
+    assert [one for part in name.split("::") for one in expanded(part)] == expand(name)
+
+
+def test_lists_steps_and_globs_stand_for_shards(shards, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.rename(shards[2], "s-0[0]2.tar")
+    for urls, numbers in {
+        "s-000.tar::s-001.tar": [0, 1],
+        "s-{001..000}.tar": [1, 0],
+        "s-{000..002..3}.tar::s-001.tar": [0, 1],
+        "s-*.tar": [0, 1, 2],
+        "s-00?.tar": [0, 1],
+        "**/s-00[01].tar": [0, 1],
+        "s-0[0]2.tar": [2],  # a file of that name
+        "s-{001,0[0]2}.tar": [1, 2],
+        f"file://{tmp_path}/s-00*.tar": [0, 1],
+        f"file://{tmp_path}/s-00{{1,0}}.tar::s-001.tar": [1, 0, 1],
+        f"{tmp_path}/s-{{000,001}}.tar": [0, 1],
+    }.items():
+        if "file:" in urls:
+            pytest.importorskip("fsspec")
+        with WebDatasetData(urls) as df:
+            assert keys(df)[::4] == [f"train/{4 * k:04d}" for k in numbers], urls
+    with pytest.raises(FileNotFoundError, match="no file matches this glob"):
+        WebDatasetData("t-*.tar")
+    with pytest.raises(ValueError, match="a brace without its counterpart"):
+        WebDatasetData("s-{000..001.tar")
+
+
+# -- sparse files ------------------------------------------------------------------------------------------------------
+
+HOLES = [
+    ("a.bin", [(0, b"one"), (1 << 16, b"two")], (1 << 16) + 5000),
+    ("a.cls", [(0, b"1")], 1),
+    ("b.bin", [(4096 * k, bytes([k + 1]) * 512) for k in range(60)], 4096 * 60),  # more than one header can describe
+    ("b.cls", [(0, b"2")], 1),
+    ("c.bin", [], 1 << 14),
+    (f"{'d' * 120}.bin", [(8192, b"end")], 8195),
+]
+
+
+def plain_content(pieces, size):
+    out = bytearray(size)
+    for offset, data in pieces:
+        out[offset : offset + len(data)] = data
+    return bytes(out)
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="needs tar")
+@pytest.mark.parametrize(
+    "form", [["--format=gnu"], *(["--format=pax", f"--sparse-version={v}"] for v in ("0.0", "0.1", "1.0"))]
+)
+def test_sparse_files_are_read_with_their_holes(form, tmp_path):
+    for name, pieces, size in HOLES:
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(size)
+            for offset, data in pieces:
+                file.seek(offset)
+                file.write(data)
+    path = tmp_path / "s.tar"
+    names = [name for name, _, _ in HOLES]
+    command = ["tar", "--sparse", *form, "-cf", path, *names]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this tar does not make them: {done.stderr}")
+    expected = {name: plain_content(pieces, size) for name, pieces, size in HOLES}
+    assert os.path.getsize(path) < sum(map(len, expected.values()))
+    with WebDatasetData(path, keep_index=True) as df:
+        found = {f"{dp['__key__']}.{end}": data for dp in df for end, data in dp.items() if end != "__key__"}
+        assert found == expected and df[1]["cls"] == b"2"
+    with WebDatasetData(path) as df:
+        assert df[2]["bin"] == bytes(1 << 14)
+
+
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
@@ -257,7 +420,7 @@ def test_a_flipped_bit_in_a_header_is_noticed_also_behind_the_index(shards):
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with WebDatasetData(shards[0], max_failures=1) as df:
-        assert len(list(df)) == 3 and "no valid header" in df.failures[0].text
+        assert len(list(df)) == 3 and "there are other files than its index" in df.failures[0].text
 
 
 @settings(max_examples=50)
