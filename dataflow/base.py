@@ -175,10 +175,18 @@ class DataFlow:
     def _df_continues(self) -> bool:
         """Whether a pass continues where the last one stopped, so that it depends on the passes before it.
 
-        It matters only if the node is not read by index: neither addressed itself nor part of an addressable flow with
-        a length, of which every pass follows from the seed.
+        Such a pass is begun by `state.Continued`, or after `state.require_continuing`: both refuse where it has to
+        follow from the seed. `_df_continuing` answers for a whole chain.
         """
         return self._df_remote_inputs and not self._df_indexed
+
+    def _df_continuing(self) -> DataFlow | None:
+        """The first node, from above, whose passes depend on the passes before; None if all follow from the seed."""
+        if self._df_addressable and not self._df_endless:
+            return None  # read by index
+        if self._df_continues:
+            return self
+        return next((found for ds in self._df_inputs if (found := ds._df_continuing()) is not None), None)
 
     @property
     def _df_ends_if_strict(self) -> bool:

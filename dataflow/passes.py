@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count, islice, repeat
 from operator import length_hint
 from types import FrameType
@@ -14,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dataflow.seeding import Rng, Stream, Turns, current_root, rng
 from dataflow.session import Session, terminated
-from dataflow.state import FlowState, state_of
+from dataflow.state import FlowState, Taken, state_of
 
 __all__ = [
     "Node",
@@ -29,6 +30,7 @@ __all__ = [
     "passes_on",
     "pick",
     "picked_here",
+    "reading_ahead",
     "assign_streams",
     "reset_in_round",
     "root_stream",
@@ -395,6 +397,28 @@ def passes_on(ds: Node, stream: Stream, begin: int = 0) -> Iterator[Any]:
         yield first
         del first  # a reference would keep it in memory during the pass
         yield from datapoints
+
+
+def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
+    """Begin a pass of the node `df`, called `name`, whose input is read in order, ahead of the consumer.
+
+    Returns:
+        The stream for the input, and what counts the datapoints that the consumer takes. After a pass that was left
+        early, the passes of the input must stand alone: how much of it was read ahead depends on timing.
+    """
+    state = state_of(df)
+    before, state.taken = state.taken, Taken(stream)
+    if before is None or before.stream != stream:
+        state.has_left = False
+    elif not before.is_whole(known_length(df)):
+        state.has_left = True
+    if state.has_left and not stream.standalone:
+        reason = (
+            f"and one was left early, after {name} had read ahead: it is not known where. Iterate whole passes; or cut "
+            f"them above it, with FixedSizeData({name}(…), size), which continues with the next datapoint"
+        )
+        return replace(stream, standalone=reason), state.taken
+    return stream, state.taken
 
 
 def known_length(df: Any) -> int | None:

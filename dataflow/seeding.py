@@ -15,7 +15,7 @@ import functools
 import secrets
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -100,16 +100,18 @@ class Stream:
     """The source of random numbers at one place of a chain: the root seed and the turns taken on the way down.
 
     `drawn` says that the root was drawn rather than fixed: another process that runs the same flow has drawn another
-    one.
+    one. `standalone` is set where a pass must follow from the seed and its number alone, and not depend on the passes
+    before it: the reason and the cure, which continue the sentence "a pass of … continues where the last one stopped".
     """
 
     root: int
     turns: Turns = ()
     drawn: bool = field(default=False, compare=False)
+    standalone: str = field(default="", compare=False)
 
     def turn(self, level: int, j: int) -> Stream:
         """The stream of input `j` of a node at `level`: input 0 keeps the stream."""
-        return self if j == 0 else Stream(self.root, (*self.turns, (level, j)), self.drawn)
+        return self if j == 0 else replace(self, turns=(*self.turns, (level, j)))
 
     def words(
         self, level: int, p: int, *, root: int | None = None, purpose: int = 0, ranks: tuple[int, ...] = ()

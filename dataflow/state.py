@@ -11,9 +11,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from dataflow.errors import NotReentrant
+from dataflow.errors import NotReentrant, NotReproducible
 from dataflow.failures import Tolerance
 from dataflow.interrupts import signals_deferred
 from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
@@ -22,7 +23,7 @@ from dataflow.session import Session, terminated
 if TYPE_CHECKING:
     from dataflow.workers.cleanup import Closeable
 
-__all__ = ["Continued", "Drops", "FlowState", "close_dropped", "state_of"]
+__all__ = ["Continued", "Drops", "FlowState", "Taken", "close_dropped", "require_continuing", "state_of"]
 
 _KEY: Final = "_df_state"
 
@@ -66,6 +67,8 @@ class FlowState:
         self.drops = Drops()
         self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated
         self.continued = Continued()  # iterators that outlive a pass
+        self.taken: Taken | None = None  # of the last pass, where what is below is read ahead
+        self.has_left = False  # a pass was left early, and what had been read ahead of it is lost
         self.resource: Closeable | None = None  # what close() must close: a runner's engine
         self.observer: Any = None  # of the workers started last: where the time goes; it outlives them
         self.sampler: Any = None  # of the thread that iterates this flow; None until figures were asked for
@@ -106,6 +109,7 @@ class FlowState:
         ended.closed = True
         self.ready = False
         self.continued.drop()
+        self.taken, self.has_left = None, False
         self.own(None, None)
         if self.sampler is not None:
             self.sampler.stop()
@@ -145,6 +149,44 @@ class _Held:
         self.generation: object = None
 
 
+class Taken:
+    """How much of a pass its consumer has taken, where workers or a buffer read ahead of it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.is_over = False  # the consumer has seen the end of the pass
+        self._num_received = 0
+        self._chunk: Iterator[Any] = iter(())  # received last
+
+    def add(self, chunk: Iterator[Any]) -> None:
+        """Count the datapoints of `chunk`, the iterator of a list, as they are taken from it."""
+        self._num_received += length_hint(chunk)
+        self._chunk = chunk
+
+    def add_one(self) -> None:
+        """Count a datapoint that is being handed out."""
+        self._num_received += 1
+
+    def stop(self) -> None:
+        """Count what is left of the chunk as not taken."""
+        self._num_received -= length_hint(self._chunk)
+        self._chunk = iter(())
+
+    def is_whole(self, length: int | None) -> bool:
+        """Whether everything was taken, of a pass of `length` datapoints; None if that is unknown."""
+        return self.is_over or self._num_received - length_hint(self._chunk) == length
+
+
+def require_continuing(stream: Stream, name: str) -> None:
+    """Check that a pass of the node `name` at `stream` may continue where the last one stopped.
+
+    Raises:
+        NotReproducible: It must not depend on the passes before it; the message says why.
+    """
+    if stream.standalone:
+        raise NotReproducible(f"a pass of {name} continues where the last one stopped, {stream.standalone}")
+
+
 class Continued:
     """Iterators on which passes continue where the last one stopped, one for each place in a chain.
 
@@ -172,7 +214,12 @@ class Continued:
         self._held, self._notes = {}, {}
 
     def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
-        """Continue with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call."""
+        """Continue with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call.
+
+        Raises:
+            NotReproducible: The pass must not depend on the passes before it.
+        """
+        require_continuing(stream, name)
         held = self._held.get(stream)
         if held is None:
             # Another root means that the user has called `seed` again: iterators begun under the old one are over.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -230,15 +230,29 @@ class Address(_Tasks):
         return self.flow._df_at([indexes], self.stream)
 
 
+_OF_SUCCESSOR: Final = (
+    "but the worker that made the passes before has died. Use max_restarts with flows whose passes are independent"
+)
+
+
 @dataclass
 class WholePasses(_Tasks):
-    """Runs passes of a flow without random access, one at a time."""
+    """Runs passes of a flow without random access, one at a time.
+
+    A task is the number of passes before it, and what its stream says about depending on them (`Stream.standalone`).
+    """
+
+    _num_begun: int = field(default=0, init=False)
 
     def count(self, task: Task) -> int:
         return 1
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        datapoints = self.flow._df_run_pass(task.first, self.stream)
+        ((num_before, standalone),) = task.datapoints
+        if self._num_begun != num_before:
+            standalone = standalone or _OF_SUCCESSOR
+        self._num_begun += 1
+        datapoints = self.flow._df_run_pass(task.first, replace(self.stream, standalone=standalone))
         while task_reader.is_wanted():
             try:
                 yield next(datapoints)  # no variable: the receiver may reuse its memory

@@ -469,14 +469,16 @@ class OnePass(TaskSchedule):
 
     def __init__(self, task_queue: TaskQueue) -> None:
         super().__init__(task_queue, 1, 1, ordered=True)
+        self._num_begun = 0  # passes
         self._num_received = 0  # datapoints received of this pass
         self._to_skip = 0  # datapoints that a successor makes again
         self._parts: list[Any] = []  # lists of datapoints, and exceptions to raise
 
-    def begin_pass(self, p: int) -> None:
-        """Begin pass `p`."""
+    def begin_pass(self, p: int, standalone: str = "") -> None:
+        """Begin pass `p`; `standalone` is that of its stream."""
         self.begin(p)
-        is_issued = self.issue([self.task_queue.encode(1, is_only_task=True)], 1)
+        is_issued = self.issue([self.task_queue.encode((self._num_begun, standalone), is_only_task=True)], 1)
+        self._num_begun += 1
         assert is_issued, "an empty task queue has room"
 
     def begin(self, index: int = 0) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.parameters import whole_number
+from dataflow.passes import reading_ahead
 from dataflow.seeding import Stream
+from dataflow.state import Taken, state_of
 
 __all__ = ["PrefetchToDevice"]
 
@@ -50,12 +53,19 @@ class PrefetchToDevice(ProxyDataFlow):
         self.depth = whole_number(self, "depth", depth, 1)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return self._ahead(self.ds._df_run_pass(p, stream))
+        name = type(self).__name__
+        if self.ds._df_endless:  # a loop continues with what was read ahead
+            return state_of(self).continued.take(stream, partial(self._endless, p, stream), name)
+        below, taken = reading_ahead(self, stream, name)
+        return self._ahead(self.ds._df_run_pass(p, below), taken)
+
+    def _endless(self, p: int, stream: Stream) -> Iterator[Any]:
+        return self._ahead(self.ds._df_run_pass(p, stream), Taken(stream))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self._ahead(self.ds._df_at(blocks, stream))
+        return self._ahead(self.ds._df_at(blocks, stream), Taken(stream))
 
-    def _ahead(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+    def _ahead(self, datapoints: Iterator[Any], taken: Taken) -> Iterator[Any]:
         """Yield each datapoint when `depth` further copies have begun; a failure comes after those before it."""
         torch = import_torch("PrefetchToDevice needs")
         send = (
@@ -74,9 +84,12 @@ class PrefetchToDevice(ProxyDataFlow):
                 failure = error
                 break
             if len(waiting) > self.depth:
+                taken.add_one()
                 yield waiting.popleft()()
         while waiting:
+            taken.add_one()
             yield waiting.popleft()()
+        taken.is_over = True
         if failure is not None:
             try:
                 raise failure

@@ -24,9 +24,9 @@ from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, Th
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
-from dataflow.passes import known_length
+from dataflow.passes import known_length, reading_ahead
 from dataflow.seeding import IndexRngs, Stream
-from dataflow.state import state_of
+from dataflow.state import Taken, state_of
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.mapping import MapData
@@ -195,15 +195,17 @@ class ParallelMap(WorkerNode):
         engine: Engine[MapTasks] = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         first = p * self._stride
+        taken: Taken | None = None
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first))
         if not self.with_rng or not self.ds._df_addressable:
+            stream, taken = reading_ahead(self, stream, self.options.owner)
             source = SourceReader(one_pass(self.ds, p, stream))
         else:
             # A datapoint dropped below keeps its position, so the random numbers of later ones do not change.
             blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
             source = SourceReader([self.ds._df_at(blocks, stream)])
         chunks = Feeder(engine, generation, source).chunks(self.options.timeout)
-        return until_over(chunks, engine, generation, state_of(self), None if self.ds._df_endless else self)
+        return until_over(chunks, engine, generation, state_of(self), None if self.ds._df_endless else self, taken)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
@@ -241,7 +243,8 @@ class MultiThreadMapData(ParallelMap):
     out. ``len`` is that of `ds`. When a loop is left with `break`, the datapoints under way belong to the next one.
 
     With ``strict=True`` a pass is exactly that of `MapData`, in the same order, for any `ds`: without a length, empty,
-    or shorter than the buffer. When a pass is abandoned, the datapoints under way are discarded. Such a map can be
+    or shorter than the buffer. When a pass is abandoned, the datapoints under way are discarded; if a pass of `ds`
+    continues where the last one stopped, the next one then raises `NotReproducible`. Such a map can be
     addressed if `ds` can: ``df[i]`` calls the function in the calling process, while a node above uses the workers.
 
     A thread cannot be killed. One that does not return when the map is closed is left behind and named in the log.

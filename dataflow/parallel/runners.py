@@ -29,9 +29,9 @@ from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, Th
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import hinting, whole_number
-from dataflow.passes import copied_chain, known_length, open_flow, until_closed, walk
+from dataflow.passes import copied_chain, known_length, open_flow, reading_ahead, until_closed, walk
 from dataflow.seeding import Stream
-from dataflow.state import state_of
+from dataflow.state import Taken, state_of
 
 __all__ = ["MultiProcessRunner", "MultiProcessRunnerZMQ", "MultiThreadRunner", "Runner", "window_of"]
 
@@ -200,9 +200,11 @@ class Runner(WorkerNode):
         begin = partial(engine.schedule.begin_pass, first, len(block), picked, holes=True)
         return self._pass_of(engine, engine.begin_pass(begin), self)
 
-    def _pass_of(self, engine: Engine[Any], generation: object, held: object) -> Iterator[Any]:
+    def _pass_of(
+        self, engine: Engine[Any], generation: object, held: object, taken: Taken | None = None
+    ) -> Iterator[Any]:
         chunks = iter(partial(engine.chunk, generation, self.options.timeout), None)
-        return until_over(chunks, engine, generation, state_of(self), held)
+        return until_over(chunks, engine, generation, state_of(self), held, taken)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         length = known_length(self)
@@ -219,8 +221,10 @@ class Runner(WorkerNode):
         tolerance_of(self).begin_pass()
         begin = engine.schedule.begin_pass
         if not self._df_by_index:
-            generation = engine.begin_pass(partial(begin, p))
-        elif self.ds._df_endless:
+            below, taken = reading_ahead(self, stream, self.options.owner)
+            generation = engine.begin_pass(partial(begin, p, below.standalone))
+            return self._pass_of(engine, generation, None if self.ds._df_endless else self, taken)
+        if self.ds._df_endless:
             generation = engine.begin_pass(partial(begin, 0, None))
         else:
             length = len(self.ds)
@@ -297,7 +301,8 @@ class MultiProcessRunnerZMQ(Runner):
     With ``strict=True`` the workers share each pass by index instead: it is exactly the datapoints of that pass of
     `ds`, in order, with the random numbers of `ds` itself, for any number of workers; and passes end. When a pass is
     abandoned, the datapoints under way are discarded. This requires a flow that can be addressed (``ds.addressable``),
-    or one worker.
+    or one worker. If a pass of `ds` continues where the last one stopped, the pass after an abandoned one raises
+    `NotReproducible`: cut the passes above the runner, with `FixedSizeData`.
 
     Runners may be nested in every combination: the number of leaf workers is the product.
 

@@ -50,7 +50,7 @@ from dataflow.parallel.options import AUTO, WORKING_PER_CORE, WorkerOptions
 from dataflow.passes import known_length, passes_on, picked_here, walk
 from dataflow.reports.figures import Figures
 from dataflow.seeding import Stream, current_root
-from dataflow.state import FlowState, state_of
+from dataflow.state import FlowState, Taken, require_continuing, state_of
 from dataflow.workers.info import worker_info, worker_info_of
 from dataflow.workers.native_threads import share_of_cores
 from dataflow.workers.pool import Worker
@@ -227,6 +227,8 @@ class WorkerNode(ProxyDataFlow):
             OSError: There are too few descriptors, processes or threads, or there is too little memory.
         """
         state, options, backend = state_of(self), self.options, self._df_backend
+        if self._df_remote_inputs:  # they begin anew in new workers
+            state.taken, state.has_left = None, False
         with signals_deferred(), closed_on_error():
             state.own(self, None)
             # It must not hold the node, which could then never be collected.
@@ -375,6 +377,7 @@ class WorkerNode(ProxyDataFlow):
             return self._alive(state_of(self).continued.take(stream, begin, type(self).__name__))
         if self.strict:
             return self._df_strict_pass(p, stream)
+        require_continuing(stream, self.options.owner)
         state = state_of(self)
         if not state.warned:
             state.warned = True
@@ -451,18 +454,27 @@ def _is_first_worker() -> bool:
 
 
 def until_over(
-    chunks: Iterable[Iterator[Any]], engine: Engine[Any], generation: object, state: FlowState, held: object
+    chunks: Iterable[Iterator[Any]],
+    engine: Engine[Any],
+    generation: object,
+    state: FlowState,
+    held: object,
+    taken: Taken | None = None,
 ) -> Iterator[Any]:
-    """The datapoints of a strict pass; `held` stays alive as long as they are iterated.
+    """The datapoints of a strict pass; `held` stays alive as long as they are iterated, and `taken` counts them.
 
     A generator rather than `itertools.chain`, because several threads may step it. The losing threads get a ValueError
     ("generator already executing") and disturb nothing; `chain` would drop its chunks then, or crash.
     """
+    taken = Taken(engine.stream) if taken is None else taken
     try:
         for chunk in chunks:
+            taken.add(chunk)
             yield from chunk
+        taken.is_over = True
     finally:
         with signals_deferred(later=True):  # it may be dropped, after a break
+            taken.stop()
             if engine.session.failed:
                 state.settle()
             engine.abandon(generation)

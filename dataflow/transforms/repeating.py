@@ -12,7 +12,7 @@ import numpy as np
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE
-from dataflow.errors import EmptyPass, LengthUnknown, NotReentrant
+from dataflow.errors import Dropped, EmptyPass, LengthUnknown, NotReentrant
 from dataflow.parameters import flag, hinting, whole_number
 from dataflow.passes import known_length, passes_on
 from dataflow.seeding import Stream
@@ -222,11 +222,18 @@ class FixedSizeData(ProxyDataFlow):
         """The datapoints from index `begin` that are present; ends after `most` holes in a row.
 
         After the first hole it keeps `place` up to date, at which the next pass begins.
+
+        Raises:
+            Dropped: There is a hole, so the next pass depends on this one, and must not.
         """
         holes = 0
         has_dropped = place.next is not None
+        if stream.standalone and has_dropped:
+            raise self._continues(stream)
         for index, dp in enumerate(self.ds._df_at(onwards(begin, self._size), stream), start=begin + 1):
             if dp is HOLE:
+                if stream.standalone and self.keep_state:
+                    raise self._continues(stream)
                 holes, has_dropped = holes + 1, True
                 if holes >= most:
                     return
@@ -241,6 +248,12 @@ class FixedSizeData(ProxyDataFlow):
                     )
                 place.next = index
             yield dp
+
+    def _continues(self, stream: Stream) -> Dropped:
+        return Dropped(
+            "a map below FixedSizeData has dropped a datapoint, so a pass of FixedSizeData continues where the last "
+            f"one stopped, {stream.standalone}"
+        )
 
     def _ended(self) -> Iterator[Any]:
         raise self._empty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -20,6 +21,10 @@ __all__ = ["ResumableData"]
 _VERSION: Final = 1
 _KINDS: Final = {"version": int, "root": str, "pass": int, "offset": int, "flow": dict}
 _NOTHING: Final = object()
+_STANDALONE: Final = (
+    "so it cannot be started in another process. Put the datapoints into a list (DataFromList), or use a node whose "
+    "passes are independent, such as FixedSizeData(…, keep_state=False)"
+)
 
 
 class ResumableData(ProxyDataFlow):
@@ -137,7 +142,8 @@ class ResumableData(ProxyDataFlow):
     def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The datapoints from the bookmark to the end of its pass; the bookmark moves with them."""
         if not self.ds._df_addressable:
-            datapoints = islice(self.ds._df_run_pass(mark.p, stream), mark.offset, None)
+            standalone = replace(stream, standalone=_STANDALONE)
+            datapoints = islice(self.ds._df_run_pass(mark.p, standalone), mark.offset, None)
             return chain(map(mark.advance, datapoints), mark.end_pass())
         if self.ds._df_endless:
             blocks = onwards(mark.offset)
@@ -179,22 +185,10 @@ def _require_order(ds: DataFlow) -> None:
                 f"ResumableData: the order of the datapoints of {name} is not defined, so there is no position to "
                 "resume from. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
             )
-    continuing = None if ds._df_addressable else _continuing(ds)
+    continuing = None if ds._df_addressable else ds._df_continuing()
     if continuing is not None:
-        raise NotReproducible(
-            f"ResumableData: a pass of {type(continuing).__name__} continues where the last one stopped, so it cannot "
-            "be started in another process. Put the datapoints into a list (DataFromList), or use a node whose passes "
-            "are independent, such as FixedSizeData(…, keep_state=False)"
-        )
-
-
-def _continuing(df: DataFlow) -> DataFlow | None:
-    """The first node whose passes depend on earlier ones; None if all are independent."""
-    if df._df_addressable and not df._df_endless:
-        return None  # the input is read by index
-    if df._df_continues:
-        return df
-    return next((found for ds in df._df_inputs if (found := _continuing(ds)) is not None), None)
+        name = type(continuing).__name__
+        raise NotReproducible(f"ResumableData: a pass of {name} continues where the last one stopped, {_STANDALONE}")
 
 
 def _check_form(state: Mapping[str, Any]) -> None:

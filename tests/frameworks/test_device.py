@@ -12,8 +12,11 @@ from dataflow import (
     DataFromGenerator,
     DataFromIterable,
     DataFromList,
+    FixedSizeData,
     MapData,
+    NotReproducible,
     PrefetchToDevice,
+    RepeatedData,
     ResumableData,
 )
 from dataflow.errors import MissingExtra
@@ -199,3 +202,19 @@ def test_copies_to_a_gpu_are_pinned_begun_ahead_on_their_own_stream_and_waited_f
     next(iterator)
     assert fake.calls == [*copy, *copy, *wait, *wait]
     assert next(iterator, None) is None
+
+
+def test_after_a_pass_that_was_left_early_one_that_continues_is_refused():
+    df = PrefetchToDevice(FixedSizeData(DataFromGenerator(lambda: ([k] for k in range(100))), 10), "cpu")
+    assert [int(k) for (k,) in df] == list(range(10))
+    assert [int(k) for _, (k,) in zip(range(10), df, strict=False)] == list(range(10, 20))
+    assert int(next(iter(df))[0]) == 20
+    with pytest.raises(NotReproducible, match=r"FixedSizeData continues .* after PrefetchToDevice had read ahead"):
+        next(iter(df))
+
+
+def test_an_endless_flow_continues_with_what_was_read_ahead():
+    df = PrefetchToDevice(RepeatedData(numbers(), -1), "cpu")
+    assert [int(number) for _ in range(3) for _, (_, number, _) in zip(range(4), df, strict=False)] == [
+        k % 6 for k in range(12)
+    ]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dataflow import (
     BatchData,
+    BucketBatchData,
     CacheData,
     ConcatData,
     DataFlow,
@@ -19,6 +20,7 @@ from dataflow import (
     Dropped,
     FilterData,
     FixedSizeData,
+    FlattenData,
     JoinData,
     LocallyShuffleData,
     MapData,
@@ -372,6 +374,58 @@ class Twice(DataFlow):
 
     def __iter__(self):
         yield from self.ds
+
+
+class Passing(DataFlow):
+    def __init__(self, ds):
+        self.ds = ds
+
+    def __iter__(self):
+        yield from self.ds
+
+
+def not_one(dp):
+    return None if dp[0] % 3 == 1 else dp
+
+
+def inverted(dp):
+    return [6 // (dp[0] % 3 - 1), dp[0]]
+
+
+OVER_COUNTS = {
+    "FlattenData": FlattenData,
+    "FilterData": lambda ds: FilterData(ds, lambda dp: True),
+    "RandomChooseData": lambda ds: RandomChooseData([ds]),
+    "BucketBatchData": lambda ds: BucketBatchData(ds, 2, key=lambda dp: dp[0], boundaries=[3]),
+    "own node": Passing,
+}
+
+
+@pytest.mark.parametrize("drop", [not_one, inverted])
+@pytest.mark.parametrize("above", OVER_COUNTS.values(), ids=OVER_COUNTS)
+def test_a_count_of_datapoints_that_depends_on_dropped_ones_raises(above, drop):
+    def flow():
+        return above(FixedSizeData(MapData(numbers(6, shuffle=False), drop, max_failures=0.5), 3))
+
+    with pytest.raises(Dropped, match=r"below FixedSizeData has dropped .* cannot be started in another process"):
+        steps(ResumableData(flow()), 20)
+
+
+def test_a_state_that_was_saved_before_the_first_dropped_datapoint_is_right():
+    def flow():
+        return ResumableData(FlattenData(FixedSizeData(MapData(numbers(6, shuffle=False), not_five), 2)))
+
+    def not_five(dp):
+        return None if dp[0] == 5 else dp
+
+    df = flow()
+    assert list(itertools.islice(df, 2)) == [[0], [1]] and next(iter(df)) == [2]
+    resumed = flow()
+    resumed.load_state_dict(df.state_dict())
+    assert list(resumed) == [[3]]
+    for each in df, resumed:
+        with pytest.raises(Dropped):
+            list(each)
 
 
 @pytest.mark.parametrize("above", [PrintData, Twice, lambda ds: MapData(ds, pair)], ids=["built in", "user", "map"])
