@@ -225,6 +225,11 @@ class _HDF5Reader:
         dataset = self.asked(lambda: self._file.get(name), name)
         if not isinstance(dataset, self._h5py.Dataset):
             raise KeyError(f"there is no dataset {name!r} in {self.path}; there are {self._names()}")
+        if dataset.external or dataset.is_virtual or dataset.file.filename != self._file.filename:
+            raise ValueError(
+                f"{self.path}: the dataset {name!r} is stored in other files, which any file could name: copy it into "
+                "one file (h5repack)"
+            )
         if not dataset.shape:
             raise ValueError(f"{self.path}: the dataset {name!r} has no rows (its shape is {dataset.shape})")
         return dataset

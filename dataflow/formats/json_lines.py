@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import copy
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,6 @@ from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
-from dataflow.parameters import flag
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["JSONLinesData", "LinesData"]
@@ -38,21 +39,21 @@ class JSONLinesData(MapData):
 
     A line that is not JSON, or that cannot be read, is a datapoint that fails, as a map's does: it ends the pass, or is
     skipped under `max_failures`. With a `max_failures` of its own, a flow of several files goes on without one that is
-    missing behind its URL, or compressed: that file counts as one line that fails.
+    missing behind its URL, compressed, or not UTF-8: that file counts as one line that fails.
 
     Args:
         path: A file, a folder, a URL, or a list of them, read in that order. A folder stands for its files that end in
             ``.jsonl``, ``.ndjson`` or ``.jsonlines``, sorted by name.
         max_failures: How many lines of one pass may be invalid, as for `MapData`; they are skipped, logged, and listed
             in `failures`.
-        shuffle: Draw a new order for every pass.
+        shuffle: Draw a new order for every pass; None means whether `block_shuffle` is given.
         block_shuffle: Lines per block: shuffle the blocks, and the lines inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
     Raises:
         FileNotFoundError: There is no such file, or a folder has none.
         FileDamaged: A line is not JSON; names the file and the line, counted from 1, and has its byte offset.
-        ValueError: A file is compressed.
+        ValueError: A file is compressed, or not UTF-8.
         MissingExtra: A path is a URL, and fsspec is not installed.
 
     Example:
@@ -72,11 +73,10 @@ class JSONLinesData(MapData):
         path: PathLike | Iterable[PathLike],
         *,
         max_failures: Budget | None = None,
-        shuffle: bool = False,
+        shuffle: bool | None = None,
         block_shuffle: int | None = None,
         seed: int | None = None,
     ) -> None:
-        shuffle = flag(self, "shuffle", shuffle) or block_shuffle is not None
         paths = files_of(type(self).__name__, path, _SUFFIXES)
         skip = max_failures is not None
         lines = LinesData(paths, skip=skip, shuffle=shuffle, block_shuffle=block_shuffle, seed=seed)
@@ -102,12 +102,22 @@ def parse_line(dp: list[Any]) -> Any:
     if isinstance(text, Exception):
         raise copy.copy(text)  # each time it is raised, it gets a traceback and a note
     try:
-        value = json.loads(text.decode() if offset else text)  # the first line may begin with a byte order mark
+        value = _parsed(text.decode())
     except ValueError as error:  # also a UnicodeDecodeError
         raise _invalid(path, number, offset, f"is not JSON ({error}): {_shown(text)}") from error
     if value is None:
         raise _invalid(path, number, offset, "is null, which is no datapoint")
     return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text} is beyond the largest float")
+    return value
+
+
+_parsed: Final = json.JSONDecoder(parse_float=_finite).decode
 
 
 def _invalid(path: str, number: int, offset: int, reason: str) -> FileDamaged:
@@ -246,13 +256,18 @@ def _unreadable(error: Exception) -> _Lines:
 def _lines_of(file: PositionalFile, report: Callable[[int], object]) -> _Lines:
     found: list[NDArray[Any]] = [np.empty(0, np.int64)]  # offsets of the ends of lines
     indented: list[NDArray[Any]] = []  # offsets of lines that begin with white space
-    last = _NEWLINE
+    last, start = _NEWLINE, 0
     for at in range(0, file.size, _PIECE):
         piece = file.read(at, min(_PIECE, file.size - at))
         if at == 0 and bytes(piece[:2]) == _GZIP:
             raise ValueError(
                 f"{file.path} is compressed with gzip, so its lines cannot be read by position: decompress it first"
             )
+        if at == 0:
+            head = bytes(piece[:4])
+            start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+            if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:
+                raise ValueError(f"{file.path} is not UTF-8, but UTF-16 or UTF-32: convert it first (iconv -t UTF-8)")
         is_end = piece == _NEWLINE
         found.append(np.flatnonzero(is_end) + at)
         after_end = np.concatenate([[last == _NEWLINE], is_end[:-1]])
@@ -260,9 +275,9 @@ def _lines_of(file: PositionalFile, report: Callable[[int], object]) -> _Lines:
         last = int(piece[-1])
         report(len(piece))
     ends = np.concatenate([*found, *([] if last == _NEWLINE else [[file.size]])]).astype(np.uint64)
-    begins = np.concatenate([[0], ends[:-1] + np.uint64(1)]).astype(np.uint64) if len(ends) else ends
+    begins = np.concatenate([[start], ends[:-1] + np.uint64(1)]).astype(np.uint64) if len(ends) else ends
     is_empty = begins == ends
-    for begin in np.concatenate(indented).tolist() if indented else ():
+    for begin in np.concatenate([[start] * (start > 0), *indented]).astype(np.int64).tolist():
         k = int(np.searchsorted(begins, np.uint64(begin)))
         is_empty[k] = not bytes(file.read(begin, int(ends[k]) - begin)).strip()
     return _Lines(begins[~is_empty], ends[~is_empty], np.flatnonzero(is_empty))

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, RNGDataFlow
+from dataflow.parameters import flag, whole_number
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.sources.folders import raise_error
 from dataflow.sources.source import Source
@@ -65,20 +66,20 @@ class PositionalSource(Source, RNGDataFlow):
     """A flow over what a reader gives by position.
 
     Args:
-        shuffle: Draw a new order for every pass.
+        shuffle: Draw a new order for every pass; None means whether `block_shuffle` is given.
         block_shuffle: Positions per block: shuffle the blocks, and the positions inside each, instead of all at once.
             The disk is then read in blocks, not at random.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
     """
 
-    def __init__(self, shuffle: bool, *, block_shuffle: int | None = None, seed: int | None = None) -> None:
-        if block_shuffle is not None and not shuffle:
+    def __init__(
+        self, shuffle: bool | None = None, *, block_shuffle: int | None = None, seed: int | None = None
+    ) -> None:
+        self.block_shuffle = None if block_shuffle is None else whole_number(self, "block_shuffle", block_shuffle, 1)
+        self.shuffle = block_shuffle is not None if shuffle is None else flag(self, "shuffle", shuffle)
+        if block_shuffle is not None and not self.shuffle:
             raise ValueError(f"{type(self).__name__}: block_shuffle is a way to shuffle, and shuffle is False")
-        if block_shuffle is not None and block_shuffle < 1:
-            raise ValueError(f"{type(self).__name__}: block_shuffle is a number of datapoints, got {block_shuffle}")
-        self.shuffle = shuffle
-        self.block_shuffle = block_shuffle
-        self._df_draws = shuffle or self._df_user_written
+        self._df_draws = self.shuffle or self._df_user_written
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
@@ -160,7 +161,12 @@ class FilesData(PositionalSource):
     """
 
     def __init__(
-        self, paths: Sequence[str], *, shuffle: bool = False, block_shuffle: int | None = None, seed: int | None = None
+        self,
+        paths: Sequence[str],
+        *,
+        shuffle: bool | None = None,
+        block_shuffle: int | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
         self.paths = paths
@@ -184,7 +190,7 @@ class DiskData(PositionalSource):
     """
 
     def __init__(
-        self, path: PathLike, shuffle: bool = True, *, block_shuffle: int | None = None, seed: int | None = None
+        self, path: PathLike, shuffle: bool | None = True, *, block_shuffle: int | None = None, seed: int | None = None
     ) -> None:
         super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
         self.path = existing(path)

@@ -126,6 +126,11 @@ class NumpySerializer:
             ValueError: The arrays differ in length.
         """
         arrays = _arrays_of_objects(existing(path)) if pickle else None
+        if arrays is not None and block_shuffle is not None:
+            raise ValueError(
+                f"NumpySerializer.load: block_shuffle is for rows that are read from a disk, and the arrays of objects "
+                f"in {path} are in memory as a whole: leave it out"
+            )
         if arrays is not None:
             lists: list[Any] = [[_row(row) for row in array] for array in arrays.values()]
             dps = lists[0] if len(lists) == 1 else [list(row) for row in zip(*lists, strict=True)]

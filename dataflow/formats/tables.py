@@ -78,7 +78,7 @@ class TableData(ToleratesFailures, PositionalSource):
         columns: Names of the columns to read; None reads all.
         batch_size: Rows in a batch; None gives single rows.
         remainder: Give out the last batch even if it is shorter.
-        shuffle: Draw a new order of the rows for every pass.
+        shuffle: Draw a new order of the rows for every pass; None means whether `block_shuffle` is given.
         block_shuffle: Rows per block: shuffle the blocks, and the rows inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
         max_failures: How many datapoints (rows, or batches) of one pass may fail, as for `MapData`; they are skipped,
@@ -109,12 +109,11 @@ class TableData(ToleratesFailures, PositionalSource):
         columns: Sequence[str] | None = None,
         batch_size: int | None = None,
         remainder: bool = False,
-        shuffle: bool = False,
+        shuffle: bool | None = None,
         block_shuffle: int | None = None,
         seed: int | None = None,
         max_failures: Budget | None = None,
     ) -> None:
-        shuffle = flag(self, "shuffle", shuffle) or block_shuffle is not None
         super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
         self.max_failures = count_or_fraction(self, "max_failures", max_failures)
         if isinstance(columns, str):

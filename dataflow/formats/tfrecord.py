@@ -57,7 +57,7 @@ class TFRecordData(DiskData):
     def __init__(
         self,
         path: PathLike,
-        shuffle: bool = False,
+        shuffle: bool | None = None,
         *,
         block_shuffle: int | None = None,
         seed: int | None = None,
@@ -207,7 +207,7 @@ class TFRecordSerializer:
         path: PathLike,
         size: int | None = None,
         *,
-        shuffle: bool = False,
+        shuffle: bool | None = None,
         block_shuffle: int | None = None,
         seed: int | None = None,
         raw: bool = False,
@@ -221,7 +221,8 @@ class TFRecordSerializer:
         Args:
             path: The file, ours or one that TensorFlow or tensorpack has written.
             size: Datapoints per pass; None means all. A larger number starts again from the first.
-            shuffle: Draw a new order for every pass. This is random access.
+            shuffle: Draw a new order for every pass. This is random access. None means whether `block_shuffle` is
+                given.
             block_shuffle: Datapoints per block: shuffle the blocks, and the datapoints inside each, instead of all at
                 once; the disk is then read in blocks.
             seed: Root seed for the order, instead of the one of `dataflow.seed`.
@@ -234,7 +235,6 @@ class TFRecordSerializer:
             PickleRefused: The file holds pickles.
             MissingExtra: The package google-crc32c is not installed.
         """
-        shuffle = shuffle or block_shuffle is not None
         ds = TFRecordData(path, shuffle, block_shuffle=block_shuffle, seed=seed, raw=raw, pickle=pickle)
         return ds if size is None or size == len(ds) else FixedSizeData(ds, size)
 

@@ -102,7 +102,7 @@ class WebDatasetData(MapData):
             in `failures`.
         keep_index: Keep the index of each shard beside it, at its path with ``.index`` appended. An index that is there
             is used in any case, also beside a URL, where each sample is compared with it.
-        shuffle: Draw a new order for every pass.
+        shuffle: Draw a new order for every pass; None means whether `block_shuffle` is given.
         block_shuffle: Samples per block: shuffle the blocks, and the samples inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
 
@@ -137,11 +137,10 @@ class WebDatasetData(MapData):
         decode: bool | Mapping[str, Decoder] | None = None,
         max_failures: Budget | None = None,
         keep_index: bool = False,
-        shuffle: bool = False,
+        shuffle: bool | None = None,
         block_shuffle: int | None = None,
         seed: int | None = None,
     ) -> None:
-        shuffle = flag(self, "shuffle", shuffle) or block_shuffle is not None
         keep_index = flag(self, "keep_index", keep_index)
         named = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
         paths = files_of(type(self).__name__, [path for name in named for path in _expanded(name)], (".tar",))

@@ -38,6 +38,7 @@ class ImageFolderData(DataFromList):
     Raises:
         FileNotFoundError: There is no such folder, it has no subfolders, or one has no such files; the message lists
             the empty classes.
+        ValueError: `classes` names a subfolder twice.
         NotADirectoryError: `path` is a file.
         OSError: A folder may not be read; names it.
         MissingExtra: `path` is a URL, and fsspec is not installed.
@@ -78,6 +79,9 @@ class ImageFolderData(DataFromList):
         if not found:
             raise FileNotFoundError(f"ImageFolderData: {text} has no subfolders; each class needs one, with its files")
         chosen = sorted(found) if classes is None else list(classes)
+        if len(set(chosen)) < len(chosen):
+            twice = next(name for name in chosen if chosen.count(name) > 1)
+            raise ValueError(f"ImageFolderData: classes names the subfolder {twice!r} twice, and a class has one label")
         if missing := [name for name in chosen if name not in found]:
             raise FileNotFoundError(
                 f"ImageFolderData: {text} has no subfolder {', '.join(missing)}; there are {', '.join(sorted(found))}"

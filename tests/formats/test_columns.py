@@ -139,6 +139,22 @@ def test_a_file_of_h5py_gives_rows(foreign):
     check_node(lambda: HDF5Data(foreign, ["group/image", "label"]), source=True)
 
 
+def test_datasets_in_other_files_are_refused(tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(bytes(range(80)))
+    with h5py.File(tmp_path / "source.h5", "w") as file:
+        file["x"] = np.arange(10)
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file.create_dataset("raw", (10,), "i8", external=[(str(other), 0, 80)])
+        layout = h5py.VirtualLayout((10,), "i8")
+        layout[:] = h5py.VirtualSource(tmp_path / "source.h5", "x", (10,))
+        file.create_virtual_dataset("virtual", layout)
+        file["link"] = h5py.ExternalLink("source.h5", "x")
+    for name in ("raw", "virtual", "link"):
+        with HDF5Data(tmp_path / "file.h5", [name]) as df, pytest.raises(ValueError, match=f"'{name}' is stored in"):
+            len(df)
+
+
 @pytest.mark.parametrize(
     ("paths", "error", "message"),
     [

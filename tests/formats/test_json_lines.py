@@ -35,6 +35,48 @@ def test_every_line_is_a_datapoint(path):
     check_node(lambda: JSONLinesData(path, shuffle=True), source=True)
 
 
+BOM = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        (b"", []),
+        (b"\n", []),
+        (b" \n[1]", [2]),
+        (b"[1]\n", [1]),
+        (b"[1]\n\n[2]", [1, 3]),
+        (b" [1]\n", [1]),
+    ],
+)
+def test_a_byte_order_mark_is_no_part_of_the_first_line(text, numbers, tmp_path):
+    path = write(tmp_path / "rows.jsonl", BOM + text)
+    with JSONLinesData(path) as df, LinesData([str(path)]) as raw:
+        assert list(df) == [[k + 1] for k in range(len(numbers))]
+        assert [number for _, number, _, _ in raw] == numbers
+    path = write(tmp_path / "rows.jsonl", b"1\n" + BOM + b"2\n")
+    with JSONLinesData(path) as df, pytest.raises(FileDamaged, match="line 2 is not JSON"):
+        list(df)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+@pytest.mark.parametrize("text", ["[1]", "[1]\n[2]\n"])
+def test_a_file_that_is_not_utf_8_is_refused(encoding, text, tmp_path, path):
+    other = write(tmp_path / "other.jsonl", text.encode(encoding))
+    with JSONLinesData(other) as df, pytest.raises(ValueError, match=r"other\.jsonl is not UTF-8.*iconv"):
+        list(df)
+    with JSONLinesData([other, path], max_failures=1) as df:
+        assert list(df) == ROWS
+
+
+def test_a_number_beyond_the_floats_is_not_read_as_infinity(tmp_path):
+    path = write(tmp_path / "rows.jsonl", '{"x": [1e308, -1e-400, Infinity]}\n{"x": -1e400}\n')
+    with JSONLinesData(path) as df:
+        assert df[0] == {"x": [1e308, -0.0, float("inf")]}
+        with pytest.raises(FileDamaged, match=r"line 2 is not JSON .*number -1e400 is beyond the largest float"):
+            df[1]
+
+
 @given(st.lists(st.sampled_from(["{}", "[1, 2]", '"a"', "3", " 4 ", "", "   ", "\r", "\t5\r"])), st.booleans())
 def test_lines_of_white_space_are_left_out(tmp_path_factory, found, has_end):
     text = "\n".join(found) + ("\n" if has_end else "")
@@ -117,11 +159,6 @@ def test_a_compressed_file_is_refused(tmp_path):
     path = write(tmp_path / "rows.jsonl", b"\x1f\x8b\x08rest")
     with pytest.raises(ValueError, match=r"rows\.jsonl is compressed with gzip"):
         len(JSONLinesData(path))
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
-    with JSONLinesData(write(tmp_path / "rows.jsonl", "\ufeff" + lines())) as df:
-        assert list(df) == ROWS
 
 
 def test_an_empty_file_has_empty_passes(tmp_path):

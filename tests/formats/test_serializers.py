@@ -13,6 +13,7 @@ import pytest
 import dataflow
 from dataflow import DataFlowTerminated, FixedSizeData, HDF5Data, MapData, MultiProcessRunnerZMQ, ResumableData
 from dataflow.formats import loading
+from dataflow.formats.tfrecord import TFRecordData
 from tests.formats.files import (
     COLUMNS,
     FORMATS,
@@ -95,6 +96,34 @@ def test_block_shuffle_without_shuffle_is_refused(tmp_path):
         NPZ.load(path, shuffle=False, block_shuffle=3)
     with pytest.raises(ValueError, match="got 0"):
         NPZ.load(path, block_shuffle=0)
+    for load in (TFRECORD.load, TFRecordData):  # which does not shuffle unless asked to
+        with pytest.raises(ValueError, match="shuffle is False"):
+            load(TFRECORD.saved(tmp_path, [[1]]), shuffle=False, block_shuffle=3)
+        os.unlink(tmp_path / "file.tfrecord")
+
+
+@every_format
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shuffle": "False"}, "shuffle is True or False, got 'False'"),
+        ({"shuffle": 2}, "shuffle is True or False, got 2"),
+        ({"shuffle": True, "block_shuffle": "x"}, "block_shuffle is an integer from 1, got 'x'"),
+        ({"shuffle": True, "block_shuffle": True}, "block_shuffle is an integer from 1, got True"),
+        ({"shuffle": True, "block_shuffle": 1.5}, "block_shuffle is an integer from 1, got 1.5"),
+    ],
+)
+def test_options_of_another_type_are_refused_by_name(form, options, message, tmp_path):
+    path = form.saved(tmp_path, [[1]])
+    with pytest.raises(TypeError, match=message):
+        form.load(path, **options)
+
+
+def test_arrays_of_objects_in_memory_are_not_read_in_blocks(tmp_path):
+    path = tmp_path / "file.npz"
+    np.savez(path, buffer=np.array([[1], ["a"]], object))
+    with pytest.raises(ValueError, match="block_shuffle is for rows that are read from a disk"):
+        NPZ.load(path, pickle=True, block_shuffle=2)
 
 
 @every_format
