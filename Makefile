@@ -21,7 +21,7 @@ help: ## list the targets
 demo: $(INSTALLED)examples ## train a small network on real handwritten digits, fed by worker processes
 	$(RUN) examples/digits.py
 
-quick: $(INSTALLED)quick ## run the tests of one package (ROOM=transforms), or the essential ones of all, in a minute
+quick: $(INSTALLED)quick ## run the tests of one package (ROOM=transforms), or the essential ones of all, in a few minutes
 	$(RUN) -m tests.essential $(ROOM) -- $(PYTEST_ARGS)
 
 test: $(INSTALLED)test ## run the quick suite: tests, doctests, code in the documents

@@ -222,8 +222,13 @@ def _add_speed(commands: Any) -> None:
 def _speed(options: argparse.Namespace) -> int:
     with flow_named(options.flow) as flow:
         speed = TestDataSpeed(flow, options.size, options.warmup).start()
+    if not speed:
+        print(
+            f"{options.flow}: no datapoint is left after --warmup {options.warmup}: give a smaller one", file=sys.stderr
+        )
+        return 1
     print(f"{options.flow}: {speed:.6g} datapoints per second")
-    return 0 if speed else 1
+    return 0
 
 
 def _add_profile(commands: Any) -> None:

@@ -171,7 +171,15 @@ class FlowProfile:
     def _advice(self) -> str:
         best = self.recommended
         if best.kind == "none":
-            return "Use no workers: none are predicted to be much faster."
+            fastest = max(self.predictions, key=lambda prediction: prediction.datapoints_per_second, default=None)
+            if fastest is None:
+                return "Use no workers: nothing in this flow can be moved into them."
+            factor = fastest.datapoints_per_second * self.seconds_per_datapoint
+            n, plural = fastest.num_workers, "processes" if fastest.backend == "process" else "threads"
+            return (
+                f"Use no workers: with {n} {fastest.backend if n == 1 else plural}, the best number, "
+                f"{factor:.2f} times the speed without workers is predicted."
+            )
         where = f"in place of {best.node}" if best.kind == "map" else f"where ds is the flow up to {best.node}"
         factor = best.datapoints_per_second * self.seconds_per_datapoint
         return (
@@ -217,7 +225,7 @@ _MAX_PER_MESSAGE: Final = 640
 _MAX_WORKERS: Final = 32  # more are predicted only where there are more cores
 _ENOUGH: Final = 0.95  # the smallest number of workers with this part of the best speed is the best number
 _HANDOVER: Final = 1e-6  # seconds for one datapoint between threads
-_WORTH: Final = 1.3  # times the speed without workers; below, they are not worth it
+_WORTH: Final = 1.1  # times the speed without workers; below, the prediction is not exact enough to advise workers
 
 
 @dataclass(frozen=True, slots=True)

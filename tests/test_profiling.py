@@ -1,6 +1,7 @@
 """The profiler: costs of nodes, and predicted speeds, which are a pure function of these costs."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -147,6 +148,17 @@ def test_a_flow_that_waits_gets_many_workers():
     assert {p.backend for p in measured.predictions} == {"process", "thread"}
     assert measured.recommended.kind == "runner"
     assert ('backend="thread"' in measured.recommended.code) == (measured.recommended.backend == "thread")
+
+
+def test_advice_against_workers_names_the_best_prediction():
+    measured = profile(numbers(), SHORT)
+    assert measured.recommended.kind == "none"
+    best = max(p.datapoints_per_second for p in measured.predictions) * measured.seconds_per_datapoint
+    assert f"{best:.2f} times the speed without workers is predicted" in str(measured)
+    assert best < 1.1
+    faster = replace(measured.predictions[0], datapoints_per_second=1.28 / measured.seconds_per_datapoint)
+    shown = replace(measured, predictions=(faster,))
+    assert "with 1 process, the best number, 1.28 times" in str(shown)
 
 
 def test_what_cannot_be_addressed_gets_a_parallel_map():

@@ -45,7 +45,8 @@ __all__ = ["SharedTaskQueue", "TaskOwnership"]
 _NUM: Final = 4096  # tasks whose owner is recorded; of more, some count as free, and may be executed twice
 _HOLDERS: Final = 1 << 16  # a word is ``number * _HOLDERS + holder``; worker k is k + 1, and 0 means free
 _NUM_TAKING: Final = _NUM  # index of the word after these: how many workers take tasks
-_BYTES: Final = (_NUM + 1) * 8
+_IS_FULL: Final = _NUM + 1  # index of the last word: whether there are no further tasks until results are taken
+_BYTES: Final = (_NUM + 2) * 8
 
 
 class TaskOwnership:
@@ -86,6 +87,14 @@ class TaskOwnership:
     def set_num_taking(self, num: int) -> None:
         """Set how many workers take tasks."""
         self._words[_NUM_TAKING] = num
+
+    def is_full(self) -> bool:
+        """Whether there are no further tasks until results are taken."""
+        return bool(self._words[_IS_FULL])
+
+    def set_full(self, is_full: bool) -> None:
+        """Set whether there are no further tasks until results are taken."""
+        self._words[_IS_FULL] = is_full
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
@@ -160,6 +169,9 @@ class _SharedTaskReader:
             if end.poll(_TURN_MS):
                 return False
         return True
+
+    def is_full(self) -> bool:
+        return self._ownership.is_full()
 
     def receive(self) -> Task | None:
         words, ownership = self._words, self._ownership
@@ -277,6 +289,9 @@ class SharedTaskQueue:
 
     def let_take(self, num_workers: int) -> None:
         self.ownership.set_num_taking(num_workers)
+
+    def set_full(self, is_full: bool) -> None:
+        self.ownership.set_full(is_full)
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         self._memory_limit.is_only_task = is_only_task

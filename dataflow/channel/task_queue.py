@@ -54,6 +54,9 @@ class TaskReader(Protocol):
     def wait_for_turn(self) -> bool:
         """Wait until this worker is one of those that take tasks. Return False if the consumer has no more."""
 
+    def is_full(self) -> bool:
+        """Whether the consumer gives out no further tasks before it has taken results."""
+
     def receive(self) -> Task | None:
         """Wait for the next task. Return None when the consumer has no more."""
 
@@ -97,6 +100,9 @@ class TaskQueue(Protocol):
     def let_take(self, num_workers: int) -> None:
         """Let only the first `num_workers` workers take tasks; at first all may. Others finish what they have taken."""
 
+    def set_full(self, is_full: bool) -> None:
+        """Tell the workers whether there are no further tasks until results are taken: why they wait, in statistics."""
+
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         """Encode a snapshot of one datapoint. Return `NO_ROOM` if there is no room at present.
 
@@ -136,13 +142,15 @@ class ThreadTaskQueue:
     Attributes:
         waiting: Tasks that no thread has taken; None for each thread that is to end.
         num_taking: How many of the threads take tasks.
+        is_full: Whether there are no further tasks until results are taken.
         is_stopped: Whether there are no more tasks.
-        changed: Notified when one of the two changes.
+        changed: Notified when `num_taking` or `is_stopped` changes.
     """
 
     def __init__(self) -> None:
         self.waiting: queue.SimpleQueue[_ThreadQueuedTask | None] = queue.SimpleQueue()
         self.num_taking = sys.maxsize
+        self.is_full = False
         self.is_stopped = False
         self.changed = threading.Condition()
 
@@ -156,6 +164,9 @@ class ThreadTaskQueue:
         with self.changed:
             self.num_taking = num_workers
             self.changed.notify_all()
+
+    def set_full(self, is_full: bool) -> None:
+        self.is_full = is_full
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         return dp
@@ -217,6 +228,9 @@ class _ThreadTaskReader:
         with self._task_queue.changed:
             self._task_queue.changed.wait_for(lambda: self._task_queue.is_stopped or self.has_turn())
         return self.has_turn()
+
+    def is_full(self) -> bool:
+        return self._task_queue.is_full
 
     def receive(self) -> Task | None:
         while (queued := self._task_queue.waiting.get()) is not None:

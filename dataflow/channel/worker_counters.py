@@ -150,9 +150,9 @@ class WorkerCounters:
         words[_STATE] = _BUSY
         words[_SINCE] = int(now * _NS)
 
-    def add_starved(self, now: float, seconds: float) -> None:
-        """Add seconds without a task; the worker is busy from now on."""
-        self._words[_TIMES + WorkerActivity.STARVED] += max(0, int(seconds * _NS))
+    def add_wait(self, state: WorkerActivity, now: float, seconds: float) -> None:
+        """Add seconds of waiting for a task; the worker is busy from now on."""
+        self._words[_TIMES + state] += max(0, int(seconds * _NS))
         self.enter(WorkerActivity.BUSY, now)
 
     def add_message(self, count: int, nbytes: int, num: int = 1) -> None:

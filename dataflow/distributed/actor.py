@@ -171,6 +171,9 @@ class ActorTaskReader:
         """Does not wait: tasks come only to those that should take them."""
         return True
 
+    def is_full(self) -> bool:
+        return False  # not known here
+
     def receive(self) -> Task | None:
         if self.replies is not None:
             self.replies.make_complete()

@@ -56,6 +56,9 @@ class PushedTaskQueue:
     def let_take(self, num_workers: int) -> None:
         """No-op: all actors get tasks."""
 
+    def set_full(self, is_full: bool) -> None:
+        """No-op: it would cost a call of each actor."""
+
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         if self._nbytes >= self._max_bytes and not is_only_task:
             return NO_ROOM

@@ -105,22 +105,22 @@ class _Tasks(Job):
         assert task_reader is not None, "tasks come from a task queue"
         pace, counters = 0.0, sender.counters
         ended = time.perf_counter()
-        counters.enter(WorkerActivity.STARVED, ended)
         while True:
             if not task_reader.has_turn():
                 counters.enter(WorkerActivity.NOTHING, ended)
                 if not task_reader.wait_for_turn():
                     break
                 ended = time.perf_counter()
-                counters.enter(WorkerActivity.STARVED, ended)
+            # Read before the wait: the next task comes together with the end of this state.
+            state = WorkerActivity.BLOCKED if task_reader.is_full() else WorkerActivity.STARVED
+            counters.enter(state, ended)
             task = task_reader.receive()
             if task is None:
                 break
             began = time.perf_counter()
-            counters.add_starved(began, began - ended)
+            counters.add_wait(state, began, began - ended)
             self._run_task(task, sender, task_reader, pace)
             ended = time.perf_counter()
-            counters.enter(WorkerActivity.STARVED, ended)
             pace = (ended - began) / self.count(task)
 
     def count(self, task: Task) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.channel.worker_counters import InnerTotals, WorkerActivity, WorkerTotals, totals_of
+from dataflow.machine import processor_times
 from dataflow.reports.figures import Moment, RunnerStatistics, WorkerMoment, WorkerStatistics
 
 __all__ = ["Observer", "figures_of"]
@@ -58,6 +59,9 @@ class Observer:
         self._receiving = self._source = self._elsewhere = 0.0
         self._inside_since = self._started  # when the consumer entered last
         self._accounted = 0.0  # seconds of waiting and reading the source until then
+        # Processor time of the consumer's thread, and how long it was ready without a processor: until `_times`.
+        self._cpu = self._delayed = 0.0
+        self._times: tuple[float, float] | None = None  # of this thread when it was read last; None between iterations
         self._left: float | None = None  # since when the consumer is elsewhere; None before its first datapoint
         # The workers' seconds when the consumer ended its last iteration: what they wait until the next does not count.
         self._idle_since: list[tuple[float, ...]] | None = [(0.0,) * len(WorkerActivity)] * num_workers
@@ -87,7 +91,9 @@ class Observer:
                 self._idle_since = None
             self._inside_since, self._accounted = now, self.waiting + self._source
             self._is_inside = True
-            self.consumer = threading.get_ident()
+            if self.consumer != threading.get_ident():
+                self.consumer, self._times = threading.get_ident(), None
+                self._read_times()
 
     def leave(self) -> None:
         """The consumer leaves with datapoints. No-op if it has not entered."""
@@ -97,14 +103,25 @@ class Observer:
             self._receiving += max(0.0, now - self._inside_since - accounted)
             self._left, self._is_inside = now, False
             if now >= self._next_moment:
+                self._read_times()
                 self._record(now)
 
     def end_iteration(self) -> None:
         """End the iteration: the time that follows does not count as the consumer's."""
         self.leave()
+        self._read_times()
         self._left = self.consumer = None
         if self._idle_since is None and self._last is None:
             self._idle_since = [worker.seconds for worker in self._counted(_now())]
+
+    def _read_times(self) -> None:
+        """Add the times of the consumer's thread since the last call. No-op in another thread, which may close."""
+        if self.consumer == threading.get_ident():
+            now = processor_times("thread-self") or (time.thread_time(), 0.0)
+            if self._times is not None:
+                self._cpu += now[0] - self._times[0]
+                self._delayed += now[1] - self._times[1]
+            self._times = now
 
     def read_source(self, seconds: float) -> None:
         """Add seconds of reading the input of a map, between `enter` and `leave`."""
@@ -148,6 +165,8 @@ class Observer:
             receiving_seconds=receiving,
             source_seconds=self._source,
             working_seconds=elsewhere,
+            consumer_cpu_seconds=self._cpu,
+            consumer_delayed_seconds=self._delayed,
             restarts=self.restarts,
             arena_bytes=self._bytes_in_use() if self._last is None else self._last_bytes,
             num_with_work=num_with_work,

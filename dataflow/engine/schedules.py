@@ -191,6 +191,7 @@ class TaskSchedule:
         self.per_task = 1  # datapoints, at present
         self.min_per_task = 1
         self.index = 0  # of the first datapoint that is not in a task
+        self._said_full = False  # what the workers were told last of `is_full`
         self.under_way = 0  # datapoints asked for, or about to be, and not handed out
         self.keeps_holes = False  # whether `HOLE` is handed out for dropped datapoints
         self._ordered = ordered
@@ -250,6 +251,11 @@ class TaskSchedule:
         """Whether the whole pass was asked for."""
         raise NotImplementedError
 
+    @property
+    def is_full(self) -> bool:
+        """Whether `refill` issues nothing before results are taken, although the pass continues."""
+        return not self.all_issued
+
     # -- Receiving results ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
@@ -278,6 +284,9 @@ class TaskSchedule:
 
     def ready(self) -> list[Any] | BaseException | None:
         self.refill()
+        if self.is_full is not self._said_full:
+            self._said_full = self.is_full
+            self.task_queue.set_full(self._said_full)
         number = self._due if self._ordered else next(iter(self._done), -1)
         done = self._done.get(number)
         if done is None:
@@ -656,6 +665,10 @@ class MapTasks(TaskSchedule):
     @property
     def all_issued(self) -> bool:
         return self._ended and not self._collected and self._unencoded is _NOTHING
+
+    @property
+    def is_full(self) -> bool:
+        return not self._ended and not self.has_room()
 
     def close(self) -> None:
         self._unencoded, self._collected = _NOTHING, []

@@ -123,7 +123,10 @@ class ThreadBackend:
 
     def links(self, options: WorkerOptions, tasks: Tasks) -> Links:
         queue = None if tasks is Tasks.NONE else ThreadTaskQueue()
-        return Links(ThreadChannel(), ObjectCodec(), Credit(options.num_workers, shared=False), queue)
+        credit = Credit(options.num_workers, shared=False)
+        return Links(
+            ThreadChannel(), ObjectCodec(), credit, queue, died=partial(died, workers_name=options.workers_name)
+        )
 
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
         from dataflow.workers.thread import ThreadWorker  # no other backend needs it
@@ -189,7 +192,7 @@ class ProcessBackend:
             forked = context_of(options.context).get_start_method() == "fork"
             direction = ToWorkers(forked=forked, main=None if forked else imported_main())
             queue = SharedTaskQueue(given, direction=direction)
-        return Links(channel, codec, credit, queue)
+        return Links(channel, codec, credit, queue, died=partial(died, workers_name=options.workers_name))
 
     def _channel(self, num_workers: int) -> Channel:
         if not self.over_zmq:

@@ -231,9 +231,20 @@ def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Call
     known |= ACTOR_DEFAULTS | defaults
 
     def decorated(init: Callable[P, None]) -> Callable[P, None]:
-        own = [parameter for parameter in inspect.signature(init).parameters.values() if parameter.kind is not _REST]
+        given = [parameter for parameter in inspect.signature(init).parameters.values() if parameter.kind is not _REST]
+        own = [
+            parameter
+            if parameter.annotation is inspect.Parameter.empty
+            else parameter.replace(annotation=_Annotation(parameter.annotation))
+            for parameter in given
+        ]
         listed = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known[name], annotation=annotation)
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=known[name],
+                annotation=_Annotation(getattr(annotation, "__forward_arg__", annotation)),
+            )
             for name, annotation in keywords.__annotations__.items()
         ]
         names = {parameter.name for parameter in (*own, *listed)}
@@ -249,6 +260,15 @@ def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Call
         return checked
 
     return decorated
+
+
+class _Annotation(str):
+    """The text of an annotation, which `help` shows as it was written: without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 _REST: Final = inspect.Parameter.VAR_KEYWORD

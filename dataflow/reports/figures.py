@@ -105,6 +105,9 @@ class RunnerStatistics:
         receiving_seconds: Time in which it decoded messages, and gave out tasks.
         source_seconds: Time in which a parallel map read its input.
         working_seconds: Time that the consumer spent elsewhere: in the loop's body, and in the nodes above.
+        consumer_cpu_seconds: Processor time of the consumer's thread, in all four; read every tenth of a second.
+        consumer_delayed_seconds: Time in which that thread was ready to run while others had the processors; 0 where
+            unknown.
         failures: Items skipped because their function raised.
         restarts: Workers that died and were replaced.
         arena_bytes: Shared memory in use for arrays.
@@ -132,6 +135,8 @@ class RunnerStatistics:
     receiving_seconds: float = 0.0
     source_seconds: float = 0.0
     working_seconds: float = 0.0
+    consumer_cpu_seconds: float = 0.0
+    consumer_delayed_seconds: float = 0.0
     failures: int = 0
     restarts: int = 0
     arena_bytes: int = 0

@@ -20,6 +20,7 @@ _MIN_SECONDS: Final = 0.05  # of the consumer's time, before anything can be sai
 _HARDLY: Final = 0.1  # of its time: a consumer that waits less is the bottleneck
 _MOSTLY: Final = 0.5
 _MUCH: Final = 0.25
+_KEPT: Final = 0.2  # of its own time: a consumer that waits so long for the interpreter lock is slowed by the threads
 _LOCKED: Final = 0.7  # of one core: what all threads together use if they wait for the interpreter lock
 _CROWDED: Final = 0.35  # of the time of workers that are ready to run and have no processor
 
@@ -75,7 +76,7 @@ def _judge(statistics: FlowStatistics, position: int) -> FlowVerdict:
             "Send less: batches instead of many small datapoints, or fewer bytes.",
         )
     if waiting < _HARDLY:
-        return _consumer(statistics, position, waiting)
+        return _slowed(runner, position) or _consumer(statistics, position, waiting)
     return _of_workers(statistics, position, waiting)
 
 
@@ -236,6 +237,39 @@ def _source(statistics: FlowStatistics, position: int, part: float) -> FlowVerdi
     )
 
 
+def _slowed(runner: RunnerStatistics, position: int) -> FlowVerdict | None:
+    """The verdict if the consumer's own work takes long because of the workers; None if it does not.
+
+    A step that waits, for a GPU or a disk, also uses little of a core. So this needs both: the consumer is mostly kept
+    from running, and the workers are what runs.
+    """
+    total, working = runner.consumer_seconds, runner.working_seconds
+    if runner.outer is not None or not working or not runner.consumer_cpu_seconds:
+        return None
+    cpu = runner.consumer_cpu_seconds - runner.receiving_seconds - runner.source_seconds
+    computing, delayed = max(0.0, cpu / working), runner.consumer_delayed_seconds / working
+    used = sum(worker.cpu_seconds for worker in runner.workers)
+    num, cores = len(runner.workers), _cores(runner.cores)
+    one_core = _LOCKED <= (used + runner.consumer_cpu_seconds) / (total - runner.consumer_delayed_seconds) <= 1.2
+    if runner.backend == "thread" and one_core and 1 - computing - delayed >= _KEPT:
+        text = (
+            f"The worker threads are the bottleneck: they hold the interpreter lock, so your loop computes only "
+            f"{computing:.0%} of its own time and waits for the lock for most of the rest. Processes do not hold it."
+        )
+        return FlowVerdict("workers", position, text)
+    if runner.backend == "process" and delayed >= _MUCH and used >= _MOSTLY * (runner.cores * total - working):
+        taken = f"{delayed:.0%} of its own time your loop is ready to run, and has no processor"
+        if num > runner.cores:
+            text = f"There are too many workers: {num} share {cores} with your loop, and {taken}. Use fewer."
+            return FlowVerdict("too many workers", position, text)
+        text = (
+            f"The processors are the bottleneck: your loop and {_workers(num)} share {cores}, and {taken}. Only "
+            "cheaper work, or another machine, helps."
+        )
+        return FlowVerdict("workers", position, text)
+    return None
+
+
 def _consumer(statistics: FlowStatistics, position: int, waiting: float) -> FlowVerdict:
     runner = statistics.runners[position]
     waits = f"the consumer waits {waiting:.0%} of the time for {runner.name}"
@@ -275,6 +309,10 @@ def _dearest_in_consumer(statistics: FlowStatistics, start: int, end: int | None
 
 def _each(runner: RunnerStatistics) -> str:
     return f"datapoints of {size_text(runner.nbytes / max(1, runner.datapoints))}"
+
+
+def _workers(num: int) -> str:
+    return f"{num} {'worker' if num == 1 else 'workers'}"
 
 
 def _cores(num: int) -> str:

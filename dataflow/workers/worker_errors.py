@@ -72,7 +72,14 @@ def explanation(
 
 
 def died(
-    owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
+    owner: str,
+    worker: int,
+    num_workers: int,
+    pid: int | None,
+    exitcode: int | None,
+    received: int | None,
+    *,
+    workers_name: str = "num_proc",
 ) -> WorkerDied:
     """Make the error for a worker that ended without an exception.
 
@@ -83,9 +90,12 @@ def died(
         pid: Its process id; None for a thread.
         exitcode: Its exit code, negative for a signal.
         received: Datapoints received from it; None if it ended before it connected.
+        workers_name: The runner's parameter for the number of workers.
     """
     worker_name = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
-    happened, cure = explanation(exitcode, has_connected=received is not None)
+    happened, cure = explanation(
+        exitcode, has_connected=received is not None, inline=f"{workers_name}=0", less=workers_name
+    )
     silent = received is None
     when = "before anything came from it" if silent else f"after {received} datapoints, before it finished its work"
     message = f"{worker_name} {happened} {when}; {cure}"

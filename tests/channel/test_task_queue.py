@@ -222,6 +222,12 @@ def test_only_the_first_workers_have_a_turn_if_there_are_fewer_turns(stage):
     assert stage.receive().datapoints[0] == "a"
 
 
+def test_workers_see_whether_there_are_no_tasks_until_results_are_taken(stage):
+    for is_full in (True, False):
+        stage.task_queue.set_full(is_full)
+        assert [reader.is_full() for reader in stage.readers] == [is_full] * 2
+
+
 @pytest.mark.parametrize("how", ["let_take", "stop"])
 def test_a_worker_without_a_turn_waits_until_it_has_one_or_there_are_no_more_tasks(stage, how):
     stage.task_queue.let_take(1)

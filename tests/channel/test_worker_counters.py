@@ -19,7 +19,7 @@ def test_what_a_worker_adds_is_read():
     counters.add_message(5, 100)
     counters.add_message(2, 50)
     counters.add_step(11.0, 0.5, 0.25, 0.125)
-    counters.add_starved(12.0, 1.0)
+    counters.add_wait(WorkerActivity.STARVED, 12.0, 1.0)
     counters.set_processor_times(0.375, 0.0625)
     counters.set_window(0.5)
     counters.sample_node(3)

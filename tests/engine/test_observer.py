@@ -1,5 +1,7 @@
 """The observer divides the consumer's time, and forgets what workers wait between two iterations."""
 
+import threading
+
 import pytest
 
 from dataflow.channel.flow_control import Credit, Window
@@ -47,6 +49,33 @@ def test_the_consumers_time_is_divided(clock):
     times = (found.waiting_seconds, found.source_seconds, found.receiving_seconds, found.working_seconds)
     assert times == pytest.approx((6, 2, 1, 4))
     assert (found.datapoints, found.nbytes, found.seconds) == (8, 200, pytest.approx(18))
+
+
+def test_the_processor_time_of_the_consumers_thread_is_read_at_times(clock, monkeypatch):
+    times = [0.0, 0.0]
+    monkeypatch.setattr(module, "processor_times", lambda thread: tuple(times))
+    observer, _, _ = observe()
+
+    def iterate():
+        observer.enter()
+        for _ in range(3):
+            times[0] += 1
+            times[1] += 0.25
+            clock.pass_by(2)
+            observer.leave()
+            observer.enter()
+        observer.leave()
+        observer.end_iteration()
+
+    for _ in range(2):
+        iterate()
+        times[0] += 100  # between two iterations: the user's program
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    thread.join()
+    observer.end_iteration()
+    found, _ = observer.observed()
+    assert (found.consumer_cpu_seconds, found.consumer_delayed_seconds) == (9, 2.25)
 
 
 def test_time_between_two_iterations_is_no_work_of_the_consumer(clock):

@@ -35,6 +35,10 @@ class FakeTaskQueue:
         self.room = room
         self.slots = {}
         self.dropped = 0
+        self.is_full = False
+
+    def set_full(self, is_full):
+        self.is_full = is_full
 
     def encode(self, dp, *, is_only_task):
         return dp if is_only_task or self.waiting < self.room else NO_ROOM
@@ -315,6 +319,30 @@ def test_spans_cover_the_pass_and_no_more_than_the_bound():
     schedule.refill()
     assert ranges_issued(schedule)[-2:] == [(16, 1), (17, 1)]
     assert schedule.all_issued and not schedule.exhausted
+
+
+def test_workers_are_told_that_there_are_no_tasks_until_results_are_taken():
+    schedule = IndexRanges(FakeTaskQueue(), 1, 4, grain=1, ordered=True)
+    schedule.begin_pass(0, 12)
+    schedule.ready()
+    assert schedule.task_queue.is_full and 0 < len(schedule.issued) < 12
+    while not schedule.exhausted:
+        for number in list(schedule.issued):
+            answer(schedule, number, 0, *range(schedule.issued[number].count))
+        schedule.ready()
+        schedule.handed_out()
+    assert not schedule.task_queue.is_full  # the pass is over: there is no work
+
+    schedule = schedule_of(1, buffer_size=2)
+    schedule.begin_pass(0)
+    schedule.ready()
+    assert not schedule.task_queue.is_full  # the source is what workers wait for
+    fill(schedule, [1, 2])
+    schedule.ready()
+    assert schedule.task_queue.is_full
+    schedule.end()
+    schedule.ready()
+    assert not schedule.task_queue.is_full
 
 
 def test_spans_end_where_a_grain_ends():

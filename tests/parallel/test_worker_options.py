@@ -1,6 +1,10 @@
 """What is done in a worker before its flow begins: `worker_init`, and the threads of native libraries."""
 
+import inspect
 import os
+import pydoc
+import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -10,10 +14,13 @@ import pytest
 
 from dataflow import (
     DataFlow,
+    DataFromList,
+    MapData,
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
     NotPicklable,
+    ParallelData,
     WorkerDied,
     worker_info,
 )
@@ -290,3 +297,22 @@ def test_without_threadpoolctl_the_environment_is_set_all_the_same():
             print(*next(iter(df)))
     """
     assert run(script) == ["2"]
+
+
+# -- What users see of the options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner, ParallelData])
+def test_help_shows_a_signature_as_a_person_would_write_it(kind):
+    text = str(inspect.signature(kind))
+    assert "timeout: float | None = None, max_restarts: SupportsIndex = 0" in text
+    assert re.search(r"ForwardRef|'DataFlow'|inspect\.", text) is None
+    assert pydoc.plain(pydoc.render_doc(kind)).splitlines()[3].removeprefix(" |  ") == kind.__name__ + text
+
+
+@pytest.mark.slow
+def test_a_killed_worker_names_the_parameter_of_its_runner():
+    flow = MapData(DataFromList([[1]]), lambda dp: os.kill(os.getpid(), signal.SIGKILL))
+    for kind, name in ((ParallelData, "num_workers"), (MultiProcessRunnerZMQ, "num_proc")):
+        with kind(flow, 1, strict=True) as df, pytest.raises(WorkerDied, match=f"Lower {name} or the buffer size"):
+            list(df)

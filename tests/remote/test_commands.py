@@ -63,6 +63,12 @@ def test_speed_prints_datapoints_per_second(module, capsys):
     assert re.fullmatch(rf"{module}:make: [\d.e+]+ datapoints per second\n", capsys.readouterr().out)
 
 
+def test_a_flow_shorter_than_its_warm_up_is_an_error_and_no_speed(module, capsys):
+    assert main(["speed", f"{module}:make", "--warmup", "100000"]) == 1
+    out, error = capsys.readouterr()
+    assert out == "" and "no datapoint is left after --warmup 100000: give a smaller one" in error
+
+
 def test_keys_are_made_and_listed(tmp_path, capsys):
     assert main(["keys", str(tmp_path)]) == 0
     assert capsys.readouterr().out.split() == [

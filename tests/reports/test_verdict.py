@@ -52,6 +52,64 @@ CASES = {
         "Your training step is the bottleneck: the consumer waits 3% of the time for MultiProcessRunnerZMQ, and the "
         "nodes above MultiProcessRunnerZMQ (BatchData(batch_size=32)) take 5% of it.",
     ),
+    "threads that hold the lock while the step runs": (
+        flow(runner(workers(4, busy=0.98, cpu=0.16), waiting=0.03, backend="thread", consumer_cpu_seconds=2.5)),
+        "workers",
+        "they hold the interpreter lock, so your loop computes only 26% of its own time and waits for the lock",
+    ),
+    "a step that waits, above threads": (
+        flow(
+            runner(workers(4, busy=0.4, cpu=0.08, blocked=0.6), waiting=0.03, backend="thread", consumer_cpu_seconds=1)
+        ),
+        "consumer",
+        "Your training step is the bottleneck",
+    ),
+    "a step that computes, above threads": (
+        flow(
+            runner(workers(4, busy=0.4, cpu=0.02, blocked=0.6), waiting=0.03, backend="thread", consumer_cpu_seconds=9)
+        ),
+        "consumer",
+        "Your training step is the bottleneck",
+    ),
+    "processes that take the cores of the step": (
+        flow(
+            runner(
+                workers(8, busy=0.9, cpu=0.2),
+                waiting=0.03,
+                cores=2,
+                consumer_cpu_seconds=4,
+                consumer_delayed_seconds=5,
+            )
+        ),
+        "too many workers",
+        "8 share 2 cores with your loop, and 52% of its own time your loop is ready to run, and has no processor. Use",
+    ),
+    "two processes and the step": (
+        flow(
+            runner(
+                workers(2, busy=0.9, cpu=0.7),
+                waiting=0.03,
+                cores=2,
+                consumer_cpu_seconds=6,
+                consumer_delayed_seconds=3,
+            )
+        ),
+        "workers",
+        "The processors are the bottleneck: your loop and 2 workers share 2 cores, and 31%",
+    ),
+    "other programs that take the cores of the step": (
+        flow(
+            runner(
+                workers(2, busy=0.1, cpu=0.1, blocked=0.9),
+                waiting=0.03,
+                cores=2,
+                consumer_cpu_seconds=4,
+                consumer_delayed_seconds=5,
+            )
+        ),
+        "consumer",
+        "Your training step is the bottleneck",
+    ),
     "a node above the runner": (
         flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03), above=0.84),
         "consumer",
