@@ -11,8 +11,11 @@ A column gives its rows one by one (`rows`), or some of them as one array (`batc
 | lists of numbers, also nested ones | an array; nested lists that differ in length: lists | an array (n, …) |
 | lists of text and of other objects | a list | an array (n, …) |
 
-A missing value is None in a row. In a batch it is NaN among floats, NaT among times, and None among text and objects;
-integers, booleans and lists have no such value, so the batch raises `NoBatch`.
+A missing value is None in a row. In a batch, and inside a list, it is NaN among floats, NaT among times, and None among
+text and objects; integers, booleans and lists have no such value, so the batch raises `NoBatch`.
+
+What would lose a part of its meaning is refused: Python's integers where NumPy would round them, values of several
+kinds where it would make text of them, masks, time zones, and extension types (`lost_of`).
 """
 
 from __future__ import annotations
@@ -25,7 +28,17 @@ from numpy.typing import NDArray
 
 from dataflow.datapoint import empty
 
-__all__ = ["ArrayColumn", "NoBatch", "ObjectColumn", "Selection", "TableColumn", "arrow_column", "joined"]
+__all__ = [
+    "ArrayColumn",
+    "NoBatch",
+    "ObjectColumn",
+    "Selection",
+    "TableColumn",
+    "arrow_column",
+    "column_of",
+    "joined",
+    "lost_of",
+]
 
 Selection = slice | NDArray[np.int64]
 """Rows of a column: consecutive ones, or any."""
@@ -95,7 +108,57 @@ class ObjectColumn:
         return _array_of(list(self.rows(selection)))
 
 
+class NullableColumn(ArrayColumn):
+    """The rows of a NumPy array, of which some are missing. In the array, these are NaN or NaT."""
+
+    def __init__(self, array: NDArray[Any], is_missing: NDArray[np.bool_]) -> None:
+        super().__init__(array)
+        self._is_missing = is_missing
+
+    def rows(self, selection: Selection) -> Iterable[Any]:
+        return _with_none(super().rows(selection), self._is_missing[selection])
+
+
+class _SomeTensors:
+    """Arrays of one shape, of which some are missing.
+
+    Args:
+        column: Those that are there.
+        is_missing: Which rows are not.
+    """
+
+    def __init__(self, column: ArrayColumn, is_missing: NDArray[np.bool_]) -> None:
+        self._column = column
+        self._is_missing = is_missing
+        self._positions = np.cumsum(~is_missing) - 1
+
+    def rows(self, selection: Selection) -> Iterable[Any]:
+        is_missing = self._is_missing[selection]
+        found = iter(self._column.rows(self._positions[selection][~is_missing]))
+        return [None if missing else next(found) for missing in is_missing.tolist()]
+
+    def batch(self, selection: Selection) -> NDArray[Any]:
+        if (missing := np.flatnonzero(self._is_missing[selection])).size:
+            raise NoBatch(int(missing[0]), "is missing (null), and is an array elsewhere")
+        return self._column.batch(self._positions[selection])
+
+
+def _with_none(values: Iterable[Any], is_missing: NDArray[np.bool_]) -> list[Any]:
+    return [None if missing else value for value, missing in zip(values, is_missing.tolist(), strict=True)]
+
+
+def column_of(values: Sequence[Any]) -> TableColumn:
+    """Return the column of a list: an array of Python's numbers if it holds them all, and else its objects."""
+    if not values or not set(map(type, values)) <= {int, float, bool, complex}:
+        return ObjectColumn(values)
+    array = _numbers_of(values)
+    return (
+        ObjectColumn(values) if array.dtype.hasobject or _first_lost(values, array) is not None else ArrayColumn(array)
+    )
+
+
 _LISTS = (list, tuple)
+_EXACT = 2**53  # below it, floats of 64 bits are exact integers
 
 
 def _list_as_array(value: Any) -> Any:
@@ -106,20 +169,65 @@ def _list_as_array(value: Any) -> Any:
         array = np.array(value)
     except ValueError:  # nested lists that differ in length
         return value
-    return array if array.dtype.kind in "biufc" and len(value) else value
+    return array if array.dtype.kind in "biufc" and len(value) and _first_lost(value, array) is None else value
 
 
 def _array_of(values: list[Any]) -> NDArray[Any]:
     kinds = set(map(type, values))
-    if kinds == {str}:
+    if all(issubclass(kind, str) for kind in kinds):
         return _text(values)
-    if all(issubclass(kind, np.ndarray | list | tuple | np.generic | int | float | complex) for kind in kinds):
-        first = _shape(values[0], 0)
-        for k, value in enumerate(values):
-            if (shape := _shape(value, k)) != first:
-                raise NoBatch(k, f"has the shape {shape}, and the first row of the batch {first}")
-        return np.array(values)
-    return _objects(values)
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+        raise NoBatch(0, "belongs to a column with masked arrays")
+    are_numbers = all(
+        issubclass(kind, np.ndarray | list | tuple | np.generic | int | float | complex) for kind in kinds
+    )
+    if not are_numbers or any(issubclass(kind, str | bytes) for kind in kinds):
+        return _objects(values)
+    first = _shape(values[0], 0)
+    for k, value in enumerate(values):
+        if (shape := _shape(value, k)) != first:
+            raise NoBatch(k, f"has the shape {shape}, and the first row of the batch {first}")
+    try:
+        found = _numbers_of(values)
+    except (TypeError, ValueError) as error:
+        raise NoBatch(0, f"and those of other rows of the batch form no array ({error})") from None
+    if (lost := _first_lost(values, found)) is not None:
+        raise NoBatch(lost, f"would change in an array of {found.dtype}, which NumPy makes of the rows of the batch")
+    return found
+
+
+def _numbers_of(values: Sequence[Any]) -> NDArray[Any]:
+    """Return what NumPy makes of some values; of integers, without floats between int64 and uint64."""
+    if {int} == set(map(type, values)) and min(values) >= 0 and 2**63 <= max(values) < 2**64:
+        return np.array(values, np.uint64)
+    return np.array(values)
+
+
+def _first_lost(values: Sequence[Any], array: NDArray[Any]) -> int | None:
+    """Return the first of some values that is another one in the array that NumPy has made of them; None if none is.
+
+    It makes floats of integers of both signs beyond 64 bits, and of integers beside floats; text of numbers beside
+    text; it strips NULs at the end of text; and times may not fit into their common unit.
+    """
+    dtypes = {value.dtype if isinstance(value, np.ndarray | np.generic) else type(value) for value in values}
+    if dtypes <= {array.dtype, float, complex} or array.dtype.hasobject or array.dtype.kind in "biu":
+        return None
+    with np.errstate(all="ignore"):
+        if array.dtype.kind in "fc" and bool((np.abs(array) < _EXACT).all()):
+            return None
+    return next((k for k, value in enumerate(values) if not _is_same(value, array[k])), None)
+
+
+def _is_same(value: Any, found: Any) -> bool:
+    if found.dtype.kind in "mM":
+        there = np.asarray(value)
+        back = found.astype(there.dtype)
+        return bool(((there == back) | (np.isnat(there) & np.isnat(back))).all())
+    for one, other in zip(np.array(value, object).flat, found.ravel().tolist(), strict=True):
+        plain = one.item() if isinstance(one, np.generic) else one  # NumPy would compare floats
+        if plain != other and repr(plain) != repr(other):  # the latter is equal if both are NaN
+            return False
+    return True
 
 
 def _shape(value: Any, k: int) -> tuple[int, ...]:
@@ -133,7 +241,7 @@ def _text(values: list[Any]) -> NDArray[Any]:
     """Return text as an array: of fixed width, unless None is among it, or numpy would strip a NUL."""
     if None in values or any(value.endswith("\0") for value in values):
         return _objects(values)
-    return np.array(values)
+    return np.array(values, str)
 
 
 def _objects(values: list[Any]) -> NDArray[Any]:
@@ -169,10 +277,52 @@ def arrow_column(data: Any) -> TableColumn:
         data = data.combine_chunks() if data.num_chunks != 1 else data.chunk(0)
     if isinstance(data, pa.ChunkedArray):  # longer than one array can be
         return _ArrowColumn(data)
-    if isinstance(data, pa.FixedShapeTensorArray) and not data.null_count:
-        return ArrayColumn(data.to_numpy_ndarray())
+    if isinstance(data, pa.FixedShapeTensorArray):
+        if not data.null_count:
+            return ArrayColumn(data.to_numpy_ndarray())
+        there = data.is_valid()
+        return _SomeTensors(ArrayColumn(data.filter(there).to_numpy_ndarray()), ~_numbers(there))
     data = _plain(data)
-    return ArrayColumn(_numbers(data)) if _has_array(data) else _ArrowColumn(data)
+    if not _has_array(data):
+        return _ArrowColumn(data)
+    return NullableColumn(_numbers(data), _numbers(data.is_null())) if data.null_count else ArrayColumn(_numbers(data))
+
+
+def lost_of(field: Any) -> str | None:
+    """Return what the values of an Arrow field would lose, and the cure, as the rest of a sentence; None if nothing.
+
+    A type of an extension means more than what it is stored as. Known ones are read as what they mean.
+    """
+    from pyarrow import types
+
+    kind = field.type
+    name = getattr(kind, "extension_name", (field.metadata or {}).get(b"ARROW:extension:name", b"").decode())
+    if types.is_timestamp(kind) and kind.tz and kind.tz not in _UTC:
+        return (
+            f"has times of the zone {kind.tz}, and NumPy's have none: convert it to UTC, with "
+            ".cast(pa.timestamp('us', 'UTC')) in Arrow, .dt.tz_convert('UTC') in pandas, or "
+            ".dt.convert_time_zone('UTC') in polars"
+        )
+    if name and name not in _KNOWN and not name.startswith("datasets."):
+        storage = getattr(kind, "storage_type", kind)
+        return (
+            f"has the extension type {name}, which is more than the {storage} that stores it: convert it, for example "
+            "periods of pandas with .dt.to_timestamp(), or to that type, with .cast() in Arrow"
+        )
+    below = [kind.field(k) for k in range(kind.num_fields)]
+    if types.is_dictionary(kind):
+        below.append(field.with_type(kind.value_type))
+    inside = (_NESTED_TENSOR if _is_tensor(one) else lost_of(one) for one in below)
+    return next((reason for reason in inside if reason is not None), None)
+
+
+def _is_tensor(field: Any) -> bool:
+    return getattr(field.type, "extension_name", "") == "arrow.fixed_shape_tensor"
+
+
+_NESTED_TENSOR = "has tensors inside lists or structs, where they would lose their shape: make a column of them"
+_KNOWN = ("arrow.fixed_shape_tensor", "arrow.json", "arrow.bool8", "arrow.uuid")
+_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00")  # as which NumPy's times are understood
 
 
 def _plain(data: Any) -> Any:
@@ -182,15 +332,32 @@ def _plain(data: Any) -> Any:
     while True:
         if isinstance(data, pa.DictionaryArray):
             data = _plain(data.dictionary).take(data.indices)
-        elif isinstance(data, pa.ExtensionArray):
-            data = data.storage
-        elif str(data.type) in _VIEWS:  # Arrow has few functions for these, which polars uses
-            data = data.cast(_VIEWS[str(data.type)])
-        else:
+        elif isinstance(data, pa.UuidArray):
             return data
+        elif isinstance(data, pa.ExtensionArray):
+            data = data.storage.cast(pa.bool_()) if isinstance(data, pa.Bool8Array) else data.storage
+        else:
+            kind = _without_views(data.type)
+            return data if kind == data.type else data.cast(kind)
 
 
-_VIEWS = {"string_view": "large_string", "binary_view": "large_binary"}
+def _without_views(kind: Any) -> Any:
+    """Return a type without views, at any depth: polars uses them, and Arrow has few functions for them."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    if not _is_list(kind):
+        return kind
+    item = kind.value_field.with_type(_without_views(kind.value_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(item, kind.list_size)
+    return pa.large_list(item) if types.is_large_list(kind) else pa.list_(item)
 
 
 def _has_array(data: Any) -> bool:
@@ -235,8 +402,9 @@ def _rows_of(data: Any) -> Iterable[Any]:
 
     kind = data.type
     if _has_array(data):
-        return list(_numbers(data))
-    if types.is_integer(kind):
+        rows = list(_numbers(data))
+        return _with_none(rows, _numbers(data.is_null())) if data.null_count else rows
+    if types.is_integer(kind) or types.is_boolean(kind):
         scalar = kind.to_pandas_dtype()
         return [None if value is None else scalar(value) for value in data.to_pylist()]
     if not _is_list(kind):
@@ -249,7 +417,10 @@ def _rows_of(data: Any) -> Iterable[Any]:
     if _has_array(child):
         numbers = _numbers(child)
         return (numbers[first:end].copy() for first, end in zip([0, *ends], ends, strict=False))
-    if _is_list(child.type):
+    leaf = child.type
+    while _is_list(leaf):
+        leaf = leaf.value_type
+    if _is_list(child.type) and not (types.is_large_string(leaf) or types.is_string(leaf) or types.is_nested(leaf)):
         return [_nested(child.slice(first, end - first)) for first, end in zip([0, *ends], ends, strict=False)]
     return data.to_pylist()  # type: ignore[no-any-return]
 

@@ -102,6 +102,8 @@ def convert(
         raise ValueError(f"{target} files are read only: choose another extension")
     if compress and target == "npz":
         raise ValueError("npz files are not compressed, so that rows can be read: choose another format")
+    if data_paths is not None and "hdf5" not in {source, target}:
+        raise ValueError(f"data_paths are the datasets of an HDF5 file, and {source} and {target} files have none")
     if source in _READ_ONLY:
         df = _READ_ONLY[source](src)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -30,12 +30,13 @@ class ParquetFiles:
         paths: The files.
         columns: The columns to read; None reads all of the first file.
         check: Called with a path, `columns` and the columns of that file; raises if one is missing.
+        check_types: Called with a path and the Arrow fields that are read; raises if a value would lose something.
         skip: A file that is missing, has no valid footer or other columns is one part of one row, which `load` cannot
             read. At least one file must be readable.
 
     Raises:
         FileDamaged: A file has no valid footer.
-        ValueError: Columns of two files differ in type; names file and column.
+        ValueError: Columns of two files differ in type, or a later file has more columns; names file and column.
         MissingExtra: pyarrow is not installed.
     """
 
@@ -44,6 +45,7 @@ class ParquetFiles:
         paths: Sequence[str],
         columns: Sequence[str] | None,
         check: Callable[[str, Sequence[str] | None, Sequence[str]], None],
+        check_types: Callable[[str, Iterable[Any]], None],
         *,
         skip: bool = False,
     ) -> None:
@@ -59,6 +61,7 @@ class ParquetFiles:
         self._failed: dict[int, Exception] = {}  # by file: why it cannot be read at all
         self._columns = columns
         self._check = check
+        self._check_types = check_types
         self._first = -1  # the first file that can be read, which has the types of all
         self._types: dict[str, Any] = {}
         try:
@@ -86,7 +89,13 @@ class ParquetFiles:
         self._check(path, self._columns if is_first else list(self._types), schema.names)
         if is_first:
             chosen = schema.names if self._columns is None else self._columns
+            self._check_types(path, [schema.field(name) for name in chosen])
             self._first, self._types = k, {name: schema.field(name).type for name in chosen}
+        elif self._columns is None and (more := [name for name in schema.names if name not in self._types]):
+            raise ValueError(
+                f"TableData: {path} has a column {more[0]!r}, which {self._paths[self._first]} has not: files of one "
+                "table have the same columns. Name the ones to read in columns="
+            )
         for name, kind in self._types.items():
             found = schema.field(name).type
             if found != kind:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 import difflib
 import os
+import re
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +34,9 @@ from dataflow.formats.arrow import (
     Selection,
     TableColumn,
     arrow_column,
+    column_of,
     joined,
+    lost_of,
 )
 from dataflow.formats.loading import PositionalSource, Positions, files_of, starts_of
 from dataflow.formats.parquet import ParquetFiles
@@ -58,6 +62,10 @@ class TableData(ToleratesFailures, PositionalSource):
 
     Numbers keep their dtype: a row holds NumPy scalars, a batch arrays. Lists of numbers are arrays. Text is str. A
     missing value is None in a row; in a batch it is NaN or NaT where the dtype has that, and None among text.
+
+    What would be lost is refused by name, with the cure: masks, time zones other than UTC, extension types such as
+    pandas' periods, a second column of one name, columns in the names of folders or in later files only, and in a
+    batch, Python integers that NumPy would round.
 
     With `batch_size` the datapoints are batches, taken from whole columns without a loop over rows; the arrays are
     writable. Where a map has to see each row, leave it out, and put `BatchData` above the map.
@@ -137,8 +145,31 @@ class TableData(ToleratesFailures, PositionalSource):
     def _df_open_reader(self) -> _TableReader:
         if self._paths is None:
             return _open_in_memory(self.table, self.columns)
-        files = ParquetFiles(self._paths, self.columns, _check_columns, skip=self.max_failures is not None)
+        files = ParquetFiles(
+            self._paths, self.columns, _check_columns, _check_types, skip=self.max_failures is not None
+        )
+        if self.columns is None and (lost := self._partitions() - set(files.columns)):
+            files.close()
+            raise ValueError(
+                f"TableData: the column {min(lost)!r} is in the names of folders, such as {self._paths[0]}, and not in "
+                "the files, so it would be lost: name the columns to read in columns=, or pass a table that has it, "
+                "such as pyarrow.dataset.dataset(folder, partitioning='hive').to_table()"
+            )
         return _TableReader(files.columns, files.num_rows, files.load, files.named, close=files.close)
+
+    def _partitions(self) -> set[str]:
+        """Return the names of columns in the names of folders, as Hive writes them: ``year=2020/rows.parquet``.
+
+        Below a folder that was given, or where the paths that were given differ.
+        """
+
+        def split(path: str) -> set[str]:
+            return set(re.split(r"[/\\]", path))
+
+        folders = [split(os.path.dirname(path)) for path in self._paths or ()]
+        is_folder = isinstance(self.table, str | os.PathLike) and os.fspath(self.table) not in (self._paths or ())
+        given = split(os.fspath(self.table)) if is_folder else set.intersection(*folders)
+        return {unquote(part.split("=")[0]) for part in set.union(*folders) - given if "=" in part}
 
     def __len__(self) -> int:
         num = super().__len__()
@@ -467,11 +498,8 @@ def _open_in_memory(table: Any, columns: Sequence[Any] | None) -> _TableReader:
         return _open_arrays("the array", {name: table[name] for name in table.dtype.names}, columns)
     if hasattr(table, "iloc") and hasattr(table, "columns"):
         names = list(table.columns)
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"TableData: the DataFrame has two columns {twice!r}: rename one")
         _check_columns("the DataFrame", columns, names)
-        chosen = {name: _of_series(table[name]) for name in (names if columns is None else columns)}
+        chosen = {name: _of_series(name, table[name]) for name in (names if columns is None else columns)}
         return _of_one_part("the DataFrame", chosen, len(table))
     if hasattr(table, "__arrow_c_stream__") and not hasattr(table, "set_format"):
         return _open_arrow(table, columns)
@@ -496,40 +524,58 @@ def _open_arrays(named: str, table: Mapping[Any, Any], columns: Sequence[Any] | 
     lengths = {}
     for name, values in chosen.items():
         try:
-            lengths[name] = len(values)
+            lengths[name] = -1 if isinstance(values, _NO_COLUMNS) else len(values)
         except TypeError:
+            lengths[name] = -1
+        if lengths[name] < 0:
             raise TypeError(
                 f"TableData: column {name!r} is a {type(values).__name__}; a column is a list or an array of its rows"
-            ) from None
+            )
     if len(set(lengths.values())) > 1:
         raise ValueError(f"TableData: the columns differ in length, so they do not form rows: {lengths}")
-    found = {name: _of_values(values) for name, values in chosen.items()}
+    found = {name: _of_values(name, values) for name, values in chosen.items()}
     return _of_one_part(named, found, next(iter(lengths.values()), 0))
 
 
-def _of_values(values: Any) -> TableColumn:
+_NO_COLUMNS = (str, bytes, bytearray, memoryview, Mapping, Set)
+
+
+def _of_values(name: Any, values: Any) -> TableColumn:
     if hasattr(values, "iloc") and hasattr(values, "dtype"):
-        return _of_series(values)
+        return _of_series(name, values)
     if isinstance(values, list | tuple | range):
-        numbers = set(map(type, values)) <= {int, float, bool, complex} and len(values) > 0
-        return ArrayColumn(np.asarray(values)) if numbers else ObjectColumn(values)
+        return column_of(values)
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
-        return arrow_column(_pyarrow().chunked_array(values) if hasattr(values, "__arrow_c_stream__") else values)
+        pa = _pyarrow()
+        data = pa.chunked_array(values) if hasattr(values, "__arrow_c_stream__") else pa.array(values)
+        _check_types("the dict", [pa.field(name, data.type)])
+        return arrow_column(data)
     if hasattr(values, "__array__"):
-        return _of_array(np.asarray(values))
+        return _of_array(name, values)
     return ObjectColumn(values)
 
 
-def _of_array(array: NDArray[Any]) -> TableColumn:
-    return ObjectColumn(array.tolist()) if array.dtype.hasobject else ArrayColumn(array)
+def _of_array(name: Any, values: Any) -> TableColumn:
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise ValueError(
+            f"TableData: column {name!r} is a masked array, whose mask would be lost: fill it (.filled()), or pass a "
+            "column that knows missing values, such as pyarrow.array(column.data, mask=column.mask)"
+        )
+    array = np.asarray(values)
+    return ObjectColumn(list(array)) if array.dtype == object else ArrayColumn(array)
 
 
-def _of_series(series: Any) -> TableColumn:
+def _of_series(name: Any, series: Any) -> TableColumn:
     """Return the column of a pandas Series, whose index is not used."""
     if isinstance(series.dtype, np.dtype):
-        array = series.to_numpy()
-        return _of_array(array)
-    return arrow_column(_pyarrow().array(series, from_pandas=True))
+        return _of_array(name, series.to_numpy())
+    pa = _pyarrow()
+    try:
+        data = pa.array(series, from_pandas=True)
+    except pa.ArrowException as error:
+        raise ValueError(f"TableData: column {name!r} of the dtype {series.dtype} cannot be read: {error}") from error
+    _check_types("the DataFrame", [pa.field(str(name), data.type)])
+    return arrow_column(data)
 
 
 def _of_one_part(named: str, columns: Columns, num_rows: int) -> _TableReader:
@@ -544,6 +590,7 @@ def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
     _check_columns("the table", columns, whole.column_names)
     if columns is not None:
         whole = whole.select(list(columns))
+    _check_types("the table", whole.schema)
     batches = whole.to_batches()
     if len(batches) > 1 and whole.num_rows < _FEW_ROWS * len(batches):
         whole = whole.combine_chunks()
@@ -564,6 +611,17 @@ def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
     )
 
 
+def _check_types(named: str, fields: Iterable[Any]) -> None:
+    """Check that the values of these Arrow fields lose nothing.
+
+    Raises:
+        ValueError: One does; names the column, and the cure.
+    """
+    for field in fields:
+        if (lost := lost_of(field)) is not None:
+            raise ValueError(f"TableData: column {field.name!r} of {named} {lost}")
+
+
 def _pyarrow() -> Any:
     return optional("pyarrow", "tables", "tables of pandas, polars and Arrow, and parquet files, need")
 
@@ -572,8 +630,11 @@ def _check_columns(named: str, columns: Sequence[Any] | None, existing: Sequence
     """Check that the chosen columns are there.
 
     Raises:
-        ValueError: One is missing, or is named twice.
+        ValueError: One is missing, is named twice, or is there twice.
     """
+    for name in existing if columns is None else columns:
+        if existing.count(name) > 1:
+            raise ValueError(f"TableData: {named} has two columns {name!r}: rename one")
     for name in columns or ():
         if name not in existing:
             close = difflib.get_close_matches(str(name), map(str, existing), 1)

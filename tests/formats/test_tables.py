@@ -3,7 +3,9 @@
 import collections
 import contextlib
 import datetime
+import importlib
 import importlib.util
+import uuid
 
 import numpy as np
 import pytest
@@ -227,8 +229,12 @@ def values_of(column, *, batch=True):
 
 def test_missing_values_are_none_or_nan():
     pa = arrow()
-    rows, batch = values_of(pa.array([1.5, None]))
-    assert np.isnan(rows[1]) and np.isnan(batch[1])
+    rows, batch = values_of(pa.array([1.5, None, float("nan")]))
+    assert rows[:2] == [1.5, None] and np.isnan(rows[2]) and np.isnan(batch[1:]).all()
+    rows, batch = values_of(pa.array([5, None], pa.timestamp("s")))
+    assert rows == [np.datetime64(5, "s"), None] and np.isnat(batch[1])
+    rows = values_of(pa.array([True, None]), batch=False)
+    assert rows == [True, None] and type(rows[0]) is np.bool_
     rows, batch = values_of(["a", None])
     assert rows == batch.tolist() == ["a", None]
     rows = values_of(pa.array([1, None], "int16"), batch=False)
@@ -317,6 +323,215 @@ def test_values_of_any_arrow_type_are_those_that_arrow_gives(data):
     with contextlib.suppress(ShapeMismatch):
         (batch,) = TableData(arrow_table(c=column), batch_size=len(column))
         assert [without_arrays(value) for value in batch["c"]] == expected
+
+
+def tensors_with_nulls():
+    pa = arrow()
+    kind = pa.fixed_shape_tensor(pa.int32(), (2, 2))
+    storage = pa.array([[1, 2, 3, 4], None, [5, 6, 7, 8], None], pa.list_(pa.int32(), 4))
+    return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def test_tensors_keep_their_shape_beside_missing_ones():
+    rows = values_of(tensors_with_nulls(), batch=False)
+    assert [row if row is None else row.tolist() for row in rows] == [[[1, 2], [3, 4]], None, [[5, 6], [7, 8]], None]
+    df = TableData(arrow_table(c=tensors_with_nulls()), batch_size=2)
+    with pytest.raises(ShapeMismatch, match=r"column 'c', row 1: the value is missing \(null\)"):
+        df[0]
+    there = arrow().concat_arrays([tensors_with_nulls().slice(0, 1), tensors_with_nulls().slice(2, 1)])
+    table = arrow().concat_tables([arrow_table(c=tensors_with_nulls()), arrow_table(c=there)])
+    assert list(TableData(table))[4]["c"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_shuffled_batches_of_views_inside_lists_and_records():
+    pytest.importorskip("pyarrow")
+    polars = pytest.importorskip("polars")
+    columns = {
+        "list": [["a", str(k)] for k in range(NUM)],
+        "record": [{"t": str(k), "n": [str(k)]} for k in range(NUM)],
+        "nested": [[[str(k)], ["b"]] for k in range(NUM)],
+        "bytes": [[b"%d" % k, None] for k in range(NUM)],
+    }
+    for options in ({}, {"shuffle": True}):
+        df = TableData(polars.DataFrame(columns), batch_size=5, remainder=True, **options)
+        for name, values in columns.items():
+            found = [value for batch in df for value in without_arrays(batch[name])]
+            assert sorted(found, key=repr) == sorted(values, key=repr)
+        rows = list(TableData(polars.DataFrame(columns).slice(3), **options))
+        assert sorted((row["record"] for row in rows), key=repr) == sorted(columns["record"][3:], key=repr)
+
+
+LARGE = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2], np.int64),
+        ([2**63, 1], np.uint64),
+        ([1, 0.5], np.float64),
+        ([LARGE - 1, 0.5, float("nan"), float("inf")], np.float64),
+        ([LARGE, 0.5], None),
+        ([LARGE, 0.5, float("nan")], None),
+        ([2**63 + 1025, -1], None),
+        ([-(2**63), 2**63], np.float64),
+        ([2**63 + 1, 2**64 - 1], np.uint64),
+        ([LARGE, 1j], None),
+        ([2**70, 1], object),
+        ([[1, 2], [3, 2**63]], np.float64),
+        ([[1, -2], [3, 2**63 + 1]], None),
+        ([[1, 2], [3, 2**63 + 1]], None),
+        ([[LARGE, 0.5], [1, 2]], None),
+        ([np.int64(-1), np.uint64(2**63 + 1)], None),
+        ([np.float32(0.1), np.float64(0.1)], np.float64),
+        ([np.array([1]), np.array(["a"])], None),
+        ([[1], ["a"]], None),
+        ([np.array([-1]), np.array([2**63 + 1], np.uint64)], None),
+        ([np.datetime64("9999-12-31"), np.datetime64(1, "ns")], None),
+        ([np.str_("a"), "b"], str),
+        ([np.str_("a\0"), "b\0"], object),
+        ([np.bytes_(b"a\0"), b"b"], object),
+        ([b"a\0", "b"], object),
+        (["a", 1], object),
+        ([True, 2], np.int64),
+        ([np.ma.array([1], mask=[True]), np.ma.array([2])], None),
+    ],
+    ids=repr,
+)
+def test_rows_of_a_list_are_its_values_and_so_are_those_of_a_batch(values, kind):
+    rows = [row["c"] for row in TableData({"c": values})]
+    for row, value in zip(rows, values, strict=True):
+        assert without_arrays(row) == without_arrays(value), "also where a batch would round it"
+    df = TableData({"c": values}, batch_size=len(values))
+    if kind is None:
+        with pytest.raises(ShapeMismatch, match=r"the dict, column 'c', row \d: the value"):
+            df[0]
+    else:
+        batch = df[0]["c"]
+        assert np.issubdtype(batch.dtype, kind)
+        assert without_arrays(batch) == [without_arrays(value) for value in values]
+
+
+NO_COLUMNS = [b"abc", "abc", bytearray(b"abc"), memoryview(b"abc"), {1, 2}, {1: 2}, {}.keys(), 5, None, np.array(5)]
+
+
+@pytest.mark.parametrize("values", NO_COLUMNS, ids=lambda value: type(value).__name__)
+def test_what_is_no_column_is_refused(values):
+    with pytest.raises(TypeError, match=f"column 'x' is a {type(values).__name__}; a column is a list or an array"):
+        TableData({"x": values})
+
+
+def test_a_mask_is_refused_by_name():
+    column = np.ma.array([1, 2], mask=[False, True])
+    with pytest.raises(ValueError, match=r"column 'x' is a masked array.*\.filled"):
+        TableData({"x": column})
+    assert [row["x"] for row in TableData({"x": np.ma.array([1, 2])})] == [1, 2]
+    pa = arrow()
+    assert [row["x"] for row in TableData({"x": pa.array(column.data, mask=column.mask)})] == [1, None]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    table = arrow_table(a=[1], b=[2], c=[3]).rename_columns(["x", "x", "y"])
+    path = str(tmp_path / "rows.parquet")
+    importlib.import_module("pyarrow.parquet").write_table(table, path)
+    for source in (table, path):
+        with pytest.raises(ValueError, match="has two columns 'x': rename one"):
+            len(TableData(source))
+        assert TableData(source, columns=["y"])[0] == {"y": 3}
+
+
+def zoned():
+    kind = arrow().timestamp("us", "Europe/Berlin")
+    return arrow().array([datetime.datetime(2026, 7, 1, 12)], kind)
+
+
+def period():
+    pandas = pytest.importorskip("pandas")
+    return arrow().array(pandas.Series(pandas.period_range("2026-01", periods=1, freq="M")))
+
+
+LOSSY = {
+    "zone": (zoned, "has times of the zone Europe/Berlin.*UTC"),
+    "zone in a list": (lambda: arrow().ListArray.from_arrays([0, 1], zoned()), "has times of the zone"),
+    "zone in a record": (lambda: arrow().StructArray.from_arrays([zoned()], ["t"]), "has times of the zone"),
+    "zone in a category": (lambda: zoned().dictionary_encode(), "has times of the zone"),
+    "period": (period, r"extension type pandas\.period.*to_timestamp"),
+    "tensor in a list": (lambda: arrow().ListArray.from_arrays([0, 1], tensors_with_nulls()), "tensors inside lists"),
+    "opaque": (
+        lambda: arrow().ExtensionArray.from_storage(arrow().opaque(arrow().int64(), "t", "v"), arrow().array([1])),
+        r"extension type arrow\.opaque",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), LOSSY.values(), ids=LOSSY.keys())
+def test_types_that_would_lose_their_meaning_are_refused_by_name(make, message, tmp_path):
+    table = arrow_table(good=[1], bad=make().slice(0, 1))
+    path = str(tmp_path / "rows.parquet")
+    importlib.import_module("pyarrow.parquet").write_table(table, path)
+    in_file = [path] if importlib.import_module("pyarrow.parquet").read_schema(path) == table.schema else []
+    for source in (table, {"bad": table["bad"]}, *in_file):
+        with pytest.raises(ValueError, match=f"column 'bad' of .* {message}"):
+            len(TableData(source))
+    assert TableData(path, columns=["good"])[0] == TableData(table, columns=["good"])[0] == {"good": 1}
+
+
+def test_extension_types_whose_meaning_is_known_and_utc():
+    pa = arrow()
+    rows, batch = values_of(pa.array([datetime.datetime(2026, 7, 1)], pa.timestamp("s", "UTC")))
+    assert rows[0] == batch[0] == np.datetime64("2026-07-01T00:00:00")
+    stored = pa.array([1, None, 0], pa.int8())
+    rows = values_of(pa.ExtensionArray.from_storage(pa.bool8(), stored), batch=False)
+    assert rows == [True, None, False] and type(rows[0]) is np.bool_
+    known = uuid.UUID(int=7)
+    rows, batch = values_of(pa.array([known.bytes, None], pa.uuid()))
+    assert rows == batch.tolist() == [known, None]
+    rows, batch = values_of(pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}'])))
+    assert rows == batch.tolist() == ['{"a": 1}']
+
+
+def test_times_of_a_zone_in_pandas_and_polars_are_refused():
+    pandas = pytest.importorskip("pandas")
+    when = pandas.Series(pandas.to_datetime(["2026-07-01"]))
+    for zone, is_refused in (("Europe/Berlin", True), ("UTC", False)):
+        frame = pandas.DataFrame({"when": when.dt.tz_localize(zone), "n": 1})
+        for table in (frame, {"when": frame["when"]}):
+            if is_refused:
+                with pytest.raises(ValueError, match=r"column 'when' of .* zone Europe/Berlin"):
+                    TableData(table)
+            else:
+                assert TableData(table)[0]["when"] == np.datetime64("2026-07-01")
+    frame = pandas.DataFrame({"p": pandas.period_range("2026-01", periods=2, freq="M")})
+    with pytest.raises(ValueError, match=r"column 'p' of the DataFrame has the extension type pandas\.period"):
+        TableData(frame)
+
+
+@pytest.mark.parametrize("named", ["folder", "list"])
+def test_columns_in_the_names_of_folders_are_not_lost(named, tmp_path):
+    write = importlib.import_module("pyarrow.parquet").write_table
+    paths = [tmp_path / "run=7" / f"year={year}" / "month=1" / "rows.parquet" for year in (2025, 2026)]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        write(arrow_table(x=[1], month=[1]), path)
+    source = tmp_path / "run=7" if named == "folder" else list(map(str, paths))
+    with pytest.raises(ValueError, match=r"column 'year' is in the names of folders.*columns="):
+        len(TableData(source))
+    assert list(TableData(source, columns=["x"])) == [{"x": 1}] * 2
+    assert list(TableData(paths[0])) == [{"x": 1, "month": 1}], "no other file is named"
+    for path in paths:
+        write(arrow_table(x=[1], month=[1], year=[2025]), path)
+    assert len(TableData(source)) == 2
+
+
+def test_a_column_that_only_later_files_have_is_not_lost(tmp_path):
+    write = importlib.import_module("pyarrow.parquet").write_table
+    write(arrow_table(x=[1]), tmp_path / "a.parquet")
+    write(arrow_table(x=[2], y=[3]), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"b\.parquet has a column 'y', which .*a\.parquet has not.*columns="):
+        len(TableData(tmp_path))
+    assert list(TableData(tmp_path, columns=["x"])) == [{"x": 1}, {"x": 2}]
+    with TableData(tmp_path, max_failures=1) as df:
+        assert list(df) == [{"x": 1}] and "column 'y'" in df.failures[0].text
 
 
 def test_columns_of_pandas_keep_their_kind():
