@@ -71,6 +71,11 @@ class Descriptor:
             finally:
                 os.close(fd)
 
+    def disown(self) -> None:
+        """Leave it open: it belongs to another owner from here on, which closes it."""
+        self.fd = -1
+        _open.discard(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (reduction.DupFd(self.fd),)
 

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "representation", "version"},
     {"descriptors", "interrupts", "machine", "session"},
-    {"extras", "failures", "pickling", "reports", "temporary"},
+    {"extras", "failures", "pickling", "reports"},
     {"memory", "urls"},
     {"codec"},
     {"datapoint", "seeding", "channel", "workers"},

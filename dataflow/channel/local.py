@@ -70,9 +70,6 @@ class ThreadChannel:
     def port_of_successor(self, worker: int) -> ThreadChannel:
         return self
 
-    def stop_accepting(self) -> None:
-        """No-op: nothing else can connect."""
-
     def stop(self) -> None:
         """No-op: a sending thread never blocks."""
 
@@ -218,9 +215,6 @@ class _PipeReceiver:
         self._ends[worker] = read
         self._add(read.fd)
         return _PipeSender(self._token, write)
-
-    def stop_accepting(self) -> None:
-        """No-op: a pipe has no address to connect to."""
 
     def stop(self) -> None:
         self._inbox.clear()

@@ -188,9 +188,6 @@ class Receiver(Protocol):
         `worker` has ended, and all its messages were received.
         """
 
-    def stop_accepting(self) -> None:
-        """Refuse further connections: every worker has said hello."""
-
     def stop(self) -> None:
         """Release workers that are blocked in `send`. Nothing is received after this."""
 

@@ -1,12 +1,14 @@
-"""ZeroMQ channel: PUSH from each worker, PULL at the consumer, on a socket file in a private directory.
+"""ZeroMQ channel: PUSH from each worker, PULL at the consumer, on Unix sockets that have no file.
 
 Guarantees:
 
-- The directory is new and has mode 0700: a process of another user cannot connect. It is removed once every worker has
-  connected, so no process can connect afterwards, except workers that are started later: they are handed a descriptor
-  of the socket's file, and connect through that. If the main process is killed before that, the directory is removed
-  by the next start of a runner, or by a worker that finds itself without its parent as it starts: see `temporary`.
-- A message without the token of this run is rejected before anything in it is unpickled.
+- Nothing is left of a process that was killed, at whatever moment: an address is a name in Linux's abstract namespace,
+  which ends with the sockets that use it.
+- Such a name has no permissions. Instead, the kernel says which user a connecting process belongs to (`SO_PEERCRED`),
+  and ZeroMQ closes the connection of any other before it reads from it. A message without the token of this run is
+  rejected before anything in it is unpickled.
+- A worker connects to the consumer or to nobody. The consumer listens from before it starts workers until its end, and
+  a worker never connects a second time: a process that takes the name then finds nobody who wants it.
 - ZeroMQ's high-water marks count neither bytes nor what the peer has queued, so both are switched off; `Credit` is the
   limit.
 """
@@ -16,27 +18,26 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import select
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 import zmq
 
 from dataflow.channel.messages import Message, new_token, pack, unpack
-from dataflow.descriptors import Descriptor
-from dataflow.interrupts import signals_blocked, signals_deferred
-from dataflow.temporary import PrivateDirectory
+from dataflow.descriptors import Descriptor, closed_on_error
+from dataflow.interrupts import signals_blocked
 
 __all__ = ["SocketChannel"]
 
 _LOG = logging.getLogger(__name__)
-_RECONNECT_MS: Final = 1  # a worker that connects before the consumer binds soon tries again
-_RECONNECT_MAX_MS: Final = 100
-_NAME: Final = "s"
+_NO_RECONNECTION: Final = -1
+# Workers that connect before the consumer accepts wait in the kernel, which holds 128 on older systems.
+_WORKERS_PER_ADDRESS: Final = 100
 _READ_AT_ONCE: Final = 64
 # As plain integers: those of ZeroMQ are members of enumerations, which take longer.
 _EVENTS: Final = int(zmq.EVENTS)
@@ -49,25 +50,32 @@ class SocketChannel:
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
         self._token = new_token()
-        self._directory = _private_directory()
-        self._address = _address_in(self._directory)
+        with closed_on_error():
+            self._addresses = [_Address() for _ in range(0, num_workers, _WORKERS_PER_ADDRESS)]
+        self._urls = [address.url for address in self._addresses]
 
     def port(self, worker: int) -> _SocketPort:
-        return _SocketPort(self._address, self._token)
+        return _port(worker, self._urls, self._token)
 
     def open_receiver(self) -> _SocketReceiver:
-        return _SocketReceiver(self._address, self._directory, self._token, self._num_workers)
+        return _SocketReceiver(self._addresses, self._token, self._num_workers)
 
     def close(self) -> None:
-        self._directory.close()
+        for address in self._addresses:
+            address.close()
 
 
-def _address_in(directory: PrivateDirectory) -> str:
-    return f"ipc://{os.path.join(directory.path, _NAME)}"
+class _Address(Descriptor):
+    """A new address, at which this process listens: connections wait until ZeroMQ accepts them."""
 
-
-def _private_directory() -> PrivateDirectory:
-    return PrivateDirectory(_NAME, zmq.IPC_PATH_MAX_LEN)
+    def __init__(self) -> None:
+        name = f"dataflow-{secrets.token_hex(16)}"
+        self.url = f"ipc://@{name}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            listening.setblocking(False)
+            listening.bind(f"\0{name}")
+            listening.listen(_WORKERS_PER_ADDRESS)
+            super().__init__(listening.detach())
 
 
 @contextmanager
@@ -87,36 +95,39 @@ def _undone(context: zmq.Context[Any]) -> Iterator[None]:
         raise
 
 
+def _port(worker: int, urls: Sequence[str], token: bytes) -> _SocketPort:
+    return _SocketPort(urls[worker // _WORKERS_PER_ADDRESS], token)
+
+
 class _SocketPort:
-    def __init__(self, address: str, token: bytes, file: Descriptor | None = None) -> None:
-        self._address = address
+    def __init__(self, url: str, token: bytes) -> None:
+        self._url = url
         self._token = token
-        self._file = file  # the socket's file, if it has no name any more; then there is no address
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        return () if self._file is None else (self._file,)
+        return ()
 
     def open(self) -> _SocketSender:
-        return _SocketSender(self._address if self._file is None else f"ipc://{_path_of(self._file)}", self._token)
+        return _SocketSender(self._url, self._token)
 
     def close_in_parent(self) -> None:
         """No-op: the worker opens its own socket."""
 
 
 class _SocketSender:
-    def __init__(self, address: str, token: bytes) -> None:
+    def __init__(self, url: str, token: bytes) -> None:
         self._token = token
         self._context = zmq.Context()
         with _undone(self._context):
-            self._open(address)
+            self._open(url)
 
-    def _open(self, address: str) -> None:
+    def _open(self, url: str) -> None:
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)  # does not wait if the socket is dropped without `close`
-        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-        self._socket.connect(address)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _NO_RECONNECTION)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, 0)  # the consumer accepts when all workers were started
+        self._socket.connect(url)
 
     def send(self, message: Message) -> None:
         # Copied: otherwise, a frame of 64 KiB or more would permanently add a pyzmq thread and its descriptors to this
@@ -133,17 +144,21 @@ class _SocketSender:
 class _SocketReceiver:
     may_arrive_late = True  # ZeroMQ moves messages in threads of its own
 
-    def __init__(self, address: str, directory: PrivateDirectory, token: bytes, num_workers: int) -> None:
-        self._directories = [directory]
-        self._file: Descriptor | None = None  # the socket's file, once its directory is removed
+    def __init__(self, addresses: Sequence[_Address], token: bytes, num_workers: int) -> None:
         self._token = token
         self._num_workers = num_workers
         self._warned = False
+        self._urls = [address.url for address in addresses]
         self._context = zmq.Context()
         with _undone(self._context):
             self._socket = self._context.socket(zmq.PULL)
             self._socket.set_hwm(0)
-            self._socket.bind(address)
+            self._socket.setsockopt(zmq.HANDSHAKE_IVL, 0)  # a worker that was stopped meanwhile has one attempt only
+            self._socket.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
+            for address in addresses:
+                self._socket.setsockopt(zmq.USE_FD, address.fd)
+                self._socket.bind(address.url)
+                address.disown()  # ZeroMQ closes it
         self._fd = int(self._socket.getsockopt(zmq.FD))  # signals that something has happened, not what
         self._is_empty = False  # no message was there, and the descriptor has signalled nothing since
         self._poll = select.poll()
@@ -189,23 +204,7 @@ class _SocketReceiver:
         return None
 
     def port_of_successor(self, worker: int) -> _SocketPort:
-        if self._file is not None and _can_connect(self._file):  # as many listening sockets as before
-            return _SocketPort("", self._token, self._file)
-        self._directories.append(directory := _private_directory())
-        address = _address_in(directory)
-        self._socket.bind(address)
-        return _SocketPort(address, self._token)
-
-    def stop_accepting(self) -> None:
-        with signals_deferred():
-            if self._file is None and self._directories:
-                self._file = _opened(os.path.join(self._directories[0].path, _NAME))
-            self._remove_directories()
-
-    def _remove_directories(self) -> None:
-        # The open socket does not need its file.
-        while self._directories:
-            self._directories.pop().close()
+        return _port(worker, self._urls, self._token)
 
     def stop(self) -> None:
         """No-op: a PUSH socket never blocks in `send`."""
@@ -214,28 +213,3 @@ class _SocketReceiver:
         self._socket.close(linger=0)
         with signals_blocked():
             self._context.term()
-        self._remove_directories()
-        if self._file is not None:
-            self._file.close()
-
-
-def _opened(path: str) -> Descriptor | None:
-    """A descriptor that stands for the path to a socket, and outlives it; None where the system has no such thing."""
-    with suppress(OSError):
-        if sys.platform == "linux":
-            return Descriptor(os.open(path, os.O_PATH | os.O_CLOEXEC))
-    return None
-
-
-def _path_of(file: Descriptor) -> str:
-    return f"/proc/self/fd/{file.fd}"
-
-
-def _can_connect(file: Descriptor) -> bool:
-    """Whether a process that has `file` can connect: it needs /proc."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.connect(_path_of(file))
-    except OSError:
-        return False
-    return True

@@ -132,9 +132,6 @@ class PullChannel:
     def port_of_successor(self, worker: int) -> _PullPort:
         return self.port(worker)
 
-    def stop_accepting(self) -> None:
-        """No-op: an actor has no address to close."""
-
     def stop(self) -> None:
         """No-op: no unread messages can block a worker."""
 

@@ -119,11 +119,6 @@ class WorkerStates:
         return self.states[worker] not in _SILENT
 
     @property
-    def all_connected(self) -> bool:
-        """Whether a message of every worker was received."""
-        return WorkerState.STARTED not in self.states
-
-    @property
     def exhausted(self) -> bool:
         """Whether all workers have ended normally: no more datapoints will come."""
         return self.states.count(WorkerState.ENDED) == self.num_workers

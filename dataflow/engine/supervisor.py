@@ -9,7 +9,7 @@ Guarantees:
 - Drain before you judge: what a worker had sent before it died is given out before its end.
 - A worker is replaced only after all its messages were received, so that none of them can be mistaken for its
   successor's.
-- After `stop` no worker, descriptor or socket file is left. A signal that arrives during the start or `stop` does not
+- After `stop` no worker or descriptor is left. A signal that arrives during the start or `stop` does not
   change that: it is raised when that is complete, or undone.
 
 It does not know datapoints, their order, or passes. One thread at a time: its owner has a lock.
@@ -126,11 +126,7 @@ class Supervisor:
             self.states.record_message(message.worker, message.kind, message.count, now)
             if message.kind in RESULT_KINDS:  # says nothing about which workers run
                 return message
-            if message.kind is Kind.HELLO:
-                self._watched = None
-                if self.states.all_connected:
-                    self._receiver.stop_accepting()
-            elif not self.states.awaits_last_message(message.worker):
+            if message.kind is Kind.HELLO or not self.states.awaits_last_message(message.worker):
                 self._watched = None
         return message
 

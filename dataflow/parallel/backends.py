@@ -155,7 +155,7 @@ class ProcessBackend:
     """Workers are processes of this machine: arrays in shared memory, everything else in messages.
 
     Args:
-        over_zmq: Whether messages go over ZeroMQ; otherwise over a pipe from each worker.
+        over_zmq: Whether messages go over ZeroMQ, where the system is Linux; otherwise over a pipe from each worker.
     """
 
     over_zmq: bool = True
@@ -165,7 +165,7 @@ class ProcessBackend:
 
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         start = chosen_start_method(options.context)
-        return "process", f" over {'ZeroMQ' if self.over_zmq else 'pipes'}{start and f' ({start})'}"
+        return "process", f" over {'ZeroMQ' if self._uses_zmq else 'pipes'}{start and f' ({start})'}"
 
     def parameters(self, options: WorkerOptions) -> dict[str, Any]:
         return {"context": chosen_start_method(options.context) or None}
@@ -194,8 +194,12 @@ class ProcessBackend:
             queue = SharedTaskQueue(given, direction=direction)
         return Links(channel, codec, credit, queue, died=partial(died, workers_name=options.workers_name))
 
+    @property
+    def _uses_zmq(self) -> bool:
+        return self.over_zmq and sys.platform == "linux"  # which alone has sockets without a file
+
     def _channel(self, num_workers: int) -> Channel:
-        if not self.over_zmq:
+        if not self._uses_zmq:
             return PipeChannel(num_workers)
         from dataflow.channel.zeromq import SocketChannel  # imports ZeroMQ, which no other channel needs
 

@@ -8,8 +8,7 @@ Guarantee: a worker process ends when its parent is gone, whatever it is doing. 
 and never writes. The worker asks the kernel for SIGKILL when its read end becomes readable, that is, at end-of-file.
 This works while a C extension holds the interpreter's lock, and under fork, forkserver and spawn alike.
 PR_SET_PDEATHSIG does not work: it follows the *thread* that forked, and misses forkserver. Nor does getppid: under
-forkserver the parent is the server. A worker that starts after its parent is gone first removes what the parent has
-left in the temporary directory.
+forkserver the parent is the server.
 
 Freed memory: an array of some megabytes that is made and dropped for every datapoint, such as a decoder's, would be
 given back to the system and mapped again each time, page by page, which takes longer than filling it. A worker keeps
@@ -46,7 +45,6 @@ from dataflow.descriptors import Descriptor, passing_to_child, pipe, shared_memo
 from dataflow.errors import NotPicklable
 from dataflow.interrupts import signals_blocked, signals_deferred
 from dataflow.pickling import dumps, imported_main, inherited_by_fork, loads, main_importable
-from dataflow.temporary import adopt_prefix, new_prefix, remove_leftovers, sweep
 from dataflow.workers.info import WorkerInfo, entering
 from dataflow.workers.worker_errors import NO_GUARD
 
@@ -153,7 +151,6 @@ def hold_on(lifeline: Descriptor) -> None:
         ended = select.poll()  # not select, which cannot handle descriptors above 1023
         ended.register(lifeline.fd, select.POLLIN)
         if ended.poll(0):
-            sweep()
             os.kill(os.getpid(), signal.SIGKILL)
     else:  # systems other than Linux: a thread, which needs the interpreter's lock
         threading.Thread(target=_watch, args=(lifeline,), name="dataflow-lifeline", daemon=True).start()
@@ -223,7 +220,6 @@ class ProcessWorker:
         self._body: Callable[[], None] | None = body
         self._descriptors = descriptors
         self._after_start = after_start
-        self._prefix = new_prefix()
         self._lifeline: Descriptor | None = None
         self._process: BaseProcess | None = None  # None until it runs
 
@@ -249,7 +245,7 @@ class ProcessWorker:
     def _started(self, held: Descriptor) -> BaseProcess:
         process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
             target=_main,
-            args=(held, self._prefix, self.info, self._seed, self._body),
+            args=(held, self.info, self._seed, self._body),
             name=f"dataflow-worker-{self.info.index}",
         )
         # Daemonic processes may have no children, but runners nest. The lifeline does what the flag would do.
@@ -304,8 +300,6 @@ class ProcessWorker:
             self._lifeline.close()
         if self._process is not None and exitcode is not None:
             self._process.close()
-        if exitcode:
-            remove_leftovers(self._prefix)
 
 
 def context_of(context: BaseContext | str | None) -> BaseContext:
@@ -381,7 +375,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown)
 
 
-def _main(lifeline: Descriptor, prefix: str, info: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:
+def _main(lifeline: Descriptor, info: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:
     signal.set_wakeup_fd(-1)  # under fork, the main program's own signal setup is still in place
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the consumer handles Ctrl-C
@@ -392,7 +386,6 @@ def _main(lifeline: Descriptor, prefix: str, info: WorkerInfo, seed: tuple[int, 
     gc.freeze()
     keep_freed_memory()
     seed_globals(seed)
-    adopt_prefix(prefix)
     with entering(info):
         body()
 

@@ -1,24 +1,22 @@
-"""Sockets: a private address that goes away, forgeries that are refused unread, what was sent last arrives."""
+"""Sockets: an address for one user that goes away, forgeries that are refused unread, what was sent last arrives."""
 
 import logging
 import os
 import pickle
 import select
 import signal
-import stat
+import socket
+import subprocess
 import sys
-import tempfile
 import time
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 
 import pytest
 import zmq
 
-from dataflow.channel import zeromq
 from dataflow.channel.messages import Kind, Message, new_token, pack
 from dataflow.channel.zeromq import SocketChannel
 from tests.support.fakes import Trap, receive
-from tests.support.leaks import socket_directories
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -26,10 +24,8 @@ class Sockets:
     """A channel with both ends in this process."""
 
     def __init__(self, num_workers=1):
-        before = socket_directories()
         self.channel = SocketChannel(num_workers)
-        (self.directory,) = socket_directories().keys() - before.keys()
-        self.address = f"ipc://{self.directory}/s"
+        self.address = self.channel.port(0)._url
         self.receiver = self.channel.open_receiver()
         self.senders = [self.channel.port(k).open() for k in range(num_workers)]
 
@@ -59,62 +55,98 @@ def test_messages_arrive_in_order_and_whole():
         assert bytes(messages[100].body[0]) == big
 
 
-def test_the_directory_belongs_to_the_user_alone_and_goes_away_once_all_have_connected():
+def listens(url):
+    """Whether a process of this user can connect."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect("\0" + url.removeprefix("ipc://@"))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+STRANGER = """
+import os, sys, zmq
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+    monitor = stranger.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+    stranger.connect(sys.argv[1])
+    stranger.send(bytes.fromhex(sys.argv[2]))
+    while int.from_bytes(monitor.recv_multipart()[0][:2], sys.byteorder) != zmq.EVENT_DISCONNECTED:
+        pass
+    print("disconnected")
+    stranger.close(0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.slow
+def test_a_process_of_another_user_is_disconnected_before_anything_is_read_even_if_it_knows_the_token():
     with Sockets() as sockets:
-        assert stat.S_IMODE(os.stat(sockets.directory).st_mode) == 0o700
+        secret = b"".join(pack(_token_of(sockets), data(0, 66))).hex()
+        done = subprocess.run(
+            [sys.executable, "-c", STRANGER, sockets.address, secret],
+            capture_output=True, text=True, check=False, timeout=LIMIT,
+        )  # fmt: skip
+        assert done.stdout == "disconnected\n", done.stderr
+        sockets.senders[0].send(data(0, 5))
+        assert receive(sockets.receiver, LIMIT).count == 5
+
+
+def test_a_worker_does_not_connect_to_whoever_takes_the_name_of_a_consumer_that_is_gone():
+    with Sockets() as sockets:
         sockets.senders[0].send(Message(Kind.HELLO, 0))
         assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
-        sockets.receiver.stop_accepting()
-        assert not sockets.directory.exists()
-        sockets.senders[0].send(data(0, 1, b"still received"))
-        assert receive(sockets.receiver, LIMIT).count == 1
+        sockets.receiver.close()
+        wait_until(lambda: not listens(sockets.address), LIMIT, "still listening")
+        with socket.socket(socket.AF_UNIX) as impostor:
+            impostor.bind("\0" + sockets.address.removeprefix("ipc://@"))
+            impostor.listen()
+            impostor.settimeout(0.3)  # ZeroMQ would connect again after a millisecond
+            with pytest.raises(TimeoutError):
+                impostor.accept()
 
 
-@contextmanager
-def no_proc():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zeromq, "_path_of", lambda file: "/nowhere")
-        yield
-
-
-@pytest.mark.parametrize("where", [nullcontext, no_proc])
-@pytest.mark.parametrize("have_connected", [False, True])
-def test_a_later_worker_connects_though_the_directory_is_gone(where, have_connected):
-    with where(), Sockets() as sockets:
-        if have_connected:
-            sockets.senders[0].send(Message(Kind.HELLO, 0))
-            assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
-            sockets.receiver.stop_accepting()
-            assert not sockets.directory.exists()
+def test_a_later_worker_connects_too():
+    with Sockets() as sockets:
+        sockets.senders[0].send(Message(Kind.HELLO, 0))
+        assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
         sockets.senders.append(sockets.receiver.port_of_successor(0).open())
         sockets.senders[-1].send(data(0, 5))
         assert receive(sockets.receiver, LIMIT).count == 5
-        sockets.receiver.stop_accepting()
-        assert not sockets.directory.exists()
-        sockets.senders[-1].send(data(0, 6))
-        assert receive(sockets.receiver, LIMIT).count == 6
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the consumer listens once more for each")
-def test_later_workers_need_no_other_socket_to_connect_to():
-    with Sockets() as sockets:
-        sockets.senders[0].send(Message(Kind.HELLO, 0))
-        assert receive(sockets.receiver, LIMIT).kind is Kind.HELLO
-        before = len(os.listdir("/proc/self/fd"))
-        sockets.receiver.stop_accepting()
-        for _ in range(3):
-            sockets.receiver.port_of_successor(0)
-        # The directory's descriptor was closed, and one that stands for the socket's file opened.
-        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, LIMIT, "there are others")
+def test_more_workers_than_the_kernel_lets_wait_connect_before_the_consumer_accepts():
+    """The kernel holds at most `somaxconn` connections: 128 on older systems."""
+    num = 129
+    channel = SocketChannel(num)
+    with closing(channel):
+        urls = {channel.port(k)._url for k in range(num)}
+        assert len(urls) == 2
+        probes = []
+        for k in range(num):
+            probes.append(socket.socket(socket.AF_UNIX))
+            probes[-1].setblocking(False)
+            probes[-1].connect("\0" + channel.port(k)._url.removeprefix("ipc://@"))
+        for probe in probes:
+            probe.close()
+
+
+def test_a_worker_that_must_wait_long_for_the_consumer_to_accept_is_still_received(monkeypatch):
+    """ZeroMQ would give up after 30 seconds."""
+    asked = []
+    setsockopt = zmq.Socket.setsockopt
+    monkeypatch.setattr(zmq.Socket, "setsockopt", lambda self, *args: (asked.append(args), setsockopt(self, *args))[1])
+    with Sockets():
+        assert asked.count((zmq.HANDSHAKE_IVL, 0)) == 2
 
 
 def test_a_channel_that_was_never_opened_leaves_nothing():
-    before = socket_directories()
     channel = SocketChannel(1)
-    assert socket_directories() != before
+    assert listens(channel.port(0)._url)
     channel.close()
     channel.close()
-    assert socket_directories() == before
+    assert not listens(channel.port(0)._url)
 
 
 def test_a_worker_may_connect_before_the_consumer_has_opened_its_end():
@@ -256,34 +288,6 @@ def test_a_watched_descriptor_wakes_the_receiver_and_is_forgotten_afterwards():
         assert time.monotonic() - began < LIMIT / 2
         os.close(read)
         assert not sockets.receiver.wait(0.05)
-
-
-def test_a_long_temporary_directory_is_passed_over(monkeypatch, tmp_path):
-    long = tmp_path / ("x" * 120)
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    before = set(os.listdir("/tmp"))
-    channel = SocketChannel(1)
-    receiver = channel.open_receiver()
-    sender = channel.port(0).open()
-    sender.send(Message(Kind.HELLO, 0))
-    assert receive(receiver, LIMIT).kind is Kind.HELLO
-    assert not list(long.iterdir())
-    sender.close(0)
-    receiver.close()
-    assert not [name for name in set(os.listdir("/tmp")) - before if name in channel_names(channel)]
-
-
-def channel_names(channel):
-    return [os.path.basename(os.path.dirname(channel.port(0)._address.removeprefix("ipc://")))]
-
-
-def test_where_no_path_is_short_enough_the_message_names_the_cure(monkeypatch):
-    monkeypatch.setattr(zmq, "IPC_PATH_MAX_LEN", 10)
-    before = socket_directories()
-    with pytest.raises(OSError, match=r"10 bytes.*Set TMPDIR to a shorter path"):
-        SocketChannel(1)
-    assert socket_directories() == before
 
 
 def test_closing_gives_every_descriptor_back():

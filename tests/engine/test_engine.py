@@ -253,13 +253,6 @@ def test_late_is_told_with_the_state_of_every_worker_and_nothing_is_closed():
         assert stage.take(generation) == [1]
 
 
-def test_the_channel_stops_accepting_once_every_worker_has_connected():
-    with Stage(Message(Kind.HELLO, 0), data(1), Message(Kind.HELLO, 1), data(2, worker=1), num=2) as stage:
-        generation = stage.engine.take_over()
-        assert stage.take(generation) == [1] and stage.receiver.connected == 0
-        assert stage.take(generation) == [2] and stage.receiver.connected == 1
-
-
 def test_credit_is_given_as_a_chunk_is_begun():
     with Stage(data(1, 2, 3)) as stage:
         quota = stage.credit.port(0).quota(Window(3))

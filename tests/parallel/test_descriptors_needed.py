@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dataflow import DataFromList, MapData, MultiProcessMapDataZMQ, MultiProcessRunner, MultiProcessRunnerZMQ
+from dataflow.engine.engine import _engines
 from dataflow.parallel.backends import ProcessBackend
 from dataflow.parallel.options import DESCRIPTORS_PER_WORKER, WorkerOptions
 from tests.support.fakes import METHODS
-from tests.support.leaks import socket_directories
 from tests.support.main_program import run
 from tests.support.waits import LIMIT, wait_until
 
@@ -54,11 +54,15 @@ def num_open():
 def check_counts(name, method):
     counts = {}
     for num in (1, *WORKERS):  # the first time, libraries open what they keep
-        before, directories = num_open(), socket_directories()
+        before = num_open()
         with make(name, num, context=method) as df:
             kept = list(islice(df, 32))
             most = num_open() - before
-            while socket_directories().keys() - directories.keys():  # until all workers have connected
+            while not all(
+                engine._supervisor.states.connected(k)
+                for engine in _engines
+                for k in range(engine._supervisor.states.num_workers)
+            ):
                 kept += islice(df, 32)
                 most = max(most, num_open() - before)
             counts[num] = num_open() - before

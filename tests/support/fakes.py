@@ -169,7 +169,6 @@ class FakeReceiver:
         self.inbox = deque(messages)
         self.during: Callable[[], None] = lambda: None
         self.watched: Sequence[int] = ()
-        self.connected = 0
         self.stopped = 0
         self.closed = 0
 
@@ -180,9 +179,6 @@ class FakeReceiver:
         self.watched = watched
         self.during()
         return bool(self.inbox)
-
-    def stop_accepting(self) -> None:
-        self.connected += 1
 
     def stop(self) -> None:
         self.stopped += 1

@@ -1,8 +1,8 @@
 """The watch over the machine: after every test and every doctest it is as it was before.
 
 Guarantees:
-    - New processes (zombies, and orphans whose parent is gone, too), threads, open descriptors, entries of
-      /dev/shm and socket directories fail the test that made them, with a message that names each.
+    - New processes (zombies, and orphans whose parent is gone, too), threads, open descriptors and entries of
+      /dev/shm fail the test that made them, with a message that names each.
     - What only needs a moment, or a garbage collection, to go away gets it. A clean test pays for neither.
     - What other programs on the machine do is not held against a test.
     - A test that ended by an exception is not examined: the report keeps its frames and all that they hold.
@@ -32,7 +32,7 @@ from tests.support.waits import LIMIT, wait_until
 GRACE = LIMIT / 4  # seconds, for what is on its way out
 SHARED_MEMORY = Path("/dev/shm")
 PRELOADED = ["numpy", "pytest", "psutil", "zmq", "msgpack"]  # by the fork server: what most workers of tests import
-LONGEST = 60  # characters of a temporary directory: the path of a socket has 107
+LONGEST = 60  # characters of a temporary directory: the path of a socket of multiprocessing has 107
 RAISED = pytest.StashKey[bool]()
 
 Found = dict[Hashable, str]  # identity -> how to name it in a message
@@ -99,11 +99,7 @@ def shared_memory() -> Found:
     return {path: f"shared memory {path}" for path in SHARED_MEMORY.glob("*")}
 
 
-def socket_directories() -> Found:
-    return {path: f"directory {path}" for path in Path(tempfile.gettempdir()).glob("dataflow-*")}
-
-
-KINDS: tuple[Callable[[], Found], ...] = (processes, threads, descriptors, shared_memory, socket_directories)
+KINDS: tuple[Callable[[], Found], ...] = (processes, threads, descriptors, shared_memory)
 
 
 def snapshot() -> Found:
@@ -185,7 +181,7 @@ def older_objects_frozen() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give this run, and every process it starts, a place where only its own socket directories can be."""
+    """Give this run, and every process it starts, a place where only its own temporary files can be."""
     tmp_path_factory.getbasetemp()  # pytest and multiprocessing keep their own where they are
     with pytest.MonkeyPatch.context() as patch:
         if len(tempfile.gettempdir()) > LONGEST:
