@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.old_places import moved
-from dataflow.passes import innermost_pass, next_pass, open_flow, pick, root_stream, running_passes
+from dataflow.passes import innermost_pass, next_pass, open_flow, pick, root_stream, running_code, running_passes
 from dataflow.seeding import IndexRngs, Rng, Stream, rng
 from dataflow.state import state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
@@ -115,6 +115,15 @@ class DataFlow:
     _df_remote_inputs: ClassVar[bool] = False
     """Whether the inputs are reset and iterated by workers, outside this process or thread."""
 
+    _df_counts_passes: ClassVar[bool] = False
+    """Whether the node keeps a position of its own, so that it counts passes also where code begins it."""
+
+    _df_calls: bool = False
+    """Whether the node calls the user's code, in which flows may begin."""
+
+    _df_counts: bool = False
+    """Whether the node counts datapoints, so that its indexes are undefined once one below it was dropped."""
+
     _df_has_workers: ClassVar[bool] = False
     """Whether the node is of a class that has workers."""
 
@@ -130,6 +139,12 @@ class DataFlow:
         """Number of nodes below, along first inputs, that draw or join."""
         first = self._df_first()
         return 0 if first is None else first._df_level + (first._df_draws or first._df_joins)
+
+    @property
+    def _df_num_calling(self) -> int:
+        """Number of nodes below, along first inputs, that call the user's code."""
+        first = self._df_first()
+        return 0 if first is None else first._df_num_calling + first._df_calls
 
     @property
     def _df_joins(self) -> bool:
@@ -251,6 +266,9 @@ class DataFlow:
         # With a dict of its own, CPython reads `self.name` faster, once anything has looked into `__dict__`: a quarter
         # less overhead per datapoint of a user's node (`user node` of benchmarks.nodes).
         node.__dict__ = {}
+        code = running_code()
+        if code is not None:
+            state_of(node).made_in = code.token
         return node
 
     # -- hooks for subclasses ------------------------------------------------------------------------------------------

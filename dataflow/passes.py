@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice, repeat
 from operator import length_hint
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
-from dataflow.seeding import Rng, Stream, Turns, current_root, rng
+from dataflow.errors import NotReproducible
+from dataflow.seeding import Rng, Stream, current_root, rng
 from dataflow.session import Session, terminated
 from dataflow.state import FlowState, Taken, state_of
 
@@ -22,9 +24,15 @@ __all__ = [
     "check_length",
     "copied_chain",
     "current_round",
+    "enter_code",
+    "RunningCall",
+    "RunningCode",
     "RunningPass",
+    "begun_by_code",
+    "calls_code",
     "innermost_pass",
     "known_length",
+    "leave_code",
     "next_pass",
     "open_flow",
     "passes_on",
@@ -34,6 +42,7 @@ __all__ = [
     "assign_streams",
     "reset_in_round",
     "root_stream",
+    "running_code",
     "running_pass",
     "running_passes",
     "until_closed",
@@ -47,6 +56,15 @@ class Node(Protocol):
 
     @property
     def _df_user_written(self) -> bool: ...
+    @property
+    def _df_counts_passes(self) -> bool: ...
+    @property
+    def _df_num_calling(self) -> int: ...
+    @property
+    def _df_reproducible(self) -> bool: ...
+    @property
+    def _df_endless(self) -> bool: ...
+    def _df_continuing(self) -> Any: ...
     @property
     def _df_draws(self) -> bool: ...
     @property
@@ -70,8 +88,64 @@ _NOTHING: Final = object()
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
-class RunningPass:
-    """One pass of a user-written node, which the node's code can look up while it makes a step.
+class RunningCode:
+    """The user's code in a node, while it runs: what begins in it takes its root, place and pass from there.
+
+    An input of the node has its stream and pass from the node. Any other flow that the code begins, the `k`-th, takes
+    the turns ``(level, 0), (c, k)``, where `c` is the number of nodes below that call code; no join takes a turn 0. So
+    the place is the same in every process, however the code has found the flow: in a container, in a closure, or by
+    making it.
+
+    Guarantees:
+
+    - A flow that existed before gets the pass of the code, like an input.
+    - A flow that the code has made itself, with all its nodes, has no passes before: where it continues or never ends,
+      the pass belongs to its place.
+    """
+
+    def __init__(self, df: Node, stream: Stream) -> None:
+        self.df = df
+        self.stream = stream
+        self.token = object()  # identifies this code in the flows that it makes
+        self.inputs: dict[FlowState, _NextPass] = {}
+        self._others: WeakKeyDictionary[FlowState, _NextPass] = WeakKeyDictionary()
+        self._num_begun = 0
+
+    def next_of(self, df: Any) -> _NextPass:
+        """The pass that the next iteration of `df` in this code gets, and the stream by which it is indexed."""
+        state = state_of(df)
+        found = self.inputs.get(state) or self._others.get(state)
+        if found is None:
+            self._num_begun += 1
+            owner = self.df
+            ranks = ((rank, 0) for rank in owner._df_shard_ranks)
+            turns = ((owner._df_level, 0), (owner._df_num_calling, self._num_begun), *ranks)
+            stream = replace(self.stream, turns=(*self.stream.turns, *turns))
+            is_new = all(state_of(node).made_in is self.token for node in walk(df, everywhere=True))
+            found = self._others[state] = self._place(df, stream, is_new=is_new)
+        return found
+
+    def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
+        raise NotImplementedError
+
+
+class RunningCall(RunningCode):
+    """A call of the user's function for one datapoint: what begins in it has a place of its own, by index.
+
+    So it does not depend on the calls before, and is the same in any worker.
+    """
+
+    def __init__(self, df: Node, stream: Stream, p: int, position: int) -> None:
+        super().__init__(df, stream)
+        self._index = p, position
+
+    def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
+        reason = "" if is_new else _in_any_order(type(self.df).__name__)
+        return _NextPass(0, replace(stream, turns=(*stream.turns, self._index), standalone=reason), stream)
+
+
+class RunningPass(RunningCode):
+    """One pass of a node, which the user's code in it can look up while it makes a step.
 
     That code runs below the frame of `user_pass`, and finds the pass by walking up the stack of its thread. So entering
     or leaving a step is free; only code that looks up the pass, a few times per pass, pays for it.
@@ -83,26 +157,42 @@ class RunningPass:
     """
 
     def __init__(self, df: Node, p: int, stream: Stream) -> None:
-        level = df._df_level
-        self._level, self._p = level, p
-        self._num_begun = 0
-        self._ranks = df._df_shard_ranks
-        self.df = df
+        super().__init__(df, stream)
+        self._p = p
         self.rng: Rng | None = rng(df._df_words(stream, p, purpose=_USER)) if df._df_draws else None
         self.own = _NextPass(p, stream)  # for super().__iter__()
-        self.inputs: dict[FlowState, _NextPass] = {
-            state_of(ds): _NextPass(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)
-        }
+        level = df._df_level
+        self.inputs = {state_of(ds): _NextPass(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)}
 
-    def turns_of_next_flow(self) -> Turns:
-        """The turns to the next flow that the code of this pass begins and that is no input of its node."""
-        self._num_begun += 1
-        ranks = ((rank, 0) for rank in self._ranks)
-        return (*self.own.stream.turns, (self._level, len(self.inputs) + self._num_begun), (self._p, 0), *ranks)
+    def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
+        if is_new:
+            fresh = replace(stream, standalone="")
+            if df._df_counts_passes or df._df_endless or df._df_continuing() is not None:
+                return _NextPass(0, replace(fresh, turns=(*fresh.turns, (self._p, 0))), stream)
+            return _NextPass(self._p, fresh, stream)
+        if stream.standalone:
+            _require_order(df)
+        return _NextPass(self._p, stream)
+
+
+def _in_any_order(owner: str) -> str:
+    return (
+        f"but the function of {owner} may be called for its datapoints in any order, in any worker. Read it by index, "
+        "flow[k], or make it inside the function"
+    )
+
+
+def _require_order(df: Node) -> None:
+    for node in walk(df, everywhere=True):
+        if not node._df_reproducible:
+            raise NotReproducible(
+                f"the order of the datapoints of {type(node).__name__} is not defined, so a pass of it cannot be made "
+                "again. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
+            )
 
 
 running_passes: Final[dict[int, RunningPass]] = {}
-"""The passes that have begun, by the id of the frame that makes their steps.
+"""The passes of user-written nodes that have begun, by the id of the frame that makes their steps.
 
 CPython keeps the object of a frame as long as the frame, so no other has its id until the pass is over. Reading the
 pass from the locals of the frame would cost three times as much (`user node that draws` of benchmarks.nodes).
@@ -184,6 +274,72 @@ def check_length(df: Any, found: int) -> None:
     )
 
 
+_other_code: Final[dict[int, RunningCode]] = {}
+"""The passes of other nodes whose code has begun, in the same way."""
+
+_calls: Final[dict[CodeType, Callable[[Any], RunningCode | None]]] = {}
+"""Functions that call the user's code: from the first argument to the running code, which is asked for only then."""
+
+
+def calls_code(function: Any, running: Callable[[Any], RunningCode | None]) -> None:
+    """Register a function that calls the user's code; `running` gets its first argument."""
+    _calls[function.__code__] = running
+
+
+def running_code(num_between: int = 2) -> RunningCode | None:
+    """The innermost code of a node that runs in this thread; `num_between` is as for `innermost_pass`."""
+    frame: FrameType | None = sys._getframe(num_between)
+    while frame is not None:
+        running = running_passes.get(id(frame)) or _other_code.get(id(frame))
+        if running is not None:
+            return running
+        code = frame.f_code
+        if code in _calls:
+            running = _calls[code](frame.f_locals[code.co_varnames[0]])
+            if running is not None:
+                return running
+        frame = frame.f_back
+    return None
+
+
+def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """The iterator that `begin`, the user's code, makes for pass `p` of the node `df`."""
+    code = RunningPass(df, p, stream)
+    frame = enter_code(code)
+    try:
+        made = begin()
+        iterator = iter(made)
+    finally:
+        leave_code(frame)
+    if hasattr(made, "_df_run_pass") or type(iterator) in _WITHOUT_CODE:
+        return iterator
+    return _steps_of_code(iterator, code)
+
+
+def _steps_of_code(iterator: Iterator[Any], code: RunningCode) -> Iterator[Any]:
+    frame = enter_code(code)
+    try:
+        yield from islice(iterator, None)  # without `islice` it would close the iterator, which the user may hold
+    finally:
+        leave_code(frame)
+
+
+def enter_code(code: RunningCode) -> int:
+    """From here on, what the calling frame calls is `code`; the result is for `leave_code`."""
+    frame = id(sys._getframe(1))
+    _other_code[frame] = code
+    return frame
+
+
+def leave_code(frame: int) -> None:
+    """End what `enter_code` began."""
+    del _other_code[frame]
+
+
+_WITHOUT_CODE: Final = frozenset(map(type, map(iter, ([], (), range(0), "", b"", {}, set()))))
+"""Iterators whose steps call no code of the user."""
+
+
 def innermost_pass(num_between: int = 2) -> RunningPass | None:
     """The innermost user-written pass that makes a step in this thread.
 
@@ -202,9 +358,10 @@ def innermost_pass(num_between: int = 2) -> RunningPass | None:
 class _NextPass:
     """The pass that the next iteration gets; iterating twice in one pass gives p and p + 1."""
 
-    def __init__(self, p: int, stream: Stream) -> None:
+    def __init__(self, p: int, stream: Stream, indexed: Stream | None = None) -> None:
         self.p = p
         self.stream = stream
+        self.indexed = indexed or stream  # for df[i], which depends on no pass
 
     def claim(self) -> tuple[int, Stream]:
         self.p += 1
@@ -226,12 +383,11 @@ def running_pass(df: Node) -> RunningPass | None:
 
 
 def next_pass(df: Node) -> Iterator[Any]:
-    """Begin the next pass: the one given by the node above, otherwise the one that the user asks for."""
+    """Begin the next pass: the one given by the code that begins it, otherwise the one that the user asks for."""
     state = state_of(df)
-    running = innermost_pass()
-    given = None if running is None else running.inputs.get(state)
-    if given is not None:
-        p, stream = given.claim()
+    code = running_code()
+    if code is not None and (state in code.inputs or not df._df_counts_passes):
+        p, stream = code.next_of(df).claim()
         open_flow(df, stream)
         return df._df_run_pass(p, stream)
     p, stream = state.passes, root_stream(df)
@@ -259,27 +415,15 @@ def _until_closed(datapoints: Iterator[Any], session: Session, name: str) -> Ite
 
 
 def root_stream(df: Node) -> Stream:
-    """The stream of a flow that the user iterates or indexes."""
+    """The stream of a flow that the user iterates or indexes; within the code of a node, its place there."""
     state = state_of(df)
-    if state.origin is None:
-        state.origin = _origin(state)
-    return Stream(state.root(), state.origin, drawn=current_root() is None and not state.fixed)
-
-
-def _origin(state: FlowState) -> Turns:
-    """The turns above an outermost flow: where it was begun.
-
-    A flow that user-written code makes within a pass is new in each pass, and would otherwise always begin with the
-    same pass; one that is iterated within `reset_state` already has its place.
-    """
-    running = innermost_pass()
-    if running is not None and state not in running.inputs:
-        state.entropy, state.fixed = running.own.stream.root, not running.own.stream.drawn
-        return running.turns_of_next_flow()
-    if _here.done is not None and state.stream is not None:
-        state.entropy, state.fixed = state.stream.root, not state.stream.drawn
-        return state.stream.turns
-    return ()
+    code = running_code()
+    if code is None:
+        return Stream(state.root(), drawn=current_root() is None and not state.fixed)
+    if state in code.inputs or not df._df_counts_passes:
+        return code.next_of(df).indexed
+    stream = code.next_of(df).stream
+    return replace(stream, root=state.root(), drawn=False) if state.fixed else stream
 
 
 def open_flow(df: Node, stream: Stream) -> None:
@@ -341,7 +485,8 @@ def reset_in_round(reset: Callable[[set[FlowState]], object], ready: Iterable[Fl
 
 def assign_streams(df: Node, stream: Stream) -> None:
     """Give every node of the chain its stream; numbers drawn before the first pass depend on it."""
-    state_of(df).stream = stream
+    state = state_of(df)
+    state.stream, state.seeded = stream, current_root()
     if not df._df_remote_inputs:
         level = df._df_level
         for j, ds in enumerate(df._df_inputs):

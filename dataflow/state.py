@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from dataflow.errors import NotReentrant, NotReproducible
 from dataflow.failures import Tolerance
 from dataflow.interrupts import signals_deferred
-from dataflow.seeding import Rng, Stream, Turns, current_root, fresh_root
+from dataflow.seeding import Rng, Stream, current_root, fresh_root
 from dataflow.session import Session, terminated
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ class FlowState:
         self.pid = os.getpid()
         self.lock = threading.RLock()  # held while the flow is reset: of two threads that begin, one resets
         self.entropy: int | None = None  # the root of an outermost flow if seed() was not called; drawn once
-        self.fixed = False  # not drawn: it came from a saved state, or from a flow whose code began this one
-        self.origin: Turns | None = None  # turns above an outermost flow that user-written code began
+        self.fixed = False  # not drawn: it came from a saved state
+        self.made_in: object = None  # identifies the code of a node that has made the flow
+        self.reset_code: Any = None  # the running `reset_state`, if a flow has begun in it
         self.passes = 0  # passes begun by the user; the number of the next one
         self.stream: Stream | None = None  # the place in the chain, as of the last reset
+        self.seeded: int | None = None  # the root of `seed` at that time
         self.ready = False  # reset_state has run since the last close
         # The round of resets in which reset_state runs: a nested call in it is a super() call. An interrupt may leave a
         # round behind that is over.

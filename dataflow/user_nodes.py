@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 from dataflow.errors import LengthUnknown
 from dataflow.passes import (
+    RunningPass,
     assign_streams,
+    calls_code,
     current_round,
     next_pass,
     reset_in_round,
@@ -23,7 +25,7 @@ from dataflow.passes import (
     running_pass,
     user_pass,
 )
-from dataflow.seeding import current_root
+from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, state_of
 
 __all__ = ["wrap_user_node", "found_inputs", "tracked_reset", "super_pass"]
@@ -38,7 +40,7 @@ def wrap_user_node(cls: Any) -> None:
     iterate = own.get("__iter__") or own.get("get_data") or _of_mixin(cls)
     if iterate is not None:
         cls.__iter__ = _iter(iterate)
-        cls._df_run_pass = user_pass
+        cls._df_run_pass, cls._df_calls = user_pass, True
         # Where both names are defined, one may call the other.
         if ("__iter__" not in own or "get_data" not in own) and callable(vars(cls).get("get_data", iterate)):
             cls.get_data = cls.__iter__
@@ -104,14 +106,29 @@ def _reset(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[
         return
     done.add(state)
     # If the user has called `seed` again, the stream of the last reset is out of date.
-    if state.stream is None or current_root() not in {None, state.stream.root}:
+    if state.stream is None or current_root() not in {None, state.seeded}:
         assign_streams(self, root_stream(self))
     try:
         state.resetting, state.rng, state.tolerance = done, None, None
-        reset(self)
+        _call_reset(self, reset)
         state.ready = True
     finally:
-        state.resetting = None
+        state.resetting = state.reset_code = None
+
+
+def _call_reset(self: Any, reset: Callable[[Any], None]) -> None:
+    reset(self)
+
+
+def _code_of_reset(df: Any) -> RunningPass:
+    state = state_of(df)
+    if state.reset_code is None:
+        state.reset_code = RunningPass(df, 0, state.stream or Stream(state.root()))
+    code: RunningPass = state.reset_code
+    return code
+
+
+calls_code(_call_reset, _code_of_reset)
 
 
 def super_pass(df: Any) -> Iterator[Any]:

@@ -148,11 +148,32 @@ class _Tasks(Job):
 
 
 class TaskInput(DataFlow):
-    """The input of a map's node in a worker: yields the datapoints of the current task, whatever index is asked for."""
+    """The input of a map's node in a worker: yields the datapoints of the current task, whatever index is asked for.
 
-    def __init__(self, length: int | None) -> None:
+    Args:
+        ds: The input that it replaces. Of it, the worker has the place of the node above in the chain.
+        length: Datapoints per pass of it.
+    """
+
+    def __init__(self, ds: DataFlow, length: int | None) -> None:
         self.datapoints: Sequence[Any] = ()
-        self.length = length  # of a pass of the input that it replaces
+        self.length = length
+        self._level = ds._df_level + (ds._df_draws or ds._df_joins)
+        self._num_calling = ds._df_num_calling + ds._df_calls
+        own = () if ds._df_own_rank is None else (ds._df_own_rank,)
+        self._shard_ranks = (*ds._df_shard_ranks, *own)
+
+    @property
+    def _df_level(self) -> int:
+        return self._level
+
+    @property
+    def _df_num_calling(self) -> int:
+        return self._num_calling
+
+    @property
+    def _df_shard_ranks(self) -> tuple[int, ...]:
+        return self._shard_ranks
 
     def __len__(self) -> int:
         return super().__len__() if self.length is None else self.length

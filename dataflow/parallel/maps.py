@@ -24,8 +24,8 @@ from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, Th
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
-from dataflow.passes import known_length, reading_ahead
-from dataflow.seeding import IndexRngs, Stream
+from dataflow.passes import known_length, reading_ahead, walk
+from dataflow.seeding import Stream
 from dataflow.state import Taken, state_of
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
@@ -44,17 +44,6 @@ _LONGEST_PASS: Final = 1 << 40  # datapoints; stands for the length of a pass of
 _BLOCK: Final = 256
 
 
-class _Drawn(RandomMapData):
-    """The map inside a worker: it uses the generators of the consumer's map, where the whole chain is known."""
-
-    def __init__(self, ds: DataFlow, func: Callable[..., Any], rngs: IndexRngs) -> None:
-        super().__init__(ds, func)
-        self._rngs = rngs
-
-    def _df_index_rngs(self, stream: Stream, n: int | None) -> IndexRngs:
-        return self._rngs
-
-
 class ParallelMap(WorkerNode):
     """Base class of the parallel maps. Without workers it does what `MapData` does.
 
@@ -68,6 +57,7 @@ class ParallelMap(WorkerNode):
     """
 
     _df_shares_items = True
+    _df_calls = True
 
     def __init__(
         self,
@@ -117,12 +107,8 @@ class ParallelMap(WorkerNode):
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
         jobs = []
         for _ in range(self.num_workers):
-            task_input = TaskInput(self._stride)
-            node: DataFlow = self._df_node_in_worker(task_input)
-            if self.with_rng:
-                rngs = self._df_index_rngs(stream, None if self.ds._df_endless else self._stride)
-                node = _Drawn(task_input, self.func, rngs)
-            jobs.append(self._df_job(node, stream, task_input))
+            task_input = TaskInput(self.ds, self._stride)
+            jobs.append(self._df_job(self._df_node_in_worker(task_input), stream, task_input))
         return jobs
 
     @property
@@ -197,15 +183,22 @@ class ParallelMap(WorkerNode):
         first = p * self._stride
         taken: Taken | None = None
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first))
-        if not self.with_rng or not self.ds._df_addressable:
+        if not self._reads_by_index:
             stream, taken = reading_ahead(self, stream, self.options.owner)
             source = SourceReader(one_pass(self.ds, p, stream))
         else:
-            # A datapoint dropped below keeps its position, so the random numbers of later ones do not change.
+            # A datapoint dropped below keeps its position, so what is drawn for later ones does not change.
             blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
             source = SourceReader([self.ds._df_at(blocks, stream)])
         chunks = Feeder(engine, generation, source).chunks(self.options.timeout)
         return until_over(chunks, engine, generation, state_of(self), None if self.ds._df_endless else self, taken)
+
+    @property
+    def _reads_by_index(self) -> bool:
+        if not self.ds._df_addressable:
+            return False
+        nodes = list(walk(self.ds, everywhere=True))
+        return self.with_rng or (any(node._df_calls for node in nodes) and not any(node._df_counts for node in nodes))
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:

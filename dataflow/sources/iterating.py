@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
+from weakref import proxy
 
 from dataflow.errors import LengthUnknown, SourceExhausted
+from dataflow.passes import RunningPass, begun_by_code, enter_code, leave_code
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
 from dataflow.sources.tables import cure_of
@@ -30,20 +32,27 @@ class _Iterated(Source):
     def _df_continues(self) -> bool:
         return any(isinstance(value, Iterator) for value in self._df_compared.values())
 
-    def _read(self, iterable: Iterable[Any], stream: Stream) -> Iterator[Any]:
+    _df_calls = True
+
+    def _read(self, iterable: Iterable[Any], p: int, stream: Stream) -> Iterator[Any]:
         if not isinstance(iterable, Iterator):
-            return iter(iterable)
-        begin = partial(self._remaining, iterable)
+            return begun_by_code(self, p, stream, lambda: iterable)
+        begin = partial(self._remaining, iterable, stream)
         return state_of(self).continued.take(stream, begin, type(self).__name__)
 
-    def _remaining(self, iterator: Iterator[Any]) -> Iterator[Any]:
+    def _remaining(self, iterator: Iterator[Any], stream: Stream) -> Iterator[Any]:
         read_before, self._touched = self._touched, True
-        first = next(iterator, _NOTHING)
-        if first is not _NOTHING:
-            yield first
-            del first  # a reference would keep it in memory during the pass
-            yield from iterator
-        elif read_before:
+        frame = enter_code(RunningPass(proxy(self), 0, stream))  # this node keeps the iterator, which must not hold it
+        try:
+            first = next(iterator, _NOTHING)
+            if first is not _NOTHING:
+                yield first
+                del first  # a reference would keep it in memory during the pass
+                yield from iterator
+                return
+        finally:
+            leave_code(frame)
+        if read_before:
             raise SourceExhausted(
                 f"{type(self).__name__} was given a {type(iterator).__name__}, which can be read once and has nothing "
                 "left for another pass. Pass the function that makes it to DataFromGenerator, without calling it"
@@ -85,7 +94,7 @@ class DataFromGenerator(_Iterated):
             raise LengthUnknown("a pass of DataFromGenerator has no known length") from None
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return iter(self.gen()) if callable(self.gen) else self._read(self.gen, stream)
+        return begun_by_code(self, p, stream, self.gen) if callable(self.gen) else self._read(self.gen, p, stream)
 
 
 class DataFromIterable(_Iterated):
@@ -128,7 +137,7 @@ class DataFromIterable(_Iterated):
         return self._length
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return self._read(self.iterable, stream)
+        return self._read(self.iterable, p, stream)
 
 
 def _iterable(value: Any) -> bool:

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, component, replaced
+from dataflow.errors import Dropped
 from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
+from dataflow.passes import RunningCall, calls_code, walk
+from dataflow.seeding import Stream
 from dataflow.state import state_of
 
 __all__ = [
@@ -88,6 +91,9 @@ class Applied:
         self._tolerance = tolerance
         self._scope = scope
         self.on_drop: Callable[[], object] | None = None  # called for each datapoint that is dropped
+        self.caller: tuple[DataFlow, Stream] | None = None  # the node that calls the function, and its place
+        self.is_counted = False  # whether positions are numbers of arrival
+        self._running: tuple[int, RunningCall] | None = None  # the call in which a flow has begun last
         self._left: Any = repeat(None, sys.maxsize)
 
     @property
@@ -114,6 +120,21 @@ class Applied:
         if self.on_drop is not None:
             self.on_drop()
         return HOLE
+
+    def running_call(self) -> RunningCall | None:
+        """The call of the function for the present datapoint, if a flow begins in it."""
+        if self.caller is None:
+            return None
+        k = self.begun
+        if self._running is None or self._running[0] != k:
+            df, stream = self.caller
+            if self.is_counted and _has_dropped_below(df):
+                raise Dropped(
+                    f"{self.label}: what a flow in this function draws belongs to the position of the datapoint, which "
+                    f"is not known, because a map below has dropped one. Drop datapoints above {self.owner}"
+                )
+            self._running = k, RunningCall(df, stream, *self._place(k - 1))
+        return self._running[1]
 
     def explain(self, error: Exception) -> None:
         """Add a note to `error`, which the function raised for the present datapoint. Call it before ``raise``."""
@@ -198,15 +219,26 @@ class Uncopied(Applied):
             raise RuntimeError(f"StopIteration was {where}") from error
 
 
+def _has_dropped_below(df: DataFlow) -> bool:
+    """Whether datapoints arrive at `df` at other positions than their indexes."""
+    inputs = [ds for ds in df._df_inputs if ds._df_addressable]
+    return any(state_of(node).drops.has_dropped for ds in inputs for node in walk(ds))
+
+
+for _step in (Applied.step, AppliedToComponent.step, Uncopied.step):
+    calls_code(_step, Applied.running_call)
+
+
 class ToleratesFailures(DataFlow):
     """A node that skips and counts what it cannot make, within the budget `max_failures`."""
 
     _df_run_settings = frozenset({"max_failures"})
     max_failures: Budget | None = None
 
-    def _df_made(self, func: Callable[[Any], Any], place: Place, scope: Hashable) -> Uncopied:
+    def _df_made(self, func: Callable[[Any], Any], place: Place, scope: Any) -> Uncopied:
         """`func` applied to what this node has gathered, within the budget."""
         applied = Uncopied(type(self).__name__, func, place, self._df_tolerance(), scope)
+        applied.caller = self, scope[0] if isinstance(scope, tuple) else scope
         applied.on_drop = self._df_note_skip
         return applied
 

@@ -13,7 +13,7 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow
 from dataflow.datapoint import HOLE, present
 from dataflow.failures import Budget
-from dataflow.passes import known_length
+from dataflow.passes import calls_code, known_length
 from dataflow.seeding import Rng, Stream, root_seed
 from dataflow.state import state_of
 from dataflow.transforms.applying import Applied, Place, RequestedBlocks
@@ -57,6 +57,9 @@ class AppliedWithRng(Applied):
             self.explain(error)
             raise
         return self.drop() if out is None else out
+
+
+calls_code(AppliedWithRng.step, AppliedWithRng.running_call)
 
 
 class RandomMapData(MapData):
@@ -120,5 +123,5 @@ class RandomMapData(MapData):
     ) -> Applied:
         owner = type(self).__name__
         applied = AppliedWithRng(owner, self.func, place, self._df_tolerance(), stream, rng_at=rng_at, indexes=indexes)
-        applied.on_drop = self._df_note_drop
+        applied.on_drop, applied.caller = self._df_note_drop, (self, stream)
         return applied

@@ -41,6 +41,8 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
         max_failures: How many batches may fail to be made.
     """
 
+    _df_counts = True
+
     def __init__(self, ds: DataFlow, batch_size: int, remainder: bool, *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
         self.batch_size = whole_number(self, "batch_size", batch_size, 1)
@@ -165,6 +167,10 @@ class BatchData(GroupedData):
         """
         dtype = INT32 if int_dtype is INT32 else integer_dtype("BatchData", int_dtype)
         return stack(data_holder, use_list=use_list, int_dtype=dtype)
+
+    @property
+    def _df_calls(self) -> bool:  # type: ignore[override]
+        return "collate" in vars(self)
 
     @property
     def _df_parameters(self) -> dict[str, Any]:

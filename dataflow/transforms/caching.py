@@ -145,8 +145,9 @@ class CacheData(ProxyDataFlow):
         return memory
 
     def _key(self, stream: Stream) -> Stream | None:
-        """The key of the cache; None, one cache for all streams, if no node below draws random numbers."""
-        return stream if any(node._df_draws for node in walk(self.ds)) else None
+        """The key of the cache; None, one for all streams, if no node below draws or calls code that may draw."""
+        nodes = walk(self.ds, everywhere=True)
+        return stream if any(node._df_draws or node._df_calls for node in nodes) else None
 
     def _order(self, stream: Stream, n: int, p: int) -> tuple[NDArray[Any]]:
         words = self._df_words(stream, p)

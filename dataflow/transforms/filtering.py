@@ -8,6 +8,7 @@ from typing import Any
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.errors import LengthUnknown
 from dataflow.parameters import function
+from dataflow.passes import RunningPass, calls_code
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import explain
 
@@ -37,6 +38,8 @@ class FilterData(ProxyDataFlow):
         super().__init__(ds)
         self.predicate = function(self, "predicate", predicate, "is called with a datapoint; True keeps it")
 
+    _df_calls = True
+
     @property
     def _df_indexed(self) -> bool:
         return False
@@ -45,11 +48,27 @@ class FilterData(ProxyDataFlow):
         raise LengthUnknown("a pass of FilterData has no known length: it depends on each datapoint")
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return filter(self._is_wanted, self.ds._df_run_pass(p, stream))
+        return filter(_Predicate(self, p, stream).is_true, self.ds._df_run_pass(p, stream))
 
-    def _is_wanted(self, dp: Any) -> Any:
+
+class _Predicate:
+    """The predicate of a node in one pass."""
+
+    def __init__(self, df: FilterData, p: int, stream: Stream) -> None:
+        self._predicate = df.predicate
+        self._pass = df, p, stream
+        self._running: RunningPass | None = None  # if a flow has begun in the predicate
+
+    def is_true(self, dp: Any) -> Any:
         try:
-            return self.predicate(dp)
+            return self._predicate(dp)
         except Exception as error:
-            explain(error, "FilterData", self.predicate)
+            explain(error, "FilterData", self._predicate)
             raise
+
+    def running_pass(self) -> RunningPass:
+        self._running = self._running or RunningPass(*self._pass)
+        return self._running
+
+
+calls_code(_Predicate.is_true, _Predicate.running_pass)

@@ -81,6 +81,8 @@ class JoinData(SeveralInputs):
         [['a.png', 7], ['b.png', 9]]
     """
 
+    _df_counts = True
+
     @property
     def _df_indexed(self) -> bool:
         return True

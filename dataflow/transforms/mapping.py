@@ -50,6 +50,8 @@ class MapData(ToleratesFailures, ProxyDataFlow):
         ([[10], [2]], ['MapData(<lambda>): datapoint 1 of pass 0: ZeroDivisionError: ...'])
     """
 
+    _df_calls = True
+
     @hinting
     def __init__(self, ds: DataFlow, func: Callable[[Any], Any], *, max_failures: Budget | None = None) -> None:
         super().__init__(ds)
@@ -58,14 +60,14 @@ class MapData(ToleratesFailures, ProxyDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         applied = self._df_kernel(stream, lambda k: (p, k))
-        applied.on_drop = self._df_note_drop
+        applied.on_drop, applied.caller, applied.is_counted = self._df_note_drop, (self, stream), True
         return present(applied.over(self.ds._df_run_pass(p, stream)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         requested = RequestedBlocks(blocks, partial(known_length, self.ds))
         # Separate from the budget of a pass: if a map below drops datapoints, positions in a pass differ from indexes.
         applied = self._df_kernel((stream, RequestedBlocks), requested.place)
-        applied.on_drop = self._df_note_drop
+        applied.on_drop, applied.caller = self._df_note_drop, (self, stream)
         return applied.over(self.ds._df_at(requested.recorded(applied), stream))
 
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:

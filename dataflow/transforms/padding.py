@@ -125,6 +125,8 @@ class BucketBatchData(ToleratesFailures, ProxyDataFlow):
         ``bucket_by_sequence_length`` of tf.data, which has the same buckets.
     """
 
+    _df_calls = True
+
     def __init__(
         self,
         ds: DataFlow,

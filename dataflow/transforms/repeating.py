@@ -166,6 +166,8 @@ class FixedSizeData(ProxyDataFlow):
         [[[0], [1]], [[2], [0]], [[1], [2]]]
     """
 
+    _df_counts = True
+
     def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
         super().__init__(ds)
         self._size = whole_number(self, "size", size, 1)

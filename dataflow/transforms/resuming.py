@@ -61,6 +61,8 @@ class ResumableData(ProxyDataFlow):
         (7, True)
     """
 
+    _df_counts_passes = True
+
     def __init__(self, ds: DataFlow) -> None:
         super().__init__(ds)
         _require_order(ds)

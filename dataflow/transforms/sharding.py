@@ -55,6 +55,8 @@ class ShardData(ProxyDataFlow):
         torch.utils.data.distributed.DistributedSampler, whose ``drop_last=False`` is "repeat".
     """
 
+    _df_counts = True
+
     def __init__(
         self, ds: DataFlow, rank: int | None = None, world_size: int | None = None, tail: Tail = "drop"
     ) -> None:

@@ -6,7 +6,9 @@ from collections import namedtuple
 import numpy as np
 import pytest
 
+from dataflow.base import DataFlow
 from dataflow.errors import DataFlowTerminated, SourceExhausted
+from dataflow.parallel.runners import MultiThreadRunner
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
 from dataflow.transforms.caching import CacheData
@@ -140,15 +142,43 @@ def test_dropped_datapoints_stay_dropped(addressable):
     assert source.made == 6
 
 
-def test_a_cache_in_two_places_is_shared_unless_random_numbers_are_drawn():
-    with seeded(1):
-        df = CacheData(DataFromList([[k] for k in range(30)]))
-        left, right = zip(*JoinData([df, df]), strict=True)
-        assert left != right and list(zip(left, right, strict=True)) != list(JoinData([df, df]))
-    source = Counted()
-    df = CacheData(source.ds)
+def shuffled():
+    return DataFromList([[k] for k in range(30)])
+
+
+class Making(DataFlow):
+    """It makes its input when it is iterated."""
+
+    def __iter__(self):
+        yield from shuffled()
+
+
+DRAWING = {
+    "here": shuffled,
+    "in a runner": lambda: MultiThreadRunner(shuffled, 10, 1, strict=True),
+    "below a map in a runner": lambda: MapData(MultiThreadRunner(shuffled, 10, 1, strict=True), list),
+    "in a user's node": Making,
+    "in a function": lambda: DataFromGenerator(shuffled),
+    "in a map": lambda: MapData(
+        DataFromList([[k] for k in range(5)], shuffle=False), lambda dp: next(iter(shuffled()))
+    ),
+}
+
+
+@pytest.mark.parametrize("make", DRAWING.values(), ids=DRAWING)
+def test_a_cache_in_two_places_draws_in_both_and_anew_for_another_seed(make):
+    with CacheData(make()) as df:
+        with seeded(1):
+            first = list(JoinData([df, df]))
+            assert any(left != right for left, right in first)
+        with seeded(2):
+            assert list(JoinData([df, df])) != first
+
+
+def test_a_cache_in_two_places_is_shared_if_nothing_below_may_draw():
+    df = CacheData(DataFromList([[k] for k in range(6)], shuffle=False))
     assert [dp[0] == dp[1] for dp in JoinData([df, df])] == [True] * 6
-    assert source.made == 6
+    assert len(df._memory) == 1
 
 
 def test_another_root_seed_draws_again():

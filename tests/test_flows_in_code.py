@@ -1,0 +1,199 @@
+"""Flows that begin in the code of a node: they take their root, place and pass from there."""
+
+import itertools
+
+import pytest
+
+from dataflow import (
+    CacheData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromQueue,
+    Dropped,
+    FixedSizeData,
+    JoinData,
+    LocallyShuffleData,
+    MapData,
+    MixData,
+    MultiProcessMapData,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    NotReproducible,
+    RepeatedData,
+    ResumableData,
+    seed,
+)
+from tests.support.contract import seeded
+from tests.support.own_nodes import ADDRESSABLE, SHAPES, shuffled
+
+pytestmark = pytest.mark.usefixtures("unseeded")
+
+ALL = pytest.mark.parametrize("make", [lambda shape=shape: shape(shuffled) for shape in SHAPES.values()], ids=SHAPES)
+NUM_PASSES = 3
+
+
+def passes(df, num=NUM_PASSES):
+    return [list(df) for _ in range(num)]
+
+
+def in_processes(df, num):
+    return MultiProcessRunnerZMQ(df, num, strict=True)
+
+
+def in_threads(make, num):
+    return MultiThreadRunner(make, 5, num, strict=True)
+
+
+@ALL
+def test_each_pass_is_new_and_follows_from_the_seed(make, request):
+    seed(1)
+    found = passes(make())
+    assert found == passes(make())
+    if "indexed" not in request.node.name:  # an index stands for the same datapoint in every pass
+        assert len(set(map(repr, found))) == NUM_PASSES
+    seed(2)
+    assert passes(make()) != found
+
+
+@ALL
+def test_a_strict_worker_makes_the_same(make):
+    seed(1)
+    expected = passes(make())
+    with in_threads(make, 1) as df:
+        assert passes(df) == expected
+    with in_processes(make(), 1) as df:
+        assert passes(df) == expected
+
+
+@ALL
+def test_without_a_seed_a_strict_worker_has_the_root_of_its_consumer(make):
+    with JoinData([df := make(), in_threads(lambda: df, 1)]) as joined:
+        joined._df_streams = lambda stream: [stream, stream]  # the same place for both
+        assert all(dp[: len(dp) // 2] == dp[len(dp) // 2 :] for dp in joined)
+
+
+@ALL
+def test_it_resumes_in_any_pass(make):
+    seed(1)
+    expected = passes(make())
+    df = ResumableData(make())
+    for p in range(NUM_PASSES):
+        num = min(p, len(expected[p]))
+        assert list(itertools.islice(df, num)) == expected[p][:num]
+        resumed = ResumableData(make())
+        resumed.load_state_dict(df.state_dict())
+        rest = list(resumed)
+        assert rest == expected[p][num:] if num else rest in (expected[p], expected[p - 1])
+        df = ResumableData(make())
+        df.load_state_dict(resumed.state_dict())
+
+
+@ALL
+def test_two_places_of_a_chain_draw_different_numbers(make):
+    seed(1)
+    left, right = make(), make()
+    joined = list(JoinData([left, right]))
+    assert any(dp[: len(dp) // 2] != dp[len(dp) // 2 :] for dp in joined)
+
+
+@pytest.mark.parametrize("shape", ADDRESSABLE.values(), ids=ADDRESSABLE)
+def test_any_worker_makes_the_datapoints_of_an_index(shape):
+    seed(1)
+    expected = passes(shape(shuffled))
+    df = shape(shuffled)
+    n = len(df)
+    assert [df[p * n : (p + 1) * n] for p in range(NUM_PASSES)] == expected
+    for num in 2, 3:
+        with in_threads(lambda: shape(shuffled), num) as runner:
+            assert passes(runner) == expected
+    with in_processes(shape(shuffled), 2) as runner:
+        assert passes(runner) == expected
+
+
+@pytest.mark.parametrize("parallel", [MultiThreadMapData, MultiProcessMapData])
+def test_functions_of_a_parallel_map_are_called_at_the_same_places(parallel):
+    def draw(dp):
+        return None if dp[0] == 2 else [*dp, *itertools.chain.from_iterable(shuffled())]
+
+    def below():
+        return MapData(MapData(shuffled(), draw), draw)
+
+    seed(1)
+    expected = [MapData(below(), draw)[p * 6 : p * 6 + 6] for p in range(NUM_PASSES)]
+    for num in 0, 1, 3:
+        if num:
+            with parallel(below(), num, draw, strict=True) as df:
+                assert passes(df) == expected
+
+
+def test_a_place_that_a_dropped_datapoint_hides_is_refused():
+    """In a loop, datapoints arrive by number, not by index."""
+
+    def draw(dp):
+        return [*dp, *next(iter(shuffled()))]
+
+    df = MapData(MapData(shuffled(), lambda dp: None if dp[0] == 2 else dp), draw)
+    with pytest.raises(Dropped, match="the position of the datapoint, which is not known"):
+        list(df)
+
+
+def test_a_cache_of_flows_in_code_follows_the_seed():
+    for shape in SHAPES.values():
+        df = CacheData(shape(shuffled))
+        with seeded(1):
+            first = list(df)
+        with seeded(2):
+            assert list(df) != first
+
+
+class Inner(DataFlow):
+    """It keeps a flow where it is not found."""
+
+    def __init__(self, make):
+        self.kept = {"a": [make()]}
+
+    def __iter__(self):
+        yield from itertools.islice(self.kept["a"][0], 4)
+
+
+CONTINUING = {
+    "RepeatedData": lambda: RepeatedData(shuffled(), -1),
+    "MixData": lambda: MixData([shuffled(), shuffled()], [1, 1]),
+    "LocallyShuffleData": lambda: LocallyShuffleData(shuffled(), 3),
+    "FixedSizeData": lambda: FixedSizeData(DataFromGenerator(shuffled), 4),
+}
+
+
+@pytest.mark.parametrize(("name", "make"), CONTINUING.items(), ids=CONTINUING)
+def test_a_kept_flow_that_continues_is_not_resumed(name, make):
+    seed(1)
+    assert len(set(map(repr, passes(Inner(make))))) == NUM_PASSES
+    with pytest.raises(NotReproducible, match=f"a pass of {name} continues .* started in another process"):
+        list(ResumableData(Inner(make)))
+
+
+@pytest.mark.parametrize(("name", "make"), CONTINUING.items(), ids=CONTINUING)
+def test_a_kept_flow_that_continues_is_refused_after_a_pass_that_was_left_early(name, make):
+    seed(1)
+    expected = passes(Inner(make))
+    with in_threads(lambda: Inner(make), 1) as df:
+        assert passes(df) == expected
+        assert next(iter(df))
+        with pytest.raises(NotReproducible, match=f"a pass of {name} continues .* was left early"):
+            list(df)
+
+
+@pytest.mark.parametrize(("name", "make"), CONTINUING.items(), ids=CONTINUING)
+def test_a_kept_flow_that_continues_is_refused_in_a_map(name, make):
+    flow = make()
+    df = MapData(shuffled(), lambda dp: [*dp, *next(iter(flow))])
+    with pytest.raises(NotReproducible, match=f"a pass of {name} continues .* MapData may be called .* in any order"):
+        list(df)
+
+
+def test_an_undefined_order_in_code_is_refused():
+    import queue
+
+    with pytest.raises(NotReproducible, match="the order of the datapoints of DataFromQueue is not defined"):
+        list(ResumableData(Inner(lambda: DataFromQueue(queue.Queue()))))
