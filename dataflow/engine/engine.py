@@ -166,6 +166,7 @@ class WaitTimer:
 
 _LOG: Final = logging.getLogger(__name__)
 _POLL: Final = 0.1  # maximum seconds of one wait
+_NO_THREAD: Final = "can't start new thread"  # the text by which Python says so, in a RuntimeError
 
 
 @final
@@ -499,10 +500,12 @@ class Engine(Generic[S]):
             while len(supervisor.workers) < num:
                 supervisor.add()
                 self.observer.add_worker()
-        except OSError as error:
+        except (OSError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and _NO_THREAD not in str(error):
+                self._fail_here(error)
             count.limit(len(supervisor.workers))
             # As text: a handler that keeps the record would keep the frames of the error.
-            _LOG.info("%s starts no more than %d workers: %s", self._plan.owner, count.most, str(error))
+            _LOG.info("%s starts no more than %d workers: %s", self._plan.owner, count.most, str(error) or "no memory")
         except BaseException as error:
             self._fail_here(error)
         self._set_workers(count.num)

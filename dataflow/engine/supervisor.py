@@ -220,6 +220,8 @@ class Supervisor:
 
         Raises:
             OSError: There are too few descriptors or processes, or there is too little memory.
+            MemoryError: There is too little memory.
+            RuntimeError: No more threads can be started; the text is that of Python.
         """
         self._start(len(self.workers), self._pool.add)
 

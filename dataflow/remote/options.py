@@ -21,6 +21,7 @@ HWM_BYTES: Final = 256 << 20
 _MIN_BYTES: Final = 1 << 16
 _TCP: Final = "tcp://"
 _IPC: Final = "ipc://"
+_ABSTRACT: Final = "ipc://@"  # a name on Linux, not a file
 
 
 def check_options(
@@ -39,7 +40,8 @@ def check_options(
 
     Raises:
         TypeError: An argument is of a wrong type.
-        ValueError: An address is malformed, or open to other machines without keys; or a number is out of range.
+        ValueError: An address is malformed, or open to other machines or users without keys; or a number is out of
+            range.
     """
     for address in addresses:
         _check_address(owner, address)
@@ -72,7 +74,17 @@ def _check_address(owner: str, address: str) -> None:
 
 
 def _check_reachable(owner: str, address: str) -> None:
-    """Check that an address, to be bound without keys, cannot be reached from the network."""
+    """Check that an address, to be bound without keys, cannot be reached from the network.
+
+    Nor, if it is that of a local socket, by other users: an abstract name has no permissions, as a file has.
+    """
+    if address.startswith(_ABSTRACT):
+        raise ValueError(
+            f"{owner}: {address} can be reached by every user of this machine, because an abstract socket has no "
+            "permissions; without keys, any of them may send datapoints or read them. Use the path of a file, as in "
+            "ipc:///PATH; make keys with python -m dataflow keys DIR and pass curve=DIR on both sides; or, on a "
+            "machine whose users you trust, pass insecure=True"
+        )
     host = address.removeprefix(_TCP).rpartition(":")[0].strip("[]")
     if address.startswith(_IPC) or host in {"localhost", "lo"}:
         return

@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -463,6 +464,33 @@ def test_what_the_last_datapoint_was_like_changes_nothing_about_the_next(first, 
             check_same(original, copy)
         del copy
         assert wire.free_blocks() == before
+
+
+def itself_in(make):
+    """A datapoint that contains an array and, through `make`, itself."""
+    dp = [np.arange(3), None, 5]
+    dp[1] = make(dp)
+    return dp
+
+
+CYCLES = {
+    "a list": (lambda dp: dp, lambda dp: dp[1]),
+    "deeper": (lambda dp: {"row": (dp,)}, lambda dp: dp[1]["row"][0]),
+    "an object": (lambda dp: SimpleNamespace(row=dp), lambda dp: dp[1].row),
+}
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_a_datapoint_that_contains_itself_arrives_so(name):
+    make, inner = CYCLES[name]
+    with Wire() as wire:
+        for dp in wire.send([np.arange(3), "x", 5], itself_in(make), itself_in(make)):
+            assert dp[0].tolist() == [0, 1, 2] and dp[2] == 5
+            assert dp[1] == "x" or inner(dp) is dp
+        named = {"image": np.arange(3), "self": None}
+        named["self"] = named
+        for dp in wire.send({"image": np.arange(3), "self": {}}, named, named)[1:]:
+            assert dp["self"] is dp and dp["image"].tolist() == [0, 1, 2]
 
 
 def test_one_array_twice_stays_one_also_after_a_datapoint_with_one():

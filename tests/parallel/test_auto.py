@@ -3,6 +3,7 @@
 A fixed number of processes gets work only as far as that pays.
 """
 
+import collections
 import itertools
 import logging
 import os
@@ -133,12 +134,21 @@ def test_a_worker_that_was_added_and_is_killed_is_named():
             list(rest)
 
 
-def test_a_worker_that_cannot_be_started_is_not_needed(monkeypatch, caplog):
+REFUSALS = {
+    "processes": (lambda: BlockingIOError(11, "no more"), "[Errno 11] no more"),
+    "threads": (lambda: RuntimeError("can't start new thread"), "can't start new thread"),
+    "memory": (MemoryError, "no memory"),
+}
+
+
+@pytest.mark.parametrize("lacking", REFUSALS)
+def test_a_worker_that_cannot_be_started_is_not_needed(lacking, monkeypatch, caplog):
+    refusal, text = REFUSALS[lacking]
     started = []
 
     def add(self, make):
         if started:
-            raise BlockingIOError(11, "Resource temporarily unavailable")
+            raise refusal()  # a new one each time: it keeps its frames
         started.append(True)
         return add_as_before(self, make)
 
@@ -147,7 +157,24 @@ def test_a_worker_that_cannot_be_started_is_not_needed(monkeypatch, caplog):
     with caplog.at_level(logging.INFO, "dataflow"), FLOWS["ParallelData"](max_workers=4, timeout=LIMIT) as df:
         for _ in range(2):
             assert list(df) == [[2 * k] for k in range(N)]
-    assert "starts no more than 1 workers: [Errno 11] Resource temporarily unavailable" in caplog.text
+    assert caplog.text.count(f"starts no more than 1 workers: {text}") == caplog.text.count("starts no more") == 1
+
+
+def test_another_error_while_a_worker_is_added_is_raised(monkeypatch):
+    started = []
+
+    def add(self, make):
+        if started:
+            raise RuntimeError("a defect")
+        started.append(True)
+        return add_as_before(self, make)
+
+    add_as_before = WorkerPool.add
+    monkeypatch.setattr(WorkerPool, "add", add)
+    df = FLOWS["ParallelData"](max_workers=4, timeout=LIMIT)
+    with pytest.raises(RuntimeError, match="a defect"):
+        collections.deque(map(list, itertools.repeat(df)), 0)
+    df.close()
 
 
 def test_a_flow_that_was_closed_and_is_iterated_again_begins_with_one_worker():

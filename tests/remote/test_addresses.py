@@ -60,6 +60,15 @@ def test_binding_without_keys_is_refused_before_a_socket_is_made(address):
     RemoteDataZMQ(address, insecure=True)
 
 
+def test_an_abstract_name_lets_in_every_user_and_so_needs_keys_too():
+    for call in (RemoteDataZMQ, partial(send_dataflow_zmq, numbers(1), bind=True)):
+        with pytest.raises(ValueError, match=r"ipc://@name can be reached by every user .*ipc:///PATH.*curve=DIR"):
+            call("ipc://@name")
+    check("ipc://@name", curve="keys")
+    RemoteDataZMQ("ipc://@name", insecure=True)
+    RemoteDataZMQ("ipc://@name", bind=False)
+
+
 @pytest.mark.parametrize("name", ["bind", "insecure"])
 def test_text_is_no_flag(name):
     options = {"bind": True, name: "False"}
