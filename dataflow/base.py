@@ -26,7 +26,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from sys import _getframe
+from sys import _getframe, modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, overload
 
@@ -58,6 +58,9 @@ Blocks = Iterable[NDArray[np.int64]]
 
 OF_THIS_PROCESS: Final = ("_df_state", "_df_snapshot", "_df_run_pass", "_df_at", "_df_kernel")
 """Attributes of a node that belong to this process: state, and methods wrapped by a sampler or the profiler."""
+
+_MAP_STYLE_READERS: Final = ("torch.utils.data", "torchdata.")
+"""Packages that read a map-style dataset: its indexes from 0 to its length, in every epoch."""
 
 _RESET = 1  # purpose word of the generator for reset_state, outside of passes
 
@@ -356,7 +359,10 @@ class DataFlow:
         Raises:
             NotAddressable: A node of the chain cannot be addressed; the message names it.
             Dropped: A map dropped this datapoint (a slice leaves it out).
+            TypeError: torch asks, for a DataLoader or a Subset.
         """
+        if "torch.utils.data" in modules and _getframe(1).f_globals.get("__name__", "").startswith(_MAP_STYLE_READERS):
+            raise _not_map_style(self)
         breaks = self._df_unaddressable()
         if breaks is not None:
             raise NotAddressable(
@@ -380,11 +386,7 @@ class DataFlow:
 
     def __getitems__(self, indexes: Any) -> Any:
         """Not supported: torch asks for it if a flow is given to a DataLoader, which would repeat one pass."""
-        raise TypeError(
-            f"{type(self).__name__} is not a map-style dataset: a DataLoader would read the same pass again and again. "
-            "Pass DataLoader(dataflow.to_torch(df), batch_size=None), with the batches made by BatchData; or iterate "
-            "the flow itself"
-        )
+        raise _not_map_style(self)
 
     @_Computed
     def addressable(self) -> bool:
@@ -655,6 +657,14 @@ def _cure(ds: Any, name: str) -> str:
     if callable(ds):
         return f"{name} comes before any function. To get datapoints from a function, use DataFromGenerator"
     return f"wrap {name} in DataFromIterable or DataFromGenerator"
+
+
+def _not_map_style(df: DataFlow) -> TypeError:
+    return TypeError(
+        f"{type(df).__name__} is not a map-style dataset: torch would read the same pass again and again. Pass "
+        "DataLoader(dataflow.to_torch(df), batch_size=None), with the batches made by BatchData; or iterate the flow "
+        "itself"
+    )
 
 
 def _indexes(index: slice) -> NDArray[np.int64]:

@@ -60,6 +60,7 @@ def to_torch(
 
     Raises:
         MissingExtra: torch is not installed.
+        TypeError: `df` is no flow, or counts itself: it holds `ResumableData`, or another data set of `to_torch`.
         NotReproducible: Several ranks or workers would have to share a flow whose order differs from process to
             process: no seed is set, or a runner mixes the datapoints of its workers.
 
@@ -72,7 +73,7 @@ def to_torch(
         torch.Size([4, 3]) torch.int64
     """
     torch = import_torch("to_torch needs")
-    require_flow(df, "to_torch", "df")
+    _require_no_count(require_flow(df, "to_torch", "df"))
     given = None if rank is None and world_size is None else place("to_torch", rank, world_size, os.environ)
     shared = torch.full((_NUM_SLOTS + _ROOT_WORDS,), -1, dtype=torch.int64).share_memory_()
     dataset: FlowDataset = _dataset_class()(df, given, flag("to_torch", "drop_uneven", drop_uneven), shared)
@@ -225,6 +226,23 @@ class FlowDataset:
                 "its passes continue where the last one stopped. Pass num_workers=0, or cut it with FixedSizeData",
                 p,
                 type(self._df).__name__,
+            )
+
+
+def _require_no_count(df: DataFlow) -> None:
+    """Raise if a node of `df` has a position of its own, which would be ignored: the data set counts."""
+    for node in walk(df, everywhere=True):
+        if isinstance(node, ResumableData):
+            raise TypeError(
+                "to_torch: the position of ResumableData would be ignored, because the data set counts itself: pass "
+                "the flow without ResumableData. The data set has state_dict and load_state_dict, and "
+                "StatefulDataLoader calls them"
+            )
+        values = [value for held in vars(node).values() for value in (held, getattr(held, "dataset", None))]
+        if any(isinstance(value, FlowDataset) for value in values):
+            raise TypeError(
+                f"to_torch: {type(node).__name__} reads a data set of to_torch, so each would take its share of the "
+                "share of the other. Call to_torch once, with the whole flow"
             )
 
 

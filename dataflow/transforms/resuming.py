@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
-from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
 from dataflow.errors import NotReproducible, StateMismatch
-from dataflow.passes import known_length, root_stream, walk
+from dataflow.passes import known_length, picked_here, root_stream, walk
 from dataflow.seeding import Stream, current_root
 from dataflow.state import state_of
 from dataflow.transforms.fingerprints import described, difference
@@ -21,6 +21,10 @@ __all__ = ["ResumableData"]
 _VERSION: Final = 1
 _KINDS: Final = {"version": int, "root": str, "pass": int, "offset": int, "flow": dict}
 _NOTHING: Final = object()
+_OUTERMOST: Final = (
+    "ResumableData must be the outermost node: it counts the datapoints that the loop receives. Move it to the top of "
+    "the chain"
+)
 _STANDALONE: Final = (
     "so it cannot be started in another process. Put the datapoints into a list (DataFromList), or use a node whose "
     "passes are independent, such as FixedSizeData(…, keep_state=False)"
@@ -116,7 +120,7 @@ class ResumableData(ProxyDataFlow):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         flow_state = state_of(self)
         if stream != root_stream(self) or p >= flow_state.passes:
-            raise TypeError("ResumableData must be the outermost node: it counts the datapoints that the loop receives")
+            raise TypeError(_OUTERMOST)
         loaded: _Bookmark | None = flow_state.bookmark
         mark = _Bookmark(p, 0, stream.root)
         flow_state.bookmark = mark
@@ -127,6 +131,11 @@ class ResumableData(ProxyDataFlow):
             return self._counted(mark, stream)
         mark.offset = loaded.offset
         return self._rest(mark, stream)
+
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        if not picked_here():
+            raise TypeError(_OUTERMOST)  # a node above reads by index, and would ignore the position
+        return super()._df_at(blocks, stream)
 
     def _rest(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The rest of the pass; or the next pass if the state was saved right after the last datapoint."""

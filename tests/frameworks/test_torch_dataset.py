@@ -13,6 +13,7 @@ from dataflow import (
     BatchData,
     DataFlow,
     DataFromGenerator,
+    DataFromIterable,
     DataFromList,
     FixedSizeData,
     MapData,
@@ -20,6 +21,7 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
     RepeatedData,
+    ResumableData,
     to_torch,
 )
 from dataflow.errors import LengthUnknown, MissingExtra, NotReproducible, StateMismatch
@@ -306,11 +308,60 @@ def test_a_flow_itself_is_refused_with_the_cure(num_workers):
         next(iter(data.DataLoader(shuffled(), batch_size=4, num_workers=num_workers, multiprocessing_context=context)))
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda df: next(iter(data.DataLoader(df, batch_size=None))),
+        lambda df: next(iter(data.DataLoader(df, batch_size=None, shuffle=True))),
+        lambda df: next(iter(data.DataLoader(data.Subset(df, [0, 1]), batch_size=None))),
+        lambda df: next(iter(data.DataLoader(data.Subset(df, [0, 1]), batch_size=2))),
+        lambda df: data.random_split(df, [3, len(df) - 3])[0][0],
+        lambda df: data.ConcatDataset([df, df])[N],
+        lambda df: data.StackDataset(df)[0],
+    ],
+    ids=["loader", "shuffled", "subset", "batches of a subset", "split", "concatenated", "stacked"],
+)
+def test_torch_cannot_read_a_flow_by_index(read):
+    with pytest.raises(TypeError, match=r"DataFromList is not a map-style dataset.*dataflow\.to_torch\(df\)"):
+        read(shuffled())
+    assert labels([shuffled()[N]]), "everybody else can"
+
+
+def test_a_map_style_dataset_of_ones_own_may_read_a_flow_by_index():
+    class Own(data.Dataset):
+        def __init__(self):
+            self.df = DataFromList([[0, k] for k in range(4)], shuffle=False)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, k):
+            return self.df[k]
+
+    assert labels(data.DataLoader(Own(), batch_size=None)) == list(range(4))
+
+
 def test_what_is_no_flow_is_refused():
     with pytest.raises(TypeError, match="to_torch expects a dataflow, got list"):
         to_torch([1, 2])
     with pytest.raises(TypeError, match="drop_uneven is True or False"):
         to_torch(shuffled(), drop_uneven="no")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda ds: ds, lambda ds: BatchData(ds, 2), lambda ds: MultiProcessRunnerZMQ(ds, 2, strict=True)],
+    ids=["outermost", "below batches", "in workers"],
+)
+def test_a_flow_that_counts_itself_is_refused(wrap):
+    with pytest.raises(TypeError, match=r"pass the flow without ResumableData\. The data set has state_dict"):
+        to_torch(wrap(ResumableData(shuffled())))
+
+
+@pytest.mark.parametrize("held", [lambda ds: ds, loader], ids=["data set", "loader"])
+def test_a_data_set_below_a_data_set_is_refused(held):
+    with pytest.raises(TypeError, match="DataFromIterable reads a data set of to_torch"):
+        to_torch(MapData(DataFromIterable(held(to_torch(shuffled()))), list))
 
 
 # -- saved states ------------------------------------------------------------------------------------------------------

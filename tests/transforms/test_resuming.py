@@ -434,6 +434,26 @@ def test_it_must_be_the_outermost_node(above):
         list(above(ResumableData(numbers(3))))
 
 
+@pytest.mark.parametrize(
+    "above",
+    [
+        ShuffleData,
+        lambda ds: RepeatedData(ds, 2),
+        lambda ds: ConcatData([ds, numbers(2)]),
+        ResumableData,
+        lambda ds: ResumableData(BatchData(ds, 2)),
+        lambda ds: MultiProcessRunnerZMQ(ds, 2, strict=True),
+    ],
+    ids=["shuffled", "repeated", "joined", "twice", "twice, batches", "runner"],
+)
+def test_a_node_above_that_reads_by_index_does_not_ignore_the_position(above):
+    resumable = ResumableData(numbers(4, shuffle=False))
+    resumable.load_state_dict({**resumable.state_dict(), "offset": 2})
+    assert resumable[0] == [0], "picking by index is pure"
+    with pytest.raises(TypeError, match="must be the outermost node"):
+        list(above(resumable))
+
+
 def test_a_state_of_batches_made_by_workers_is_loaded_without_workers():
     def by_workers(num_workers):
         return MultiProcessMapAndBatchDataZMQ(numbers(10), num_workers, list, 2, strict=True)
