@@ -18,7 +18,7 @@ Which way a datapoint takes; the first line that fits:
 
     one array, of the same dtype as in the last datapoint   `_encode_like`, the fast path
     no component is an array                                `_encode_without`: marshalled or pickled whole
-    an array twice, of objects, or nested deeper            `_encode_nested`: pickle asks for each array
+    an array twice, of objects, padded, or nested deeper    `_encode_nested`: pickle asks for each array
     any other                                               `encode`: the skeleton, and the arrays as bytes or blocks
 
 A datapoint with one array, like the one before it, takes a fast path (`_encode_like`): without it, the benchmarks
@@ -57,10 +57,12 @@ from dataflow.codec.message_layout import (
     Kinds,
     Layout,
     apart,
+    has_padding,
     join,
     load,
     loaded,
     name_of,
+    without_padding,
 )
 from dataflow.codec.nested_arrays import Direction, NestedUnpickler, ToConsumer
 from dataflow.failures import Report
@@ -307,8 +309,11 @@ class ArrayEncoder:
             order: Any = "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
             layouts.append((name_of(array.dtype), array.shape, order))
             self.nbytes += array.nbytes
+            source, source_order = array, order
+            if has_padding(array.dtype):
+                source, source_order = without_padding(array, order), "C"
             is_small = array.nbytes < LARGE_BYTES or self._inline
-            piece = array.tobytes(order) if is_small else self._arena.copy(array, order)
+            piece = source.tobytes(source_order) if is_small else self._arena.copy(source, source_order)
             if piece is None:
                 self._give_back(data)
                 return NO_ROOM

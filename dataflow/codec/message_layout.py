@@ -67,10 +67,12 @@ __all__ = [
     "TEXTS",
     "VERSION",
     "apart",
+    "has_padding",
     "join",
     "load",
     "loaded",
     "name_of",
+    "without_padding",
 ]
 
 
@@ -139,9 +141,9 @@ class DatapointKind:
     def learn(self, arrays: Sequence[NDArray[Any]]) -> bool:
         """Remember what these arrays are like, for the next ones.
 
-        Returns False for arrays of objects: the encoder must inspect each.
+        Returns False for arrays of objects, and with padding: the encoder must inspect each.
         """
-        if True in [array.dtype.hasobject for array in arrays]:
+        if True in [array.dtype.hasobject or has_padding(array.dtype) for array in arrays]:
             return False
         names = [name_of(array.dtype) for array in arrays]
         self.last = [(a.dtype, name, a.shape, a.nbytes) for a, name in zip(arrays, names, strict=True)]
@@ -422,6 +424,11 @@ def _copies(
     """Copy the `count` arrays in `data`, each into its own memory."""
     if not data.nbytes:  # numpy's copy of an empty array would have one byte
         return [np.ndarray(shape, dtype, order=order) for _ in range(count)]
+    if dtype.kind == "V":  # numpy would leave out the padding
+        return [
+            np.ndarray(shape, dtype, row.copy(), order=order)
+            for row in np.ndarray((count, data.nbytes // count), np.uint8, data)
+        ]
     many = np.ndarray((count, *(shape[::-1] if order == "F" else shape)), dtype, data)
     if not shape:
         return [many[k : k + 1].copy().reshape(()) for k in range(count)]
@@ -434,6 +441,20 @@ def _dtype(name: Any) -> np.dtype[Any]:
     # A pickled dtype is loaded each time: users can change such a dtype (its field names), so it must not be shared.
     dtype: np.dtype[Any] = np.dtype(name) if type(name) is str else pickle.loads(name)
     return dtype
+
+
+def has_padding(dtype: np.dtype[Any]) -> bool:
+    """Whether there are bytes between the fields, which NumPy does not copy: a copy has there what was in memory."""
+    dtype = dtype.base
+    fields = [dtype[name] for name in dtype.names or ()]
+    return bool(fields) and (sum(one.itemsize for one in fields) != dtype.itemsize or any(map(has_padding, fields)))
+
+
+def without_padding(array: NDArray[Any], order: Any) -> NDArray[np.uint8]:
+    """Return the bytes of an array, with zeros where it has padding."""
+    out = np.zeros(array.shape, array.dtype, order)
+    out[...] = array
+    return out.reshape(-1, order=order).view(np.uint8)
 
 
 def name_of(dtype: np.dtype[Any]) -> Any:

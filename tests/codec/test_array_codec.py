@@ -1214,3 +1214,34 @@ def test_output_buffers_that_die_while_others_are_encoded_free_their_blocks_only
         ended.set()
         dropper.join()
         assert not bad
+
+
+# -- padding -----------------------------------------------------------------------------------------------------------
+
+PADDED = [
+    np.dtype([("a", "i1"), ("b", "f8")], align=True),
+    np.dtype({"names": ["a", "b"], "formats": ["u1", "u1"], "offsets": [1, 7], "itemsize": 12}),
+    np.dtype([("a", np.dtype([("b", "i1"), ("c", "i4")], align=True)), ("d", "i4")]),
+    np.dtype([("a", np.dtype([("b", "i1"), ("c", "i4")], align=True), (2,))]),
+]
+
+
+@pytest.mark.parametrize("dtype", PADDED, ids=str)
+@pytest.mark.parametrize("shape", [(3,), (), (9000,), (70, 80)])
+@pytest.mark.parametrize("layout", ["C", "F", "reversed", "sliced"])
+def test_padding_arrives_as_zeros_and_not_as_what_was_in_memory(dtype, shape, layout):
+    size = int(np.prod(shape)) * dtype.itemsize
+    array = np.full(size, 7, np.uint8).view(dtype).reshape(shape)
+    junk = np.full(size, 9, np.uint8)
+    array[...] = filled(dtype, shape, 1)
+    array = LAYOUTS[layout](array) if shape else array
+    with Wire() as wire:
+        for dp in ([array], {"x": [array]}, [array, array.copy()]):
+            wire.send([junk], [junk])  # whose block is used again
+            (copy,) = wire.send(dp)
+            found = copy["x"][0] if isinstance(dp, dict) else copy[0]
+            check_same(array, found)
+            in_memory = found if found.flags.c_contiguous else found.T
+            expected = np.zeros(in_memory.shape, dtype)
+            expected[...] = in_memory
+            assert in_memory.tobytes() == expected.tobytes()
