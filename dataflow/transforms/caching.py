@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from itertools import chain, count
 from typing import Any
@@ -22,7 +23,6 @@ from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_posi
 
 __all__ = ["CacheData"]
 
-_CONTAINERS = frozenset({list, dict, tuple})
 _UNREAD = object()  # placeholder of a datapoint that has not been read yet
 
 
@@ -30,9 +30,10 @@ class CacheData(ProxyDataFlow):
     """Read one pass of the input, keep it in memory, and yield it in every pass.
 
     Each pass yields new lists, tuples and dicts with read-only views of the arrays: code that changes an array in place
-    fails at once, and cannot affect later passes. A pass that is left early keeps what was read so far;
-    the next one reads the rest. `reset_state` and `close` empty the cache. Place it above a runner: below, every
-    worker fills a cache of its own.
+    fails at once, and cannot affect later passes. What else can be changed (other containers, arrays of objects, masked
+    arrays, tensors, objects of the user) is copied (`copy.deepcopy`) for each pass. A pass that is left early keeps
+    what was read so far; the next one reads the rest. `reset_state` and `close` empty the cache. Place it above a
+    runner: below, every worker fills a cache of its own.
 
     Args:
         ds: The input. Only its first pass is read.
@@ -42,6 +43,7 @@ class CacheData(ProxyDataFlow):
 
     Raises:
         ValueError: A pass of `ds` never ends, so that it cannot be kept.
+        TypeError: While iterating: an object cannot be copied; names its type.
 
     Example:
         >>> df = CacheData(MapData(DataFromList([[1], [2]], shuffle=False), lambda dp: [np.full(2, dp[0])]))
@@ -230,38 +232,66 @@ class _Recording(_Kept):
         return len(self.datapoints)
 
 
+# The types that need no copy: values of these cannot be changed.
+_UNCHANGING = frozenset({type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis)})
+
+
+class _Copied:
+    """Placeholder of a value that is made again each time it is yielded."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+
+_RENEWED = frozenset({list, dict, tuple, _Copied})
+
+
 def _frozen(value: Any) -> Any:
-    """`value` with read-only views of all arrays in lists, tuples and dicts."""
-    if isinstance(value, np.ndarray):
+    """`value` with read-only views of all arrays in lists, tuples and dicts, and placeholders of what is copied."""
+    kind = type(value)
+    if kind in _UNCHANGING:
+        return value
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray):
         view = value.view()
         view.flags.writeable = False
         return view
-    if type(value) is list:
+    if kind is list:
         return [_frozen(item) for item in value]
-    if type(value) is dict:
+    if kind is dict:
         return {key: _frozen(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        make = getattr(value, "_make", tuple)  # a named tuple stays a named tuple
-        return make(_frozen(item) for item in value)
-    return value
+    if kind is tuple:
+        return tuple(map(_frozen, value))
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple stays a named tuple
+        frozen = tuple(map(_frozen, value))
+        return _Copied(lambda: kind._make(_fresh(frozen)))
+    if isinstance(value, np.generic) and not isinstance(value, np.void):
+        return value
+    try:
+        kept = deepcopy(value)
+    except Exception as error:
+        raise TypeError(
+            f"CacheData keeps a {kind.__name__} that cannot be copied ({error}), so that whoever changed it in one "
+            "pass would change it in all. Yield what can be copied, or make the object in a map above CacheData"
+        ) from error
+    return value if kept is value else _Copied(partial(deepcopy, kept))
 
 
 def _way_to_copy(dp: Any) -> Callable[[Any], Any]:
     """The function that copies a kept datapoint, so that its lists and dicts are new."""
-    if type(dp) is list and _CONTAINERS.isdisjoint(map(type, dp)):
+    if type(dp) is list and _RENEWED.isdisjoint(map(type, dp)):
         return list.copy
-    if type(dp) is dict and _CONTAINERS.isdisjoint(map(type, dp.values())):
+    if type(dp) is dict and _RENEWED.isdisjoint(map(type, dp.values())):
         return dict.copy
     return _fresh
 
 
 def _fresh(value: Any) -> Any:
-    """`value` with new lists and dicts."""
+    """`value` with new lists and dicts, and with what the placeholders stand for."""
     kind = type(value)
     if kind is list:
-        return [_fresh(item) if type(item) in _CONTAINERS else item for item in value]
+        return [_fresh(item) if type(item) in _RENEWED else item for item in value]
     if kind is dict:
-        return {key: _fresh(item) if type(item) in _CONTAINERS else item for key, item in value.items()}
-    if kind is tuple and any(type(item) in _CONTAINERS for item in value):
+        return {key: _fresh(item) if type(item) in _RENEWED else item for key, item in value.items()}
+    if kind is tuple and any(type(item) in _RENEWED for item in value):
         return tuple(map(_fresh, value))
-    return value
+    return value.make() if kind is _Copied else value

@@ -1,4 +1,8 @@
+import collections
+import contextlib
 import copy
+import dataclasses
+import datetime
 import pickle
 import threading
 from collections import namedtuple
@@ -132,6 +136,101 @@ def test_arrays_are_read_only_from_the_first_pass_on_and_containers_are_fresh(ad
     first, second, _ = df
     assert len(first[1]) == 1 and list(first[2]) == ["x"] and first[2]["x"][1] == [1] and second[1] == [1]
     assert dps[0][0].flags.writeable
+
+
+class Listed(list):
+    pass
+
+
+@dataclasses.dataclass
+class Held:
+    array: np.ndarray
+
+
+def changed(value):
+    """Change everything in a value that can be changed."""
+    if isinstance(value, dict):
+        for item in value.values():
+            changed(item)
+        value["new"] = 1
+    elif isinstance(value, list | collections.deque):
+        for item in value:
+            changed(item)
+        value.append(1)
+    elif isinstance(value, tuple):
+        for item in value:
+            changed(item)
+    elif isinstance(value, set):
+        value.add(1)
+    elif isinstance(value, bytearray):
+        value += b"1"
+    elif isinstance(value, Held):
+        changed(value.array)
+    elif isinstance(value, np.void):
+        value["a"] = 9
+    elif isinstance(value, np.ma.MaskedArray):
+        value.mask[...] = True
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        for item in value.flat:
+            changed(item)
+        value[...] = None
+    elif isinstance(value, np.ndarray):
+        with contextlib.suppress(ValueError):
+            value[...] = 9
+    elif hasattr(value, "zero_"):
+        value.zero_()
+
+
+def of_objects(*values):
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+CHANGEABLE = {
+    "array": lambda: np.ones(2),
+    "ordered": lambda: collections.OrderedDict(x=np.ones(2)),
+    "default": lambda: collections.defaultdict(list, x=[np.ones(2)]),
+    "list's subclass": lambda: Listed([np.ones(2)]),
+    "objects": lambda: of_objects([1], np.ones(2)),
+    "named": lambda: Sample(np.ones(2), [of_objects([1])]),
+    "inside": lambda: ({"x": (Listed([np.ones(2)]), 1)},),
+    "dataclass": lambda: Held(np.ones(2)),
+    "bytearray": lambda: bytearray(b"abc"),
+    "set": lambda: {5, 6},
+    "deque": lambda: collections.deque([[1]]),
+    "void": lambda: np.array([(1, 2)], [("a", "i4"), ("b", "i4")])[0],
+    "masked": lambda: np.ma.array([1, 2], mask=[True, False]),
+    "records": lambda: np.rec.array([(1, 2)], [("a", "i4"), ("b", "i4")]),
+    "tensor": lambda: pytest.importorskip("torch").ones(2),
+}
+
+
+@pytest.mark.parametrize("make", CHANGEABLE.values(), ids=CHANGEABLE.keys())
+@KINDS
+def test_what_a_consumer_changes_is_unchanged_in_the_next_pass(addressable, make):
+    dps = [[make(), 1], {"x": make()}, make()]
+    ds = DataFromList(dps, shuffle=False) if addressable else DataFromGenerator(lambda: dps)
+    df = CacheData(ds)
+    expected = [repr(dp) for dp in df]
+    for _ in range(2):
+        found = list(df)
+        assert [repr(dp) for dp in found] == expected and list(map(type, found)) == list(map(type, dps))
+        for dp in (*found, *(df[k] for k in range(3 * addressable))):
+            changed(dp)
+    assert [repr(dp) for dp in df] == expected
+
+
+def test_what_cannot_be_copied_is_refused_by_type():
+    df = CacheData(DataFromList([[1], [threading.Lock()]], shuffle=False))
+    with pytest.raises(TypeError, match=r"CacheData keeps a lock that cannot be copied .*above CacheData"):
+        list(df)
+
+
+def test_what_cannot_be_changed_is_not_copied():
+    values = [1, "a", b"a", None, datetime.date, np.float32(1), KINDS, len, (1, "a")]
+    for value, again in zip(values, CacheData(DataFromList(values, shuffle=False)), strict=True):
+        assert value is again or (value == again and type(value) in {tuple, type(KINDS)})
 
 
 @KINDS
