@@ -34,6 +34,7 @@ __all__ = [
     "Descriptor",
     "closed_on_error",
     "counted",
+    "discard",
     "passing_to_child",
     "pipe",
     "shared_mapping",
@@ -229,6 +230,18 @@ def shared_memory_file(name: str, size: int) -> Descriptor:
     return Descriptor(fd)
 
 
+_PUNCH_HOLE: Final = 0x03  # of `fallocate`: free the pages, and keep the size of the file
+
+
+def discard(memory: Descriptor, offset: int, size: int) -> None:
+    """Return whole pages of shared memory to the system, mapped or not; they are zero afterwards.
+
+    A hint: some systems keep them until all of the memory is closed.
+    """
+    if memory.fd >= 0 and sys.platform == "linux":
+        _library().fallocate(memory.fd, _PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(size))
+
+
 class _Mapping(mmap.mmap):
     """Memory mapped from a `Descriptor`."""
 
@@ -282,8 +295,13 @@ def _map_over(mapping: mmap.mmap, flags: int, fd: int, offset: int) -> None:
 
 
 @cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
 def _map_memory() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).mmap
+    function = _library().mmap
     function.restype = ctypes.c_void_p
     function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     return function

@@ -25,6 +25,7 @@ __all__ = [
     "available_cores",
     "default_max_bytes",
     "log_oversubscription",
+    "max_address_space",
     "memory_is_short",
     "memory_share",
     "processor_times",
@@ -148,7 +149,7 @@ _share: ContextVar[int | None] = ContextVar("memory_share", default=None)
 
 
 def default_max_bytes(mounted: Path = _MOUNTED, own: Path = _OWN) -> int:
-    """A quarter of the memory of this container, at most 1 GiB; in a worker, its share of its runner's limit.
+    """A quarter of the memory of this container, and of the address space, at most 1 GiB; in a worker, its share.
 
     Args:
         mounted: Directory where the control groups are mounted.
@@ -158,8 +159,21 @@ def default_max_bytes(mounted: Path = _MOUNTED, own: Path = _OWN) -> int:
     if share is not None:
         return share
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    if (most := max_address_space()) is not None:
+        limits.append(most)
     limits += [limit for group in _groups("memory", mounted, own) if (limit := _memory_limit(group)) is not None]
     return min(min(limits) // 4, _MAX)
+
+
+def max_address_space() -> int | None:
+    """Bytes of address space that this process may have (`ulimit -v`); None if they are not limited, or unknown."""
+    try:
+        import resource  # not available on Windows
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    except (ImportError, OSError):
+        return None
+    return None if most == resource.RLIM_INFINITY else most
 
 
 def _memory_limit(group: Path) -> int | None:

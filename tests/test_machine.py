@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dataflow import DataFromList, MultiProcessRunner
-from dataflow.machine import available_cores
+from dataflow.machine import available_cores, default_max_bytes, max_address_space
 
 MANY = 4096
 
@@ -88,3 +88,13 @@ def test_an_unknown_number_of_cores_is_one(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert available_cores(tmp_path) == 1
+
+
+@pytest.mark.parametrize(("most", "memory"), [(1 << 30, 1 << 28), (6 << 30, 1 << 30), (-1, 1 << 30)])
+def test_a_limit_of_address_space_counts_as_memory_does(most, memory, monkeypatch, tmp_path):
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (most, most) if which == resource.RLIMIT_AS else None)
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 << 20)  # a page, and the number of pages
+    assert max_address_space() == (None if most == -1 else most)
+    assert default_max_bytes(tmp_path, tmp_path / "groups") == memory

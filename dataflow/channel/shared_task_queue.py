@@ -34,7 +34,7 @@ from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.nested_arrays import Direction, ToWorkers
 from dataflow.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file
-from dataflow.memory.arena import Arena, ArenaFile, ArenaWriter, Block, MemoryLimit, divided
+from dataflow.memory.arena import Arena, ArenaFile, ArenaMemory, ArenaWriter, Block, MemoryLimit
 
 __all__ = ["SharedTaskQueue", "TaskOwnership"]
 
@@ -120,11 +120,10 @@ _NUMBER, _FIRST, _FRAMES, _WORDS = range(4)
 _MAX_FRAMES: Final = 64
 
 
-def _words_of(arena: ArenaWriter, limit: int) -> memoryview:
-    """The whole memory of an arena of `limit` bytes, in words."""
-    _, size = divided(limit)
-    words = arena.view(Block(0, 0, 0), (size // _WORD_BYTES,), np.dtype(np.uint64))
-    return memoryview(words)  # type: ignore[arg-type]
+def _words_at(memory: ArenaMemory, start: int) -> tuple[memoryview, int]:
+    """The memory around a task in words, and the index of the task's first word."""
+    piece, at = memory.at(start)
+    return memoryview(piece).cast("Q"), at // _WORD_BYTES
 
 
 _TURN_MS: Final = 200  # between two looks of a worker without a turn
@@ -136,7 +135,6 @@ class _SharedPort:
 
     worker: int
     arena: Arena
-    limit: int
     ownership: TaskOwnership
     end: Descriptor  # the read end of the pipe
 
@@ -153,9 +151,9 @@ class _SharedTaskReader:
         self._ownership = port.ownership
         self._worker = port.worker
         self._end = port.end
-        self._words = _words_of(arena, port.limit)
-        self._bytes = self._words.cast("B")
-        self._taken = -1, 0  # the last task taken: its number, and the word index of its start
+        self._memory = arena.memory
+        # The last task taken: its number, and where it is. There is none yet.
+        self._taken = -1, memoryview(array("Q", [0])), 0
         self._decoder = ArrayDecoder((_Copies(arena),))
 
     def has_turn(self) -> bool:
@@ -174,39 +172,40 @@ class _SharedTaskReader:
         return self._ownership.is_full()
 
     def receive(self) -> Task | None:
-        words, ownership = self._words, self._ownership
+        ownership = self._ownership
         # The kernel wakes one of several readers that block in `read`, but all of those that wait in `poll`. The read
         # returns no bytes when the consumer has closed the pipe; the lifeline ends it when the consumer is gone.
         while token := os.read(self._end.fd, _TOKEN.size):
             number, start = _TOKEN.unpack(token)
-            at = start // _WORD_BYTES
+            words, at = _words_at(self._memory, start)
             if words[at + _NUMBER] != number or ownership.holder(number) is not None:
                 continue  # discarded, or taken by another worker under an earlier token
             # Race: two workers may both see the task as free. Then both execute it; the consumer takes the first
             # result, and drops the other.
             ownership.claim(number, self._worker)
-            frames = self._frames(at)
+            frames = self._frames(words, at)
             if words[at + _NUMBER] != number:
                 continue
             datapoints = self._decoder.decode(0, frames)
             first = words[at + _FIRST]
             if words[at + _NUMBER] == number:
-                self._taken = number, at
+                self._taken = number, words, at
                 return Task(number, first, datapoints)
         return None
 
     def is_wanted(self) -> bool:
-        number, at = self._taken
-        return self._words[at + _NUMBER] == number
+        number, words, at = self._taken
+        return words[at + _NUMBER] == number
 
-    def _frames(self, at: int) -> list[memoryview]:
+    @staticmethod
+    def _frames(words: memoryview, at: int) -> list[memoryview]:
         # If the task was discarded, these words may belong to another task and have any value.
-        count = min(self._words[at + _FRAMES], _MAX_FRAMES)
-        lengths = self._words[at + _WORDS : at + _WORDS + count].tolist()
+        count = min(words[at + _FRAMES], _MAX_FRAMES)
+        lengths = words[at + _WORDS : at + _WORDS + count].tolist()
         begin, nbytes = (at + _WORDS + count) * _WORD_BYTES, sum(lengths)
         if nbytes > _LARGEST_BYTES:
             return []
-        data = memoryview(bytes(self._bytes[begin : begin + nbytes]))
+        data = memoryview(bytes(words.cast("B")[begin : begin + nbytes]))
         frames, offset = [], 0
         for length in lengths:
             frames.append(data[offset : offset + length])
@@ -279,11 +278,10 @@ class SharedTaskQueue:
         self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
 
     def port(self, worker: int) -> _SharedPort:
-        return _SharedPort(worker, self._arena, self._memory_limit.limit, self.ownership, self._read)
+        return _SharedPort(worker, self._arena, self.ownership, self._read)
 
     def open(self) -> None:
         self._writer = _RecordingWriter(self._arena)
-        self._words = _words_of(self._writer, self._memory_limit.limit)
         self._encoder = ArrayEncoder(self._writer, self._direction)
         os.set_blocking(self._write.fd, False)
 
@@ -330,7 +328,8 @@ class SharedTaskQueue:
     def withdraw(self, start: int, blocks: Sequence[Block]) -> None:
         """Make the task at `start` unavailable, and free its blocks. No-op after a close."""
         if self._writer is not None:
-            self._words[start // _WORD_BYTES + _NUMBER] = _NO_TASK  # before the memory is reused
+            words, at = _words_at(self._writer.memory, start)
+            words[at + _NUMBER] = _NO_TASK  # before the memory is reused
             self.free(blocks)
 
     def free(self, blocks: Sequence[Block]) -> None:
@@ -366,7 +365,7 @@ class SharedTaskQueue:
         self._read.close()
         if self._writer is not None:
             self._writer = None
-            del self._encoder, self._words
+            del self._encoder
         self.ownership.close()
         self._file.close()
         self._memory_limit.close()

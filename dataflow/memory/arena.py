@@ -2,7 +2,9 @@
 
 Each worker has one arena: a region of a sparse memfd that the parent creates before it starts the workers, and that
 outlives them. The successor of a worker gets another region. An arena is divided into blocks of power-of-two sizes; a
-block uses only the pages that were touched. One status byte per block says which side owns it.
+block uses only the pages that were touched. One status byte per block says which side owns it. Both sides map an arena
+piece by piece, as blocks are used: it has room for blocks of any size, some thirty times its limit, and address space
+may be limited (`ulimit -v`).
 
 Guarantees:
 
@@ -27,6 +29,7 @@ Guarantees:
 from __future__ import annotations
 
 import bisect
+import errno
 import math
 import mmap
 import os
@@ -44,7 +47,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
+from dataflow.descriptors import Descriptor, discard, shared_mapping, shared_memory_file
+from dataflow.machine import max_address_space
 
 __all__ = [
     "LARGE_BYTES",
@@ -52,6 +56,7 @@ __all__ = [
     "PAGE",
     "Arena",
     "ArenaFile",
+    "ArenaMemory",
     "ArenaReader",
     "ArenaWriter",
     "Base",
@@ -77,6 +82,11 @@ LOCATION: Final = struct.Struct("qq")
 # log2 of the smallest block, which is a whole number of pages.
 _SMALLEST_CLASS: Final = (max(LARGE_BYTES, PAGE) - 1).bit_length()
 _MAX_BLOCKS: Final = 1 << 16  # per class
+
+# What is mapped at a time: a piece of this size of a class, or a block that is larger. Each class begins with a piece.
+_PIECE_BITS: Final = 25
+_PIECE: Final = 1 << _PIECE_BITS
+_IN_PIECE: Final = _PIECE - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +114,71 @@ class Block:
 
 @cache
 def divided(max_bytes: int) -> tuple[tuple[BlockClass, ...], int]:
-    """Return the classes of an arena and its size in bytes, most of which is never touched."""
+    """Return the classes of an arena and its size in bytes, most of which is never mapped."""
     sizes = [1 << k for k in range(_SMALLEST_CLASS, max(_SMALLEST_CLASS, (max_bytes - 1).bit_length()) + 1)]
     counts = [min(_MAX_BLOCKS, max(1, max_bytes // (size // 2 + 1))) for size in sizes]
     statuses = np.cumsum([0, *counts]).tolist()
-    start = -(-statuses[-1] // PAGE) * PAGE
+    start = _PIECE
     classes = []
     for size, count, status in zip(sizes, counts, statuses, strict=False):
         classes.append(BlockClass(size, status, count, start))
-        start += size * count
+        start += -(-size * count // _PIECE) * _PIECE
     return tuple(classes), start
+
+
+class ArenaMemory(dict[int, mmap.mmap]):
+    """The memory of an arena as one side sees it: the piece with each number, mapped when it is first asked for.
+
+    The block at `start` is in piece ``start >> PIECE_BITS``, at ``start & IN_PIECE``.
+
+    Args:
+        file: The memory of all arenas of a runner.
+        start: Where this one begins in it.
+        limit: The limit by which it is divided.
+        own: Whether forked children get copies.
+
+    Attributes:
+        classes: The classes of its blocks.
+        statuses: The status bytes.
+    """
+
+    def __init__(self, file: Descriptor, start: int, limit: int, *, own: bool) -> None:
+        self._file = file
+        self._start = start
+        self._limit = limit
+        self._own = own
+        self.classes, self._size = divided(limit)
+        last = self.classes[-1]
+        self.statuses = self._mapped(0, -(-(last.status + last.num_blocks) // PAGE) * PAGE)
+
+    def __missing__(self, number: int) -> mmap.mmap:
+        start = number << _PIECE_BITS
+        block_class = self.classes[bisect.bisect(self.classes, start, key=lambda block_class: block_class.start) - 1]
+        end = block_class.start + block_class.num_blocks * block_class.size
+        self[number] = self._mapped(start, min(max(_PIECE, block_class.size), end - start))
+        return self[number]
+
+    def at(self, start: int) -> tuple[mmap.mmap, int]:
+        """The mapping that holds the block at `start`, and where it begins there."""
+        return self[start >> _PIECE_BITS], start & _IN_PIECE
+
+    def discard(self, start: int, end: int | None = None) -> None:
+        """Return the pages between two blocks, or to the end, to the system."""
+        discard(self._file, self._start + start, (self._size if end is None else end) - start)
+
+    def _mapped(self, start: int, size: int) -> mmap.mmap:
+        try:
+            return shared_mapping(self._file, size, offset=self._start + start, own=self._own)
+        except OSError as error:
+            most = max_address_space()
+            if error.errno != errno.ENOMEM or most is None:
+                raise
+            raise OSError(
+                errno.ENOMEM,
+                f"{os.strerror(errno.ENOMEM)}: this process needs {size:,} more bytes of address space for shared "
+                f"memory, and its limit is {most >> 10} KiB (ulimit -v). Raise that limit, or pass a smaller "
+                f"max_bytes: {self._limit:,} bytes of it are for arrays",
+            ) from error
 
 
 class BlockWriter(Protocol):
@@ -233,11 +298,10 @@ _readers: Final[weakref.WeakSet[ArenaReader]] = weakref.WeakSet()
 class ArenaReader:
     """The consumer's end: returns arrays that read and write a block in place."""
 
-    def __init__(self, memory: mmap.mmap, classes: Sequence[BlockClass]) -> None:
+    def __init__(self, memory: ArenaMemory) -> None:
         self._memory = memory
-        self._classes = classes
         self._pid = os.getpid()
-        self._freeing = _Freeing(memory)
+        self._freeing = _Freeing(memory.statuses)
         # By status byte; includes dead references, until the block is read again.
         self._leases: dict[int, _BlockLease] = {}
         self._last: list[_OrphanedBlockLease] = []  # blocks still in use after the worker has ended
@@ -253,18 +317,20 @@ class ArenaReader:
         arrays: list[NDArray[Any]] = []
         memory, leases, freeing = self._memory, self._leases, self._freeing
         for status, start in blocks:
-            base = Base(shape, dtype, memory, start, None, order)  # keyword arguments would double the time
+            # Keyword arguments would double the time.
+            base = Base(shape, dtype, memory[start >> _PIECE_BITS], start & _IN_PIECE, None, order)
             leases[status] = _BlockLease(base, freeing[status])
             arrays.append(base.view(np.ndarray))
         return arrays
 
     def read(self, status: int, start: int, nbytes: int) -> memoryview:
         """The bytes that `ArenaWriter.write` left in a block, valid until `free`."""
-        return memoryview(self._memory)[start : start + nbytes]
+        memory, at = self._memory.at(start)
+        return memoryview(memory)[at : at + nbytes]
 
     def free(self, status: int) -> None:
         """Free a block that was read; nothing refers to its bytes any more."""
-        self._memory[status] = 0
+        self._memory.statuses[status] = 0
 
     def worker_ended(self) -> None:
         """Release the pages of a worker that has ended: idle pages now, others with their last view."""
@@ -275,8 +341,9 @@ class ArenaReader:
             base = lease()
             if base is not None:
                 start, end = self._byte_range(status)
-                last = _OrphanedBlockLease(base, methodcaller("madvise", _GIVE_BACK, start, end - start))
-                last.madvise = self._memory.madvise
+                memory, at = self._memory.at(start)
+                last = _OrphanedBlockLease(base, methodcaller("madvise", _GIVE_BACK, at, end - start))
+                last.madvise = memory.madvise
                 last.reader = self
                 base.last = last
                 self._last.append(last)
@@ -284,10 +351,11 @@ class ArenaReader:
             del base  # if this was the last reference, its pages are returned below
         self._leases.clear()
         start = 0  # the status bytes, too: from here on nothing reads them
-        for begin, end in (*sorted(ranges), (len(self._memory), 0)):
+        for begin, end in sorted(ranges):
             if begin > start:
-                self._memory.madvise(_GIVE_BACK, start, begin - start)
+                self._memory.discard(start, begin)
             start = end
+        self._memory.discard(start)
 
     def forget(self) -> None:
         """In a forked child, which drops only copies: free nothing, because the parent still reads these blocks."""
@@ -297,8 +365,8 @@ class ArenaReader:
 
     def _byte_range(self, status: int) -> tuple[int, int]:
         """Begin and end of the block with that status byte."""
-        index = bisect.bisect(self._classes, status, key=lambda block_class: block_class.status) - 1
-        block_class = self._classes[index]
+        classes = self._memory.classes
+        block_class = classes[bisect.bisect(classes, status, key=lambda block_class: block_class.status) - 1]
         start = block_class.start + (status - block_class.status) * block_class.size
         return start, start + block_class.size
 
@@ -473,8 +541,18 @@ class ArenaFile:
         """Make an arena for the worker with this index. The memory of an earlier one is used no more."""
         start = self._nbytes
         _, size = divided(self._memory_limit.limit)
-        nbytes = start + -(-size // PAGE) * PAGE
-        os.ftruncate(self._file.fd, nbytes)
+        nbytes = start + size
+        try:
+            os.ftruncate(self._file.fd, nbytes)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            raise OSError(
+                errno.EFBIG,
+                f"{os.strerror(errno.EFBIG)}: shared memory is a file of {nbytes:,} bytes, few of which are used, and "
+                "the size of files is limited (ulimit -f). Lift that limit, or pass a smaller max_bytes: "
+                f"{self._memory_limit.limit:,} bytes of it are for arrays",
+            ) from error
         self._nbytes = nbytes
         return Arena(worker, self._memory_limit, self._file, start)
 
@@ -509,23 +587,24 @@ class Arena:
 
     def open_reader(self) -> ArenaReader:
         """Open the consumer's end. Workers that are forked later get copies of its arrays."""
-        return ArenaReader(self._map(own=True), divided(self._memory_limit.limit)[0])
+        return ArenaReader(self.open_memory(own=True))
 
-    def _map(self, *, own: bool) -> mmap.mmap:
-        _, size = divided(self._memory_limit.limit)
-        return shared_mapping(self._file, size, offset=self._start, own=own)
+    def open_memory(self, *, own: bool = False) -> ArenaMemory:
+        """Open the memory itself."""
+        return ArenaMemory(self._file, self._start, self._memory_limit.limit, own=own)
 
 
 class ArenaWriter:
     """The worker's end: takes blocks, fills them and returns idle pages. Thread-safe within the worker."""
 
     def __init__(self, arena: Arena) -> None:
-        self._memory = arena._map(own=False)
+        self.memory = self._memory = arena.open_memory()
+        self._statuses = self._memory.statuses
         self._memory_limit = arena._memory_limit
         self._worker = arena._worker
         self._pid = os.getpid()
         self._limit = self._memory_limit.limit
-        classes, _ = divided(self._limit)
+        classes = self._memory.classes
         by_size = [classes[max(0, bits - _SMALLEST_CLASS)] for bits in range((self._limit - 1).bit_length() + 1)]
         # Begin and end of the status bytes of each class, by the logarithm of the bytes to be held.
         self._status_ranges = [
@@ -543,9 +622,9 @@ class ArenaWriter:
         if nbytes > self._limit:
             return None
         first, end, block_class = self._status_ranges[(nbytes - 1).bit_length()]
-        memory = self._memory
+        statuses = self._statuses
         with self._lock:
-            status = memory.find(_FREE, first, end)
+            status = statuses.find(_FREE, first, end)
             if status < 0:
                 return None
             block, touched = self._touched.get(status, (None, 0))
@@ -553,7 +632,7 @@ class ArenaWriter:
                 block = Block(status, block_class.start + (status - first) * block_class.size, block_class.size)
             if touched < nbytes and not self._touch(block, nbytes):
                 return None
-            memory[status] = 1
+            statuses[status] = 1
             self._used = True
         return block
 
@@ -570,8 +649,9 @@ class ArenaWriter:
             return None
         # The status byte is set, so from here on this caller alone uses the block.
         if nbytes <= _SHORT:
+            at = block.start & _IN_PIECE
             try:
-                self._memory[block.start : block.start + nbytes] = array  # type: ignore[call-overload]
+                self._memory[block.start >> _PIECE_BITS][at : at + nbytes] = array  # type: ignore[call-overload]
             except ValueError:  # not C-contiguous
                 pass
             else:
@@ -583,12 +663,13 @@ class ArenaWriter:
         """Return a block that begins with `data`, or None as `take` does."""
         block = self.take(len(data))
         if block is not None:
-            self._memory[block.start : block.start + len(data)] = data
+            memory, at = self._memory.at(block.start)
+            memory[at : at + len(data)] = data
         return block
 
     def give_back(self, block: Block) -> None:
         """Free a block that was taken and not sent."""
-        self._memory[block.status] = 0
+        self._statuses[block.status] = 0
 
     def give_back_all(self) -> None:
         """Free every block and its pages. Only valid while nothing was sent and no output buffer is in use."""
@@ -599,7 +680,8 @@ class ArenaWriter:
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
         """The block as an array."""
-        return np.ndarray(shape, dtype, self._memory, block.start, order=order)
+        memory, at = self._memory.at(block.start)
+        return np.ndarray(shape, dtype, memory, at, order=order)
 
     def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an output buffer for the flow to fill: in a block, if it is large and there is room."""
@@ -610,7 +692,7 @@ class ArenaWriter:
         block = self.take(nbytes) if fitting else None
         if block is None:
             return np.empty(shape, dtype)
-        base = Base(shape, dtype, self._memory, block.start)
+        base = Base(shape, dtype, *self._memory.at(block.start))
         base.block = block
         lease = Lease(base, self._drop_output_buffer)
         lease.status = block.status
@@ -630,7 +712,7 @@ class ArenaWriter:
     def _drop_output_buffer(self, lease: Lease) -> None:
         if os.getpid() == self._pid:  # a forked child drops only a copy
             del self._output_buffers[lease.status]
-            self._memory[lease.status] = 0
+            self._statuses[lease.status] = 0
 
     def tidy(self) -> None:
         """Release idle pages if other workers need them, or if no block was taken for `_IDLE_SECONDS`."""
@@ -660,9 +742,10 @@ class ArenaWriter:
         return True
 
     def _give_back_idle(self) -> None:
-        idle = [(block, nbytes) for block, nbytes in self._touched.values() if not self._memory[block.status]]
+        idle = [(block, nbytes) for block, nbytes in self._touched.values() if not self._statuses[block.status]]
         for block, nbytes in idle:
-            self._memory.madvise(_GIVE_BACK, block.start, nbytes)
+            memory, at = self._memory.at(block.start)
+            memory.madvise(_GIVE_BACK, at, nbytes)
             del self._touched[block.status]
         if idle:
             self._memory_limit.give_back(self._worker, sum(nbytes for _, nbytes in idle))

@@ -632,6 +632,67 @@ def test_what_the_consumer_reads_is_no_output_buffer():
         assert outer.writer.is_output_buffer(output_buffer.base)
 
 
+# -- address space -----------------------------------------------------------------------------------------------------
+
+
+def mapped(memory):
+    """Bytes of address space that one side of an arena has taken."""
+    return len(memory.statuses) + sum(map(len, memory.values()))
+
+
+def test_what_is_mapped_is_what_was_used():
+    with Arenas(1 << 30, num_workers=2) as arenas:
+        memories = arenas.writer.memory, arenas.reader._memory
+        assert sum(map(mapped, memories)) < 4 * MIB
+        array = arenas.read(arenas.write(7, 600_000), 600_000)
+        assert sum(map(mapped, memories)) < 80 * MIB
+        held = [arenas.read(arenas.write(8, 40 * MIB), 40 * MIB)]
+        assert max(map(mapped, memories)) < 200 * MIB
+        assert set(array.tolist()) == {7} and (held[0] == 8).all()
+
+
+def test_the_pages_of_a_dead_worker_return_also_where_the_consumer_has_never_looked():
+    with Arenas(256 * MIB) as arenas:
+        kept = arenas.read(arenas.write(1))
+        for nbytes in (LARGE_BYTES, 600_000, MIB, 40 * MIB):
+            arenas.write(9, nbytes)
+        assert arenas.touched() > 40 * MIB
+        arenas.reader.worker_ended()
+        assert arenas.touched() <= LARGE_BYTES
+        assert set(kept.tolist()) == {1}
+        del kept
+        assert arenas.touched() <= 0
+
+
+LIMITED = """
+import resource
+from dataflow.memory.arena import ArenaFile, MemoryLimit
+def used():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+memory_limit = MemoryLimit(1 << 30, 1)
+writer = ArenaFile(memory_limit).new_arena(0).open_writer()
+most = (used() >> 10) + (100 << 10)  # KiB
+resource.setrlimit(resource.RLIMIT_AS, (most << 10, most << 10))
+try:
+    for _ in range(10):
+        writer.write(bytes(600_000))
+    writer.output_buffer((200 << 20,), __import__("numpy").dtype("u1"))
+except OSError as error:
+    assert f"bytes of address space for shared memory, and its limit is {most} KiB (ulimit -v)" in str(error), error
+    assert "smaller max_bytes: 1,073,741,824 bytes" in str(error), error
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the limit is not enforced")
+def test_where_address_space_is_short_the_message_names_the_limit_and_the_cure():
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False, timeout=LIMIT
+    )  # fmt: skip
+    assert done.stdout == "refused\n", done.stderr
+
+
 # -- death -------------------------------------------------------------------------------------------------------------
 
 

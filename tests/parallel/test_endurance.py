@@ -1,6 +1,7 @@
 """What only shows after a while, or with many workers: memory and descriptors stay where they are."""
 
 import gc
+import mmap
 import os
 
 import numpy as np
@@ -66,7 +67,8 @@ class Watched(MultiProcessRunnerZMQ):
     def _df_links(self):
         links = super()._df_links()
         self.limit = links.codec.memory_limit.limit
-        self.status_bytes = self.num_workers * divided(self.limit)[0][0].start
+        classes, _ = divided(self.limit)
+        self.status_bytes = self.num_workers * -(-(classes[-1].status + 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         self.file = links.codec.port(0).arena.descriptors()[0].fd
         return links
 

@@ -25,7 +25,6 @@ from dataflow import (
     worker_info,
 )
 from dataflow.engine.jobs import WholePasses
-from dataflow.memory.arena import divided
 from dataflow.state import state_of
 from tests.support.fakes import METHODS, Forever, Numbers, runner
 from tests.support.faults import deadline, processes_of
@@ -46,13 +45,8 @@ def blocks_in_use(df):
     gc.collect()
     engine = state_of(df).resource
     task_queue, codec = engine._plan.schedule.task_queue, engine._plan.codec
-    memories = [task_queue._writer._memory, *(reader._memory for reader in codec._readers)]
-    limits = [task_queue._memory_limit.limit, *(codec.memory_limit.limit for _ in codec._readers)]
-    counts = []
-    for memory, limit in zip(memories, limits, strict=True):
-        classes, _ = divided(limit)
-        counts.append(sum(map(bool, memory[: classes[-1].status + classes[-1].num_blocks])))
-    return counts
+    memories = [task_queue._writer.memory, *(reader._memory for reader in codec._readers)]
+    return [sum(map(bool, memory.statuses[:])) for memory in memories]
 
 
 def killed_while_it_runs(n, num_kills, num, seed, max_restarts):
