@@ -151,8 +151,8 @@ def _migrate(options: argparse.Namespace) -> int:
         changed += bool(done.diff)
         left += sum(finding.kind == "left" for finding in done.findings)
         sys.stdout.write(done.diff)
-        for finding in done.findings:
-            print(f"{done.path}:{finding}", file=sys.stderr)
+        for note in done.notes():
+            print(note, file=sys.stderr)
     verb = "changed" if options.write else "to change with --write"
     summary = f"files: {len(options.files)}, {verb}: {changed}, not read: {failed}; places to change by hand: {left}"
     print(summary, file=sys.stderr)

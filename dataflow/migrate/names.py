@@ -1,22 +1,26 @@
 """Name tables: what each public name of tensorpack.dataflow and ELEKTRONN is called here, or what replaces it.
 
 The names are those of tensorpack 0.11 and of its stand-alone package `dataflow`, with the names and parameters that
-older versions had; and those of ``training/parallelisation.py`` of ELEKTRONN 1 and 2.
+versions from 0.8 on had; and those of ``training/parallelisation.py`` of ELEKTRONN 1 and 2.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
+    "GONE_KEYWORDS",
     "KEYWORDS",
     "KEYWORD_ONLY",
     "OTHER_RANDOM_METHODS",
     "RENAMED_METHODS",
     "REPLACED_PACKAGES",
     "TAKES_OWN_FLOWS",
+    "TAKES_OWN_FLOWS_AS",
     "WORTH_A_LOOK",
     "WORTH_A_LOOK_AT_LOAD",
     "Missing",
@@ -24,6 +28,7 @@ __all__ = [
     "MovedModule",
     "Target",
     "exists_here",
+    "is_ours",
     "star_names",
     "target_of",
 ]
@@ -140,6 +145,8 @@ _AUGMENT: Final = (
     "generator to the function"
 )
 _DATASETS: Final = "its loaders of public datasets are left out: read them with DataFromList or a source of your own"
+_LMDB: Final = "write LMDBSerializer.save(df, path)"
+_TFRECORD: Final = "write TFRecordSerializer.save(df, path)"
 _MISSING: Final = {
     "imgaug": _AUGMENT,
     "AugmentImageComponent": _AUGMENT,
@@ -147,6 +154,12 @@ _MISSING: Final = {
     "AugmentImageComponents": _AUGMENT,
     "ImageFromFile": _IMAGES,
     "dataset": _DATASETS,
+    "dftools": f"its functions are methods now: for dump_dataflow_to_lmdb {_LMDB}, for dump_dataflow_to_tfrecord "
+    f"{_TFRECORD}",
+    "LMDBDataPoint": "write LMDBSerializer.load(path, pickle=True), if tensorpack wrote the file; over a LMDBData, "
+    "LMDBDataDecoder with a function that decodes the value",
+    "TFRecordData": "write TFRecordSerializer.load(path, pickle=True), if tensorpack wrote the file; size= is optional",
+    "PrefetchOnGPUs": "it is left out: use MultiProcessRunnerZMQ, and set the device in worker_init=",
     "CaffeLMDB": "it is left out: LMDBDataDecoder with a decoder of your own reads such files",
 }
 """Names that `from tensorpack.dataflow import *` brings, too."""
@@ -155,10 +168,9 @@ _MISSING_IN_MODULES: Final = {
     "DataFlowReentrantGuard": "flows need no guard: a second iteration takes over, and the first raises NotReentrant",
     "DiskCacheData": "it is left out, and dataflow.DiskCacheData is another class: use LMDBSerializer.load(path)",
     "DiskCacheSerializer": "it is left out: use LMDBSerializer or TFRecordSerializer",
-    "PrefetchOnGPUs": "it is left out: use MultiProcessRunnerZMQ, and set the device in worker_init=",
     "TFFuncMapper": "it is left out: call the function in MapData",
-    "dump_dataflow_to_lmdb": "write LMDBSerializer.save(df, path)",
-    "dump_dataflow_to_tfrecord": "write TFRecordSerializer.save(df, path)",
+    "dump_dataflow_to_lmdb": _LMDB,
+    "dump_dataflow_to_tfrecord": _TFRECORD,
     "dump_dataflow_to_process_queue": "use a runner, or fill a queue in a loop over the flow",
     "ExpReplay": "its reinforcement learning is left out",
     "RLEnvironment": "its reinforcement learning is left out",
@@ -167,11 +179,11 @@ _MISSING_IN_MODULES: Final = {
 
 _MODULES: Final = frozenset(
     {
-        *("base", "common", "dftools", "format", "image", "parallel"),
+        *("base", "common", "format", "image", "parallel"),
         *("parallel_map", "prefetch", "raw", "remote", "serialize"),
     }
 )
-_OF_THE_PACKAGE: Final = frozenset({"dataset", "imgaug"})  # packages in it, which have names of their own
+_OF_THE_PACKAGE: Final = frozenset({"dataset", "dftools", "imgaug"})  # modules in it, whose names are all left out
 _UTILS: Final = (
     "its utilities are left out: logging is in the standard library; tqdm, and numpy.random.default_rng, in packages "
     "of their own"
@@ -205,6 +217,12 @@ KEYWORD_ONLY: Final[Mapping[str, Mapping[int, str]]] = {
 }
 """Parameters that older versions took by position: for each class, positions and names."""
 
+GONE_KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "DataFromGenerator": {"size": "is gone: for a flow with a length, write FixedSizeData(DataFromGenerator(…), size)"},
+    "send_dataflow_zmq": {"print_interval": "is gone: leave it out"},
+}
+"""Parameters of older versions that have no counterpart."""
+
 RENAMED_METHODS: Final = {"start_test": "start"}
 """Methods of `TestDataSpeed`."""
 
@@ -219,7 +237,8 @@ OTHER_RANDOM_METHODS: Final = {
 
 WORTH_A_LOOK: Final = {
     "send_dataflow_zmq": "sends one pass and returns; for an endless one, send RepeatedData(df, -1)",
-    "RemoteDataZMQ": "receives from send_dataflow_zmq of this library only; change both ends together",
+    "RemoteDataZMQ": "receives from send_dataflow_zmq of this library only: change both ends together. It raises where "
+    "it binds to an address that other machines can reach: pass keys (curve=), or insecure=True",
     "PlasmaPutData": "uses the object store of a Ray cluster: see the extra ray",
     "PlasmaGetData": "uses the object store of a Ray cluster: see the extra ray",
 }
@@ -233,14 +252,21 @@ TAKES_OWN_FLOWS: Final = frozenset(
     {
         "BatchQueueInput",
         "DataParallelInferenceRunner",
+        "DatasetPredictorBase",
         "FeedInput",
         "FeedfreeInput",
         "InferenceRunner",
+        "MultiProcessDatasetPredictor",
         "QueueInput",
+        "SimpleDatasetPredictor",
         "TFDatasetInput",
+        "apply_default_prefetch",
     }
 )
 """Names of tensorpack, outside of its dataflow, that accept only dataflows of its own."""
+
+TAKES_OWN_FLOWS_AS: Final = {"AutoResumeTrainConfig": "dataflow", "TrainConfig": "dataflow"}
+"""Further ones, which take them as this parameter, their first."""
 
 
 def target_of(dotted: str) -> Target | None:
@@ -267,8 +293,8 @@ def target_of(dotted: str) -> Target | None:
             return Moved(*_SEED, keeps_local=True, length=2)
         case ["tensorpack" | "dataflow", "dataflow", *rest]:
             return _in_dataflow(rest, 2) or _unknown(rest, 2)
-        case ["tensorpack", name, *_]:
-            return _named(name, 1)
+        case ["tensorpack", name, *rest]:
+            return _in_dataflow([name, *rest], 1) if name in _OF_THE_PACKAGE else _named(name, 1)
         case ["dataflow", "utils", *rest]:
             return _in_utils(rest)
         case ["dataflow", *rest] if rest:
@@ -283,8 +309,9 @@ def _in_dataflow(rest: list[str], before: int) -> Target | None:
     match rest:
         case []:
             return MovedModule("dataflow", before)
-        case [package, *_] if package in _OF_THE_PACKAGE:
-            return Missing(_MISSING[package], before + min(len(rest), 2))
+        case [package, *names] if package in _OF_THE_PACKAGE:
+            name = names[0] if names else package
+            return Missing(_MISSING_IN_MODULES.get(name, _MISSING[package]), before + min(len(rest), 2))
         case [module] if module in _MODULES and (before == 2 or module not in {"base", "parallel", "remote"}):
             return MovedModule("dataflow", before + 1)
         case [module, name, *_] if module in _MODULES:
@@ -338,3 +365,13 @@ def star_names(module: str) -> frozenset[str]:
 def exists_here(name: str) -> bool:
     """Whether `name`, of tensorpack.dataflow, can be imported from `dataflow` as it is."""
     return name in _PRESENT and name != "ThreadedMapData"
+
+
+def is_ours(name: str) -> bool:
+    """Whether ``from dataflow import name`` finds something."""
+    if hasattr(sys.modules.get("dataflow"), name):
+        return True
+    try:
+        return importlib.util.find_spec(f"dataflow.{name}") is not None
+    except ModuleNotFoundError:  # a module of tensorpack
+        return False

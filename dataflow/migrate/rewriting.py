@@ -6,7 +6,7 @@ formatting and everything that is not edited stay as they are.
 Guarantees:
 
 - A name is edited only if all its definitions are imports from a predecessor, with one and the same new name.
-- The result is parsed again before it is returned.
+- The result is parsed again before it is returned; names that the changes leave undefined are reported.
 - Rewriting a result changes nothing.
 """
 
@@ -14,25 +14,31 @@ from __future__ import annotations
 
 import ast
 import builtins
+import ipaddress
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final, Literal
 
 from dataflow.extras import optional
 from dataflow.migrate.names import (
+    GONE_KEYWORDS,
     KEYWORD_ONLY,
     KEYWORDS,
     OTHER_RANDOM_METHODS,
     RENAMED_METHODS,
     REPLACED_PACKAGES,
     TAKES_OWN_FLOWS,
+    TAKES_OWN_FLOWS_AS,
     WORTH_A_LOOK,
     WORTH_A_LOOK_AT_LOAD,
     Missing,
     Moved,
     MovedModule,
     exists_here,
+    is_ours,
     star_names,
     target_of,
 )
@@ -49,6 +55,13 @@ _MODULE_IN_A_STRING: Final = re.compile(
 _LINE: Final = 88  # columns of an import that is laid out again, before it is split
 _OURS: Final = "dataflow"
 _OURS_IF_TAKEN: Final = "dataflow_runners"  # a local name for a module in which `dataflow` is something else
+_BIND: Final = {"RemoteDataZMQ": (0, True), "send_dataflow_zmq": (1, False)}
+"""Where the addresses begin among the arguments, and whether it binds to them by default."""
+
+_NOT_OURS: Final = (
+    "this library has no such name; if it is of a module of your own that is called dataflow, rename that module"
+)
+_WANTS_ITS_OWN: Final = "accepts only tensorpack's own dataflows: pass it tensorpack.dataflow.DataFromIterable(df)"
 
 
 @dataclass(frozen=True, order=True)
@@ -90,11 +103,13 @@ class Rewritten:
     findings: tuple[Finding, ...]
 
 
-def rewritten(source: bytes) -> Rewritten:
+def rewritten(source: bytes, *, own: str | None = None) -> Rewritten:
     """Rewrite a program.
 
     Args:
         source: A Python module, in the encoding that it declares.
+        own: A module `dataflow` of the program's own project, which this library would be confused with. The program
+            then stays as it is, and the module is reported if there is anything to change.
 
     Raises:
         ValueError: The source is not valid Python 3; the message has line and column.
@@ -106,11 +121,13 @@ def rewritten(source: bytes) -> Rewritten:
     before = module.code
     if not _CONCERNED.search(before):
         return Rewritten(source, before, before, ())
-    rewriter = _Rewriter(cst, module)
+    rewriter = _Rewriter(cst, module, REPLACED_PACKAGES - {_OURS} if own else REPLACED_PACKAGES)
     rewriter.run()
+    if own and rewriter.edits:
+        rewriter.find_clash(own)
     after = _edited(before, rewriter.edits)
     if after != before:
-        cst.parse_module(after)
+        rewriter.find_unbound(cst.parse_module(after))
     encoded = bom + after.encode(module.encoding)
     return Rewritten(encoded, before, after, tuple(sorted(set(rewriter.findings))))
 
@@ -155,6 +172,7 @@ class _Binding:
         scope: Where `local` is bound.
         uses: The outermost attribute chains that begin with it, each as (node, dotted text as written).
         is_shared: Whether the program binds `local` in another way, too.
+        is_other: Whether it binds it to something else than None in another way: its uses may mean that.
         in_strings: Whether it is used inside of a string, as in an annotation.
     """
 
@@ -165,16 +183,19 @@ class _Binding:
     scope: Any
     uses: list[tuple[Any, str]] = field(default_factory=list)
     is_shared: bool = False
+    is_other: bool = False
     in_strings: bool = False
 
 
 class _Rewriter:
     """One run over one program: collects edits and findings."""
 
-    def __init__(self, cst: Any, module: Any) -> None:
+    def __init__(self, cst: Any, module: Any, packages: frozenset[str]) -> None:
+        """`packages` are those whose imports may have to change."""
         metadata = optional("libcst.metadata", "migrate", "Migrating programs needs")
         self.cst = cst
         self.metadata = metadata
+        self.packages = packages
         wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
         self.module = wrapper.module
         self.spans = wrapper.resolve(metadata.ByteSpanPositionProvider)
@@ -185,6 +206,8 @@ class _Rewriter:
         self.edits: dict[tuple[int, int], str] = {}  # by start and end, in bytes
         self.findings: list[Finding] = []
         self.names: dict[int, str] = {}  # by id of a node: the name here of the class or function that it is
+        self.perhaps: dict[int, str] = {}  # the same, where the program also gives the name another meaning
+        self.theirs: dict[int, str] = {}  # by id of a node: the name of tensorpack, outside of its dataflow, that it is
         self.bindings: list[_Binding] = []
         self.unresolved: list[Any] = []  # names that the program does not define: star imports may bring them
         self.seen: set[tuple[int, str]] = set()  # import statements after the changes, each with the id of its block
@@ -199,6 +222,7 @@ class _Rewriter:
                     self._import_from(statement)
             elif isinstance(statement, self.cst.Import):
                 self._import(statement)
+        self._trainers()
         self._calls()
         self._others()
 
@@ -223,20 +247,36 @@ class _Rewriter:
             if statement.relative or statement.module is None:
                 return
             name = f"{self._dotted(statement.module)}.{name}"
-        if name.partition(".")[0] not in REPLACED_PACKAGES:
+        if name.partition(".")[0] not in self.packages:
             return
         local = alias.asname.name.value if alias.asname is not None else self._dotted(alias.name)
         found = _Binding(name, local, statement, alias, scope)
-        found.is_shared = any(
-            not isinstance(other, self.metadata.ImportAssignment) for other in scope[local.partition(".")[0]]
-        )
-        for access in assignment.references:
-            if isinstance(access.node, self.cst.Name | self.cst.Attribute):
-                chain = self._chain(access.node)
-                found.uses.append((chain, self._dotted(chain)))
-            else:
-                found.in_strings = True
+        others = [other for other in scope[local.partition(".")[0]] if not self._is_a_predecessor(other)]
+        found.is_shared = bool(others)
+        found.is_other = not all(self._is_none(other) for other in others)
+        chains: dict[int, Any] = {}
+        for other in scope.assignments:  # `import a.b` also binds `a`: what is used of that is a use of the import, too
+            if other is assignment or (isinstance(other, self.metadata.ImportAssignment) and other.node is statement):
+                if other is not assignment and not local.startswith(f"{other.name}."):
+                    continue
+                for access in other.references:
+                    if isinstance(access.node, self.cst.Name | self.cst.Attribute):
+                        chain = self._chain(access.node)
+                        chains.setdefault(id(chain), chain)
+                    else:
+                        found.in_strings = True
+        found.uses = [(chain, self._dotted(chain)) for chain in chains.values()]
         self.bindings.append(found)
+
+    def _is_none(self, assignment: Any) -> bool:
+        """Whether an assignment is `name = None`, as where an import is optional."""
+        target = self.parents.get(getattr(assignment, "node", None))
+        statement = self.parents.get(target)
+        return (
+            isinstance(target, self.cst.AssignTarget)
+            and isinstance(statement, self.cst.Assign)
+            and self._dotted(statement.value) == "None"
+        )
 
     def _alias_of(self, assignment: Any) -> Any:
         names = assignment.node.names
@@ -274,7 +314,7 @@ class _Rewriter:
 
     def _import_from(self, statement: Any) -> None:
         module = self._dotted(statement.module)
-        if module.partition(".")[0] not in REPLACED_PACKAGES:
+        if module.partition(".")[0] not in self.packages:
             return
         moved: dict[str, list[tuple[Any, str]]] = {}  # module -> aliases, each with its new text
         modules: list[str] = []
@@ -284,7 +324,7 @@ class _Rewriter:
             target = target_of(f"{module}.{name}")
             binding = self._binding(alias)
             if isinstance(target, Missing):
-                self._find(alias, "left", name, target.text)
+                self._find_missing(alias, binding, f"{module}.{name}", target)
                 staying.append(alias)
             elif isinstance(target, MovedModule):
                 local = alias.asname.name.value if alias.asname is not None else name
@@ -298,7 +338,8 @@ class _Rewriter:
                     self._look(alias, target.name)
             else:
                 staying.append(alias)
-                self._stays(module, name, alias)
+                if module == _OURS and not is_ours(name):
+                    self._find(alias, "left", name, _NOT_OURS)
         if module == _OURS and not modules:
             # Names that are left have to stay in this statement: there is no other package to import them from.
             self._rename_in_place(moved.get(_OURS, []))
@@ -377,8 +418,7 @@ class _Rewriter:
             return
         for chain, text in binding.uses:
             head = self._head(chain, 1)
-            if not binding.is_shared:
-                self.names[id(head)] = target.name
+            (self.perhaps if binding.is_other else self.names)[id(head)] = target.name
             if head.value != local:
                 self._replace(head, local)
             self._look_at_attribute(chain, text, target.name)
@@ -392,9 +432,9 @@ class _Rewriter:
             dotted: The full name of that module.
             local: What the module is called from now on.
         """
-        complete = True
         if binding is None:
-            return complete
+            return True
+        complete = not binding.in_strings
         for chain, text in binding.uses:
             if text != written and not text.startswith(f"{written}."):
                 complete = False
@@ -421,10 +461,10 @@ class _Rewriter:
                 if text != local:
                     self._replace(chain, local)
             elif full.startswith(f"{_OURS}."):
-                pass  # a name of this library
+                if not binding.is_shared and not is_ours(full.split(".")[1]):
+                    self._find(chain, "left", text, _NOT_OURS)
             else:
                 complete = False
-                self._stays(dotted, text.rpartition(".")[2], chain)
         return complete
 
     def _import(self, statement: Any) -> None:
@@ -432,13 +472,13 @@ class _Rewriter:
         replaced: dict[int, str] = {}
         for alias in statement.names:
             dotted = self._dotted(alias.name)
-            if dotted.partition(".")[0] not in REPLACED_PACKAGES:
+            if dotted.partition(".")[0] not in self.packages:
                 continue
             target = target_of(dotted)
             binding = self._binding(alias)
             local = alias.asname.name.value if alias.asname is not None else None
             if isinstance(target, Missing):
-                self._find(alias, "left", dotted, target.text)
+                self._find_missing(alias, binding, dotted, target)
             elif dotted == _OURS:
                 self._uses_of_module(binding, local or _OURS, _OURS, local or _OURS)
             elif isinstance(target, MovedModule) and local is not None:
@@ -446,9 +486,12 @@ class _Rewriter:
                 self._uses_of_module(binding, local, dotted, local)
             elif isinstance(target, MovedModule) or self._uses_dataflow(binding, local or dotted):
                 bound, text = self._bound(target.module if isinstance(target, MovedModule) else _OURS)
-                if self._uses_of_module(binding, local or dotted, dotted, bound):
+                # All of tensorpack can be used after `import tensorpack.dataflow`.
+                name = "tensorpack" if local is None and dotted.startswith("tensorpack.") else dotted
+                num_edits = len(self.edits)
+                if self._uses_of_module(binding, local or name, name, bound):
                     replaced[id(alias)] = text
-                else:
+                elif len(self.edits) > num_edits:
                     added.append(text)
         self._rewrite_import(statement, replaced, added)
 
@@ -493,7 +536,7 @@ class _Rewriter:
 
     def _star(self, statement: Any) -> None:
         module = self._dotted(statement.module)
-        if module.partition(".")[0] not in REPLACED_PACKAGES:
+        if module.partition(".")[0] not in self.packages:
             return
         target = target_of(module)
         brought = star_names(module)
@@ -523,8 +566,6 @@ class _Rewriter:
                 missing.add(name)
             elif not hasattr(builtins, name):
                 others = True
-                if whole:
-                    self._stays(module, name, node)
         if whole:
             if explicit:
                 kept = [self._code(statement)] if others or missing else []
@@ -533,11 +574,17 @@ class _Rewriter:
             return
         assert isinstance(target, MovedModule) or module == _OURS
         now = target.module if isinstance(target, MovedModule) else _OURS
+        texts = [f"from {now} import *"]
+        if module != now == _OURS and self._would_be_hidden(brought):
+            texts = [f"from {now} import {', '.join(sorted(explicit))}"] if explicit else []
         if missing and module != now and not module.startswith(_OURS):
-            left = f"from {module} import {', '.join(sorted(missing))}"
-            self._replace_statement(statement, [f"from {now} import *", left])
-        else:
-            self._replace_statement(statement, [f"from {now} import *"])
+            texts.append(f"from {module} import {', '.join(sorted(missing))}")
+        self._replace_statement(statement, texts)
+
+    def _would_be_hidden(self, brought: frozenset[str]) -> bool:
+        """Whether a star import of this library would hide a name of the program that the one before did not hide."""
+        new = set(sys.modules[_OURS].__all__) - brought
+        return any(isinstance(node, self.cst.Name) and node.value in new for node in self.nodes)
 
     def _star_follows(self, statement: Any) -> bool:
         """Whether a later star import brings the names of the dataflow."""
@@ -557,31 +604,35 @@ class _Rewriter:
         for node in self.nodes:
             if isinstance(node, self.cst.Call):
                 self._method(node)
-                name = self._called(node)
+                name = self._called(node, self.names)
                 if name is not None:
                     self._arguments(node, name)
+                elif (name := self._called(node, self.perhaps)) is not None:
+                    self._arguments_perhaps(node, name)
+                elif (name := self._called(node, self.theirs)) in TAKES_OWN_FLOWS_AS:
+                    self._arguments_of_a_trainer(node, name)
 
-    def _called(self, call: Any) -> str | None:
-        """The name here of the class whose constructor gets the arguments of `call`."""
-        if (name := self.names.get(id(call.func))) is not None:
+    def _called(self, call: Any, names: dict[int, str]) -> str | None:
+        """The name, of `names`, of the class whose constructor gets the arguments of `call`."""
+        if (name := names.get(id(call.func))) is not None:
             return name
         if self._dotted(call.func).rpartition(".")[2] == "partial" and call.args:
-            return self.names.get(id(call.args[0].value))
+            return names.get(id(call.args[0].value))
         func = call.func
         if isinstance(func, self.cst.Attribute) and func.attr.value == "__init__":
             owner = func.value
-            if (name := self.names.get(id(owner))) is not None:
+            if (name := names.get(id(owner))) is not None:
                 return name
             if isinstance(owner, self.cst.Call) and self._dotted(owner.func) == "super":
-                return self._base_of_class_around(call)
+                return self._base_of_class_around(call, names)
         return None
 
-    def _base_of_class_around(self, node: Any) -> str | None:
+    def _base_of_class_around(self, node: Any, names: dict[int, str]) -> str | None:
         while node is not None and not isinstance(node, self.cst.ClassDef):
             node = self.parents.get(node)
         if node is None:
             return None
-        return next((name for base in node.bases if (name := self.names.get(id(base.value)))), None)
+        return next((name for base in node.bases if (name := names.get(id(base.value)))), None)
 
     def _arguments(self, call: Any, name: str) -> None:
         keywords = KEYWORDS.get(name, {})
@@ -592,6 +643,9 @@ class _Rewriter:
                     self._find(argument, "left", argument.keyword.value, f"is called {now}, which is given, too")
                 else:
                     self._replace(argument.keyword, now)
+            elif argument.star == "**":
+                self._in_a_dict(keywords, name)
+        self._gone(call, name, given)
         if self._dotted(call.func).rpartition(".")[2] in {"partial", "__init__"}:
             return  # the positions of its arguments are others
         positional = [argument for argument in call.args if argument.keyword is None]
@@ -601,6 +655,50 @@ class _Rewriter:
             if position < len(positional) and keyword not in given:
                 start = self.spans[positional[position].value].start
                 self.edits[start, start] = f"{keyword}="
+
+    def _in_a_dict(self, keywords: Mapping[str, str], name: str) -> None:
+        """Report old parameters where a dict is made, which a call may get."""
+        for node in self.nodes:
+            if isinstance(node, self.cst.DictElement) and isinstance(node.key, self.cst.SimpleString):
+                old = node.key.evaluated_value
+            elif isinstance(node, self.cst.Arg) and self._dotted(self.parents[node].func) == "dict":
+                old = self._keyword(node)
+            else:
+                continue
+            if old in keywords:
+                self._find(node, "left", old, f"is called {keywords[old]}, if this dict holds the parameters of {name}")
+
+    def _gone(self, call: Any, name: str, given: set[str]) -> None:
+        """Report arguments that this library refuses."""
+        gone = GONE_KEYWORDS.get(name, {})
+        for keyword in gone.keys() & given:
+            self._find(call, "left", f"{name}({keyword}=…)", gone[keyword])
+        if name == "DataFromGenerator" and len(call.args) > 1 and not given & {"size", "gen"}:
+            self._find(call, "left", f"{name}(…, size)", gone["size"])
+        if name in _BIND and not given & {"curve", "insecure"}:
+            at, binds = _BIND[name]
+            bind = next((self._dotted(a.value) for a in call.args if self._keyword(a) == "bind"), str(binds))
+            urls = [a.value for a in call.args[at:] if self._keyword(a) in {"", "addr", "addr1", "addr2"}]
+            open_ = [url for url in urls if isinstance(url, self.cst.SimpleString) and _is_open(url.evaluated_value)]
+            if bind != "False" and open_:
+                text = "raises here: other machines can reach this address. Pass keys (curve=), or insecure=True"
+                self._find(call, "left", f"{name}({self._code(open_[0])})", text)
+
+    def _keyword(self, argument: Any) -> str:
+        return str(argument.keyword.value) if argument.keyword is not None else ""
+
+    def _arguments_perhaps(self, call: Any, name: str) -> None:
+        """Report what would be rewritten if it were certain that this is a call of our class."""
+        written = self._dotted(call.func)
+        for argument in call.args:
+            if now := KEYWORDS.get(name, {}).get(self._keyword(argument)):
+                text = f"is called {now} in this library; it stays because {written} has another meaning here, too"
+                self._find(argument, "left", self._keyword(argument), text)
+
+    def _arguments_of_a_trainer(self, call: Any, name: str) -> None:
+        first = TAKES_OWN_FLOWS_AS[name]
+        if any(self._keyword(argument) in {first, ""} and not argument.star for argument in call.args):
+            self._find(call, "left", f"{name}({first}=…)", _WANTS_ITS_OWN)
 
     def _method(self, call: Any) -> None:
         """Rename methods of `TestDataSpeed`, which is usually called at once, and often without a variable."""
@@ -645,13 +743,83 @@ class _Rewriter:
             return
         self._find(chain, "look", f"{name}.load", WORTH_A_LOOK_AT_LOAD[name])
 
-    def _stays(self, module: str, name: str, node: Any) -> None:
-        if module.partition(".")[0] == "tensorpack" and name in TAKES_OWN_FLOWS:
-            text = "accepts only tensorpack's own dataflows: pass it tensorpack.dataflow.DataFromIterable(df)"
-            self._find(node, "left", name, text)
+    def _trainers(self) -> None:
+        """Find the names of tensorpack that are not of its dataflow, and report those that accept only its own."""
+        stars = any(star.partition(".")[0] == "tensorpack" for star in self._stars(self.nodes))
+        found = [(node, str(node.value)) for node in self.unresolved] if stars else []
+        for binding in self.bindings:
+            for chain, text in binding.uses:
+                full = binding.dotted + text[len(binding.local) :] if text.startswith(binding.local) else text
+                if full.startswith("tensorpack.") and target_of(full) is None:
+                    found.append((chain, full.rpartition(".")[2]))
+        for node, name in found:
+            self.theirs[id(node)] = name
+            if name in TAKES_OWN_FLOWS:
+                self._find(node, "left", name, _WANTS_ITS_OWN)
+
+    def _find_missing(self, alias: Any, binding: _Binding | None, dotted: str, target: Missing) -> None:
+        """Report an import of something that has no counterpart; or its uses, where there is more to say about them."""
+        said = False
+        for chain, text in binding.uses if binding is not None else ():
+            meant = target_of(dotted + text[len(binding.local) :]) if binding is not None else None
+            if isinstance(meant, Missing) and meant.text != target.text and meant.is_known:
+                self._find(chain, "left", text, meant.text)
+                said = True
+        if not said:
+            self._find(alias, "left", self._dotted(alias.name), target.text)
+
+    def find_clash(self, own: str) -> None:
+        """Give up all changes, because a module of the project would be imported in the place of this library."""
+        start = min(start for start, _ in self.edits)
+        self.edits.clear()
+        text = (
+            f"{own} has the name of this library, and is imported in its place: rename it, and the imports of it, and "
+            "migrate then. Nothing was changed in this file"
+        )
+        self._find_at(start, "left", _OURS, text)
+
+    def find_unbound(self, after: Any) -> None:
+        """Report names that nothing defines after the changes, and that something may have defined before."""
+        wrapper = self.metadata.MetadataWrapper(after, unsafe_skip_copy=True)
+        spans = wrapper.resolve(self.metadata.ByteSpanPositionProvider)
+        scopes = {scope for scope in wrapper.resolve(self.metadata.ScopeProvider).values() if scope is not None}
+        before, now = self._stars(self.nodes), self._stars(_walk(wrapper.module))
+        brought = {name for star in before for name in star_names(star) if star.partition(".")[0] in self.packages}
+        brings = {name for star in now & {_OURS, f"{_OURS}.shared"} for name in import_module(star).__all__}
+        undefined = {str(node.value) for node in self.unresolved}
+        for access in {access for scope in scopes for access in scope.accesses if not access.referents}:
+            node = access.node
+            if not isinstance(node, self.cst.Name):
+                continue
+            name = str(node.value)
+            if name not in brings and (name not in undefined or (name in brought and not before & now)):
+                text = "nothing defines it after the changes: import it by hand, or define it"
+                self._find_at(self._origin(spans[node].start), "left", name, text)
+
+    def _stars(self, nodes: Iterable[Any]) -> set[str]:
+        """The modules of all star imports."""
+        return {
+            self._dotted(node.module)
+            for node in nodes
+            if isinstance(node, self.cst.ImportFrom)
+            and isinstance(node.names, self.cst.ImportStar)
+            and not node.relative
+        }
+
+    def _origin(self, offset: int) -> int:
+        """The offset in the program before the changes of an offset after them."""
+        shift = 0
+        for (start, end), text in sorted(self.edits.items()):
+            if start + shift + len(text.encode()) > offset:
+                return min(offset - shift, end) if start + shift <= offset else offset - shift
+            shift += len(text.encode()) - (end - start)
+        return offset - shift
 
     def _find(self, node: Any, kind: Literal["left", "look"], name: str, text: str) -> None:
-        before = self.code[: self.spans[node].start].decode()
+        self._find_at(self.spans[node].start, kind, name, text)
+
+    def _find_at(self, offset: int, kind: Literal["left", "look"], name: str, text: str) -> None:
+        before = self.code[:offset].decode()
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         self.findings.append(Finding(line, column, kind, name, text))
 
@@ -744,3 +912,14 @@ def _written(target: Moved | MovedModule | None) -> str:
     if isinstance(target, Moved):
         return f"{target.module}.{target.name}"
     return target.module if target is not None else _OURS
+
+
+def _is_open(address: str) -> bool:
+    """Whether other machines reach an address that is bound to."""
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if not address.startswith("tcp://") or host in {"localhost", "lo"}:
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True

@@ -333,10 +333,16 @@ from tensorpack.dataflow.dftools import dump_dataflow_to_lmdb
         """
 from tensorpack.dataflow.format import CaffeLMDB, DiskCacheData
 from tensorpack.dataflow.serialize import DiskCacheSerializer
-import dataflow as dftools
+from tensorpack.dataflow import dftools
 from tensorpack.dataflow.dftools import dump_dataflow_to_lmdb
 """,
-        [(2, "CaffeLMDB"), (2, "DiskCacheData"), (3, "DiskCacheSerializer"), (5, "dump_dataflow_to_lmdb")],
+        [
+            (2, "CaffeLMDB"),
+            (2, "DiskCacheData"),
+            (3, "DiskCacheSerializer"),
+            (4, "dftools"),
+            (5, "dump_dataflow_to_lmdb"),
+        ],
     ),
     "a trainer": (
         """
@@ -361,6 +367,179 @@ df = BatchData(MultiProcessRunnerZMQ(get(), 4), 32)
 launch_train_with_config(TrainConfig(model=Model(), data=QueueInput(df)))
 """,
         [(9, "QueueInput")],
+    ),
+    "trainers that are imported by name": (
+        """
+import tensorpack as tp
+from tensorpack.train import TrainConfig, AutoResumeTrainConfig
+from tensorpack.input_source import QueueInput
+from tensorpack.predict.dataset import SimpleDatasetPredictor as Predictor
+df = tp.dataflow.BatchData(source, 2)
+TrainConfig(df, model=None), TrainConfig(dataflow=df), AutoResumeTrainConfig(data=QueueInput(df))
+Predictor(config, df), tp.InferenceRunner(df, [])
+""",
+        """
+import tensorpack as tp
+import dataflow
+from tensorpack.train import TrainConfig, AutoResumeTrainConfig
+from tensorpack.input_source import QueueInput
+from tensorpack.predict.dataset import SimpleDatasetPredictor as Predictor
+df = dataflow.BatchData(source, 2)
+TrainConfig(df, model=None), TrainConfig(dataflow=df), AutoResumeTrainConfig(data=QueueInput(df))
+Predictor(config, df), tp.InferenceRunner(df, [])
+""",
+        [
+            (7, "TrainConfig(dataflow=…)"),
+            (7, "TrainConfig(dataflow=…)"),
+            (7, "QueueInput"),
+            (8, "SimpleDatasetPredictor"),
+            (8, "InferenceRunner"),
+        ],
+    ),
+    "functions of dftools": (
+        """
+from tensorpack import RNGDataFlow, dftools
+import tensorpack.dataflow as D
+dftools.dump_dataflow_to_lmdb(RNGDataFlow(), 'a')
+D.dftools.dump_dataflow_to_tfrecord(D.FakeData([[2]]), 'b')
+D.dump_dataflow_to_lmdb
+""",
+        """
+from dataflow import RNGDataFlow
+from tensorpack import dftools
+import dataflow as D
+dftools.dump_dataflow_to_lmdb(RNGDataFlow(), 'a')
+D.dftools.dump_dataflow_to_tfrecord(D.FakeData([[2]]), 'b')
+D.dump_dataflow_to_lmdb
+""",
+        [
+            (4, "dftools.dump_dataflow_to_lmdb"),
+            (5, "D.dftools.dump_dataflow_to_tfrecord"),
+            (6, "D.dump_dataflow_to_lmdb"),
+        ],
+    ),
+    "a star import that brought old names": (
+        """
+from tensorpack.dataflow import *
+dftools.dump_dataflow_to_lmdb(LMDBDataPoint('a'), 'b')
+PrefetchOnGPUs(TFRecordData('a'), [0])
+""",
+        """
+from dataflow import *
+from tensorpack.dataflow import LMDBDataPoint, PrefetchOnGPUs, TFRecordData, dftools
+dftools.dump_dataflow_to_lmdb(LMDBDataPoint('a'), 'b')
+PrefetchOnGPUs(TFRecordData('a'), [0])
+""",
+        [(3, "dftools"), (3, "LMDBDataPoint"), (4, "PrefetchOnGPUs"), (4, "TFRecordData")],
+    ),
+    "other modules of tensorpack, used after an import of its dataflow": (
+        """
+import tensorpack.dataflow.common
+df = tensorpack.dataflow.BatchData(tensorpack.FakeData([[2]]), 2)
+tensorpack.logger.info(df)
+def f(x: "tensorpack.dataflow.DataFlow"): pass
+""",
+        """
+import tensorpack.dataflow.common
+import dataflow
+df = dataflow.BatchData(dataflow.FakeData([[2]]), 2)
+tensorpack.logger.info(df)
+def f(x: "tensorpack.dataflow.DataFlow"): pass
+""",
+        [(5, "tensorpack.dataflow.DataFlow")],
+    ),
+    "classes that may be something else": (
+        """
+try:
+    from tensorpack.dataflow import PrefetchDataZMQ
+except ImportError:
+    PrefetchDataZMQ = None
+try:
+    from tensorpack.dataflow import PrefetchData
+except ImportError:
+    from elsewhere import PrefetchData
+PrefetchDataZMQ(x, nr_proc=2), PrefetchData(x, 2, nr_proc=2)
+""",
+        """
+try:
+    from dataflow import PrefetchDataZMQ
+except ImportError:
+    PrefetchDataZMQ = None
+try:
+    from dataflow import PrefetchData
+except ImportError:
+    from elsewhere import PrefetchData
+PrefetchDataZMQ(x, num_proc=2), PrefetchData(x, 2, nr_proc=2)
+""",
+        [(10, "nr_proc")],
+    ),
+    "names that a star import of this library would hide": (
+        """
+from mine import *
+from tensorpack.dataflow import *
+df = FilterData(PrefetchData(FakeData([[2]]), 2, 1), imgaug)
+""",
+        """
+from mine import *
+from dataflow import FakeData, MultiProcessRunner
+from tensorpack.dataflow import imgaug
+df = FilterData(MultiProcessRunner(FakeData([[2]]), 2, 1), imgaug)
+""",
+        [(4, "imgaug")],
+    ),
+    "parameters that are gone, or in a dict": (
+        """
+from tensorpack.dataflow import *
+a = DataFromGenerator(f, size=3), DataFromGenerator(f, 3), DataFromGenerator(f)
+send_dataflow_zmq(a, 'tcp://host:1', print_interval=5)
+options = {'nr_proc': 2}
+PrefetchDataZMQ(a, **options)
+""",
+        """
+from dataflow import *
+a = DataFromGenerator(f, size=3), DataFromGenerator(f, 3), DataFromGenerator(f)
+send_dataflow_zmq(a, 'tcp://host:1', print_interval=5)
+options = {'nr_proc': 2}
+MultiProcessRunnerZMQ(a, **options)
+""",
+        [
+            (3, "DataFromGenerator(size=…)"),
+            (3, "DataFromGenerator(…, size)"),
+            (4, "send_dataflow_zmq(print_interval=…)"),
+            (5, "nr_proc"),
+        ],
+    ),
+    "addresses that other machines can reach": (
+        """
+from tensorpack.dataflow import RemoteDataZMQ as R, send_dataflow_zmq
+R("tcp://0.0.0.0:2222"), R("tcp://127.0.0.1:1", addr2="tcp://*:5"), R(address)
+R("tcp://localhost:1"), R("ipc://a"), R("tcp://host:1", bind=False), R("tcp://host:1", insecure=True)
+send_dataflow_zmq(df, "tcp://host:1"), send_dataflow_zmq(df, "tcp://host:1", bind=True)
+""",
+        """
+from dataflow import RemoteDataZMQ as R, send_dataflow_zmq
+R("tcp://0.0.0.0:2222"), R("tcp://127.0.0.1:1", addr2="tcp://*:5"), R(address)
+R("tcp://localhost:1"), R("ipc://a"), R("tcp://host:1", bind=False), R("tcp://host:1", insecure=True)
+send_dataflow_zmq(df, "tcp://host:1"), send_dataflow_zmq(df, "tcp://host:1", bind=True)
+""",
+        [
+            (3, 'RemoteDataZMQ("tcp://0.0.0.0:2222")'),
+            (3, 'RemoteDataZMQ("tcp://*:5")'),
+            (5, 'send_dataflow_zmq("tcp://host:1")'),
+        ],
+    ),
+    "a module of one's own that is called dataflow": (
+        """
+from dataflow import BatchData, make_batches
+import dataflow as D
+D.make_batches(D.BatchData)
+""",
+        """
+from dataflow import BatchData, make_batches
+import dataflow as D
+D.make_batches(D.BatchData)
+""",
+        [(2, "make_batches"), (4, "D.make_batches")],
     ),
     "random numbers, and a module in a string": (
         """

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import dataflow
 from dataflow.__main__ import main
 
 pytest.importorskip("libcst")
@@ -97,3 +98,52 @@ def test_without_libcst_the_extra_is_named(script, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "libcst", None)
     assert main(["migrate", str(script)]) == 1
     assert 'pip install "dataflow-runners[migrate]"' in capsys.readouterr().err
+
+
+def test_notes_that_say_the_same_are_one_line_with_all_places(script, capsys):
+    uses = "".join(f"imgaug.Resize({k})\n" for k in range(3))
+    script.write_text(f"from tensorpack.dataflow import *\nImageFromFile\n{uses}AugmentImageComponent(imgaug.Flip)\n")
+    assert main(["migrate", str(script)]) == 1
+    *notes, last = capsys.readouterr().err.splitlines()
+    assert [note.removeprefix(str(script)).partition(": its ")[0] for note in notes] == [
+        ":2:1: ImageFromFile",
+        ":3:1: imgaug, AugmentImageComponent",
+    ]
+    assert notes[1].endswith("(also lines 4, 5, 6)")
+    assert last.endswith("; places to change by hand: 6")
+
+
+@pytest.mark.parametrize(
+    "own", ["dataflow.py", "dataflow/__init__.py", "../src/dataflow.py", "../dataflow/__init__.py"]
+)
+def test_a_module_of_the_project_that_is_called_dataflow_is_reported(own, tmp_path, capsys):
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "train.py"
+    script.write_text(OLD)
+    module = (tmp_path / "scripts" / own).resolve()
+    module.parent.mkdir(parents=True, exist_ok=True)
+    module.touch()
+    assert main(["migrate", "--write", str(script)]) == 1
+    first, _ = capsys.readouterr().err.splitlines()
+    assert f"{script}:1:6: dataflow: {str(module).removesuffix('/__init__.py')} has the name of this library" in first
+    assert script.read_text() == OLD
+
+
+def test_a_dataflow_module_above_the_package_of_a_file_is_reported(tmp_path, capsys):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "dataflow.py").touch()
+    script = tmp_path / "package" / "train.py"
+    script.write_text(OLD)
+    assert main(["migrate", str(script)]) == 1
+    assert "dataflow.py has the name of this library" in capsys.readouterr().err
+
+
+def test_a_folder_without_an_init_and_this_library_are_no_modules_of_the_project(script, tmp_path, capsys):
+    (tmp_path / "dataflow").mkdir()
+    assert main(["migrate", str(script)]) == 0
+    (tmp_path / "dataflow").rmdir()
+    (tmp_path / "dataflow").symlink_to(os.path.dirname(dataflow.__file__))
+    assert main(["migrate", str(script)]) == 0
+    assert "files: 1, to change" in capsys.readouterr().err
