@@ -5,7 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -25,11 +29,7 @@ __all__ = ["FlowDataset", "to_torch"]
 
 _LOG = logging.getLogger(__name__)
 
-_MAX_WORKERS: Final = 256  # of one DataLoader
-_MAX_RANKS: Final = 64  # that one process starts
-_NUM_SLOTS: Final = _MAX_WORKERS * _MAX_RANKS
-_IDENTITY_BITS: Final = 40
-_IDENTITY_MASK: Final = (1 << _IDENTITY_BITS) - 1
+_MAX_WORKERS: Final = 1024  # of one DataLoader
 _ROOT_WORDS: Final = 3
 _RANK: Final = ("RANK", "WORLD_SIZE")
 
@@ -72,12 +72,10 @@ def to_torch(
         torch.Size([4, 3]) torch.int64
         torch.Size([4, 3]) torch.int64
     """
-    torch = import_torch("to_torch needs")
+    import_torch("to_torch needs")
     _require_no_count(require_flow(df, "to_torch", "df"))
     given = None if rank is None and world_size is None else place("to_torch", rank, world_size, os.environ)
-    shared = torch.full((_NUM_SLOTS + _ROOT_WORDS,), -1, dtype=torch.int64).share_memory_()
-    dataset: FlowDataset = _dataset_class()(df, given, flag("to_torch", "drop_uneven", drop_uneven), shared)
-    dataset.shared_state.keep_root(fresh_root())
+    dataset: FlowDataset = _dataset_class()(df, given, flag("to_torch", "drop_uneven", drop_uneven), fresh_root())
     return dataset
 
 
@@ -89,27 +87,36 @@ class FlowDataset:
         df: DataFlow,
         given: tuple[int, int] | None,
         drop_uneven: bool,
-        shared: Any,
+        own_root: int,
         root: int | None = None,
+        passes: PassCounter | WorkerPasses | None = None,
+        loaded: tuple[int | None, int] = (None, 0),
     ) -> None:
         self._df = df
         self._given = given  # rank and world_size; None to look them up
         self._drop_uneven = drop_uneven
-        self.shared_state = _SharedState(shared)
+        self._own_root = own_root  # of flows without `dataflow.seed`; the workers of a DataLoader have it in common
         self._root = root  # of `dataflow.seed` in the process that has sent this one here; None if it was not called
+        self._passes = PassCounter() if passes is None else passes
         self._flow: tuple[Any, DataFlow] | None = None  # the share of one place, and the place
         self._begun: int | None = None  # the pass of the current iteration
-        self._loaded: int | None = None  # the pass of a loaded state, for the next iteration
+        # The pass of a loaded state, for the next iteration, and the process that has loaded it.
+        self._loaded, self._loaded_by = loaded
         self._is_over = False  # ... of which nothing is left
         self._has_ended = False  # the current iteration, by itself
+        _DATASETS.add(self)
 
     def __iter__(self) -> Iterator[Any]:
         # A generator, which begins a pass with its first step: StatefulDataLoader makes iterators that it does not use.
         flow, worker = self._here()
-        p = self._next_pass(worker)
-        self._warn(flow, worker, p)
-        self.shared_state.begin(p, self._rank()[0], worker)
         loaded, is_over = self._loaded is not None, self._is_over
+        if loaded and self._loaded_by != os.getpid():
+            raise NotReproducible(
+                f"to_torch: a state was loaded into the data set in process {self._loaded_by}, before it came to this "
+                "one. Load it here; in the workers of a DataLoader, StatefulDataLoader of torchdata does that"
+            )
+        p = self._passes_here(worker).begin(self._loaded)
+        self._warn(flow, worker, p)
         self._begun, self._loaded, self._is_over, self._has_ended = p, None, False, False
         state = state_of(flow)
         if not loaded:
@@ -142,12 +149,16 @@ class FlowDataset:
         `load_state_dict`; if it is saved after a loop has ended, the first loop gets the next pass.
 
         Raises:
-            NotReproducible: The order of the flow is not defined, or its passes depend on those before.
+            NotReproducible: The order of the flow is not defined, or its passes depend on those before; or the workers
+                of a DataLoader have the position, and this is another process.
         """
         flow, worker = self._here()
         resumable = flow if isinstance(flow, ResumableData) else ResumableData(flow)  # raises
+        passes = self._passes_here(worker)
+        if isinstance(passes, PassCounter) and passes.is_with_workers:
+            raise NotReproducible(f"to_torch: the state of the data set was asked for in the main process, {_CURE}")
         if self._begun is None and self._loaded is None:
-            state_of(flow).passes = self._next_pass(worker)
+            state_of(flow).passes = passes.following()
         state = resumable.state_dict()
         if self._begun is None:
             return {**state, "over": self._is_over}
@@ -165,9 +176,9 @@ class FlowDataset:
         flow, _ = self._here()
         resumable = flow if isinstance(flow, ResumableData) else ResumableData(flow)  # raises
         resumable.load_state_dict({key: value for key, value in state.items() if key != "over"})
-        self.shared_state.keep_root(int(state["root"]))  # for the workers of the next pass
+        self._own_root = int(state["root"])
         self._is_over = bool(state.get("over"))
-        self._loaded = state["pass"] - self._is_over
+        self._loaded, self._loaded_by = state["pass"] - self._is_over, os.getpid()
         self._begun = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -175,7 +186,10 @@ class FlowDataset:
         given = self._given or self._rank()  # where this goes, torch.distributed may not be initialised
         # As for our own workers: lambdas and classes of the main program can be sent as well.
         df = dumps(self._df, main=imported_main())
-        return _rebuilt, (df, given, self._drop_uneven, self.shared_state.words, root)
+        counter = self.counter()
+        passes = self._passes if counter is None else counter.transfer(_starting_iterator()) or counter
+        loaded = self._loaded, self._loaded_by
+        return _rebuilt, (df, given, self._drop_uneven, self._own_root, root, passes, loaded)
 
     # -- the share of this process -------------------------------------------------------------------------------------
 
@@ -203,12 +217,26 @@ class FlowDataset:
         state = state_of(flow)
         if state.entropy is None:
             # Ranks draw different roots; the workers of one rank have theirs in common.
-            state.entropy = self.shared_state.root() if self._root is None else self._root
+            state.entropy = self._own_root if self._root is None else self._root
             state.fixed = self._root is not None or world_size == 1
         return flow, worker
 
-    def _next_pass(self, worker: Any) -> int:
-        return self.shared_state.following(self._rank()[0], worker) if self._loaded is None else self._loaded
+    def counter(self) -> PassCounter | None:
+        """What counts passes in this process, unless it is a worker of a DataLoader that was sent the data set."""
+        if isinstance(self._passes, PassCounter):
+            self._passes = self._passes.in_this_process()
+            return self._passes
+        return None
+
+    def _passes_here(self, worker: Any) -> PassCounter | WorkerPasses:
+        """What counts the passes in this process, which is checked to be the right one."""
+        if isinstance(self._passes, PassCounter) and worker is not None:
+            self._passes = self._passes.in_forked_worker()
+        elif worker is None:
+            self._passes = self._passes.in_this_process()
+        if isinstance(self._passes, WorkerPasses):
+            self._passes.check(worker)
+        return self._passes
 
     def _warn(self, flow: DataFlow, worker: Any, p: int) -> None:
         if worker is None or worker.id:
@@ -220,7 +248,8 @@ class FlowDataset:
                 runner._df_title,
                 worker.num_workers,
             )
-        if p == 1 and not self.shared_state.num_begun and (self._df._df_endless or not isinstance(flow, ResumableData)):
+        is_new = isinstance(self._passes, WorkerPasses) and self._passes.num_begun == 1
+        if p == 1 and is_new and (self._df._df_endless or not isinstance(flow, ResumableData)):
             _LOG.warning(
                 "pass %d of %s begins again with its first datapoints, because the workers of a DataLoader are new and "
                 "its passes continue where the last one stopped. Pass num_workers=0, or cut it with FixedSizeData",
@@ -264,63 +293,227 @@ def _resumable(flow: DataFlow) -> DataFlow:
         return flow
 
 
-class _SharedState:
-    """What the workers of a DataLoader share, also with those of the next pass: the numbers of passes, the root seed.
+# -- Counting passes ---------------------------------------------------------------------------------------------------
 
-    A DataLoader starts new workers for each pass, and tells them neither its number nor that of the passes before. But
-    all workers of a pass have the same base seed, which is drawn for it. So each worker notes the pass that it begins,
-    and a hash of this seed, in its own slot: a pass that another slot has under the same hash is the same; otherwise
-    the pass is new, and follows the highest of all. Workers that begin at the same time find the same slots of earlier
-    passes, and so the same number, whether or not they see what the others note meanwhile: a slot is one word.
 
-    Args:
-        words: int64, in shared memory: slots with pass and hash, or -1, and the root seed. Each rank has slots of its
-            own, since ranks may be processes that were started with this object; in these, each worker has one, and the
-            process without workers has the first.
+_CURE: Final = (
+    "but the workers of a DataLoader do the work, each with a position of its own. Use StatefulDataLoader of "
+    "torchdata, which saves and loads those, or num_workers=0"
+)
+_PASS_BITS: Final = 32
+_NUMBER, _SLOTS = 0, 1  # words in shared memory: the number of the group begun last; a word for each worker
+
+
+@dataclass(slots=True)
+class _Group:
+    """One start of the workers of a DataLoader, or one iteration without workers.
+
+    Attributes:
+        number: Which group of its data set, from 1.
+        first: The pass that it begins with.
+        num_started: How many workers have been started so far.
     """
 
-    def __init__(self, words: Any) -> None:
-        self.words = words
-        self.num_begun = 0  # passes, by this process: persistent workers keep their seed
+    number: int
+    first: int
+    num_started: int = 0
 
-    def following(self, rank: int, worker: Any) -> int:
-        """The number of the pass that begins now."""
-        first = _slot(rank, worker) - (0 if worker is None else int(worker.id))
-        slots: list[int] = self.words[first : first + _MAX_WORKERS].tolist()
-        numbers = [slot >> _IDENTITY_BITS for slot in slots]
-        if worker is None:
-            return max(numbers) + 1
-        identity = self._identity(worker)
-        same = [number for number, slot in zip(numbers, slots, strict=True) if slot & _IDENTITY_MASK == identity]
-        own: int = slots[int(worker.id)]
-        if own >= 0 and own & _IDENTITY_MASK == identity:
-            return (own >> _IDENTITY_BITS) + 1  # by an earlier process: the same seed was drawn again
-        return max(same) if same else max(numbers) + 1
 
-    def begin(self, p: int, rank: int, worker: Any) -> None:
-        """Note that this process begins pass `p`."""
-        identity = 0 if worker is None else self._identity(worker)
-        self.words[_slot(rank, worker)] = p << _IDENTITY_BITS | identity
+class PassCounter:
+    """Counts the passes of a data set, in the process that iterates.
+
+    A DataLoader starts a group of workers for each iteration, or with ``persistent_workers`` for many, and tells them
+    neither which nor how many there were. But its iterator is on the stack of the thread that starts them, whether the
+    data set is pickled for a worker or inherited by a fork. So this process gives each iterator a number, and the
+    first pass of its group; the worker receives both, and compares its index and the number of workers with what was
+    counted here.
+
+    Guarantees:
+
+    - The number of a pass depends on what this process has iterated, and on nothing else: not on seeds, on when a
+      worker starts, or on forks by others.
+    - Several loaders may be iterated at a time: each iteration is a pass of its own.
+    - A group that goes on (persistent workers) counts its further passes itself. Once another group has begun, it
+      raises instead.
+
+    What workers report, in shared memory: their slot has the number of their group and the pass that they have begun,
+    if it is not the first of their group. Each slot has one writer at a time; a late one has the number of its group.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        words = import_torch("to_torch needs").zeros(_SLOTS + _MAX_WORKERS, dtype=import_torch("to_torch needs").int64)
+        self._words = words.share_memory_()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._groups: weakref.WeakKeyDictionary[Any, _Group] = weakref.WeakKeyDictionary()  # by iterator
+        self._last = _Group(0, first - 1)
+        self._forked: dict[int, WorkerPasses] = {}  # by thread: for the worker that it is forking off
+        self.is_with_workers = False  # the last pass was begun by the workers of a DataLoader
+
+    def following(self) -> int:
+        """The number of the next pass."""
+        found = [word & (1 << _PASS_BITS) - 1 for word in self._reported() if word >> _PASS_BITS == self._last.number]
+        return max(found, default=self._last.first) + 1
+
+    def _reported(self) -> list[int]:
+        reported: list[int] = self._words[_SLOTS:].tolist() if self.is_with_workers else []
+        return reported
+
+    def begin(self, loaded: int | None = None) -> int:
+        """Begin an iteration in this process, and return the number of its pass: `loaded`, from a state, if given."""
+        with self._lock:
+            return self._begin(loaded, with_workers=False).first
+
+    def _begin(self, loaded: int | None, *, with_workers: bool) -> _Group:
+        self._last = _Group(self._last.number + 1, self.following() if loaded is None else loaded)
+        self._words[_NUMBER] = self._last.number
+        self.is_with_workers = with_workers
+        return self._last
+
+    def transfer(self, iterator: Any) -> WorkerPasses | None:
+        """What the next worker of a DataLoader's iterator receives; None if it is none, so that a copy counts anew."""
+        if iterator is None:
+            return None
+        with self._lock:
+            group = self._groups.get(iterator)
+            if group is None:
+                group = self._groups[iterator] = self._begin(None, with_workers=True)
+            group.num_started += 1
+            return WorkerPasses(
+                group.number, group.first, group.num_started - 1, vars(iterator)["_num_workers"], self._words
+            )
+
+    def before_fork(self, iterator: Any) -> None:
+        """Note what a worker receives that this thread is about to fork off."""
+        made = self.transfer(iterator)
+        if made is None:
+            self._forked.pop(threading.get_ident(), None)
+        else:
+            self._forked[threading.get_ident()] = made
+
+    def in_forked_worker(self) -> WorkerPasses:
+        """What this worker of a DataLoader has received by the fork; only the thread that forked is left in it."""
+        received = None if os.getpid() == self._pid else self._forked.get(threading.get_ident())
+        if received is None:
+            raise NotReproducible(
+                "to_torch: this worker was not started by torch's DataLoader for this data set, so the number of its "
+                "pass is not known. Pass the data set itself to DataLoader, or use num_workers=0"
+            )
+        return received
+
+    def in_this_process(self) -> PassCounter:
+        """The counter itself; in a forked process, which iterates on its own, one that goes on from here."""
+        return self if os.getpid() == self._pid else PassCounter(self.following())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PassCounter, (self.following(),)
+
+
+class WorkerPasses:
+    """The passes of one worker of a DataLoader, as the process that has started it counts them. Picklable.
+
+    Args:
+        number: Of the group of workers.
+        first: The first pass of the group.
+        index: Which worker of the group this one is.
+        num_workers: How many there are.
+        words: In shared memory.
+    """
+
+    def __init__(self, number: int, first: int, index: int, num_workers: int, words: Any) -> None:
+        self._number, self._first, self._index, self._num_workers, self._words = (
+            number,
+            first,
+            index,
+            num_workers,
+            words,
+        )
+        self.num_begun = 0  # passes, by this worker
+        self._next = first
+
+    def check(self, worker: Any) -> None:
+        """Raise if this is not the worker that was meant.
+
+        Raises:
+            NotReproducible: It is another one.
+        """
+        if worker.num_workers > _MAX_WORKERS:
+            raise ValueError(f"to_torch: a DataLoader may have {_MAX_WORKERS} workers, got {worker.num_workers}")
+        if (worker.id, worker.num_workers) != (self._index, self._num_workers):
+            raise NotReproducible(
+                f"to_torch: this is worker {worker.id} of {worker.num_workers} of a DataLoader, but received the "
+                f"passes of worker {self._index} of {self._num_workers}: the data set was also sent elsewhere while "
+                "the workers were started. Make a data set for each use, by another to_torch"
+            )
+
+    def following(self) -> int:
+        """The number of the next pass."""
+        return self._next
+
+    def begin(self, loaded: int | None = None) -> int:
+        """Begin a pass, and return its number: `loaded`, from a state, if given.
+
+        Raises:
+            NotReproducible: This worker goes on, but the data set was given to another DataLoader meanwhile.
+        """
+        if self.num_begun and int(self._words[_NUMBER]) != self._number:
+            raise NotReproducible(
+                "to_torch: the data set was iterated elsewhere since the persistent workers of this DataLoader began, "
+                "so the number of their next pass is not known. Make a data set for each, by another to_torch"
+            )
+        p = self._next if loaded is None else loaded
+        if p != self._first:
+            self._words[_SLOTS + self._index] = self._number << _PASS_BITS | p
         self.num_begun += 1
+        self._next = p + 1
+        return p
 
-    def root(self) -> int:
-        """The root seed of flows without `dataflow.seed`."""
-        return sum(word << 62 * k for k, word in enumerate(self.words[_NUM_SLOTS:].tolist()))
-
-    def keep_root(self, root: int) -> None:
-        """Set the root seed; one that is too long, which `dataflow.seed` may have set, is left out."""
-        if root.bit_length() <= 62 * _ROOT_WORDS:
-            for k in range(_ROOT_WORDS):
-                self.words[_NUM_SLOTS + k] = root >> 62 * k & (1 << 62) - 1
-
-    def _identity(self, worker: Any) -> int:
-        return hash((worker.seed - worker.id, self.num_begun)) & _IDENTITY_MASK or 1
+    def in_this_process(self) -> PassCounter:
+        """The counter of a process that was started by a worker and iterates on its own."""
+        return PassCounter(self._next)
 
 
-def _slot(rank: int, worker: Any) -> int:
-    if worker is not None and worker.num_workers > _MAX_WORKERS:
-        raise ValueError(f"to_torch: a DataLoader may have {_MAX_WORKERS} workers, got {worker.num_workers}")
-    return rank % _MAX_RANKS * _MAX_WORKERS + (0 if worker is None else int(worker.id))
+_DATASETS: Final[weakref.WeakSet[FlowDataset]] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    """Called in the thread that forks: give each data set that a worker of a DataLoader inherits its number."""
+    iterator = _starting_iterator() if _DATASETS else None
+    for dataset in list(_DATASETS):
+        counter = dataset.counter()
+        if counter is not None:
+            counter.before_fork(
+                iterator if iterator is not None and _holds(vars(iterator)["_dataset"], dataset) else None
+            )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)
+
+
+def _starting_iterator() -> Any:
+    """The iterator of a DataLoader whose constructor is on the stack of this thread; None if there is none.
+
+    It is known by its attributes, which are the same in torch and in torchdata.
+    """
+    frame = sys._getframe(1) if "torch.utils.data.dataloader" in sys.modules else None
+    while frame is not None:
+        if frame.f_code.co_name == "__init__":
+            attributes = getattr(frame.f_locals.get("self"), "__dict__", {})
+            if {"_dataset", "_dataset_kind"} <= attributes.keys() and attributes.get("_num_workers"):
+                return frame.f_locals["self"]
+        frame = frame.f_back
+    return None
+
+
+def _holds(value: Any, dataset: FlowDataset, depth: int = 4) -> bool:
+    """Whether `value`, the data set of a DataLoader, is `dataset` or holds it, as a chain of data sets does."""
+    if value is dataset:
+        return True
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    if not items and isinstance(getattr(value, "__dict__", None), dict):
+        items = vars(value).values()
+    return depth > 0 and len(items) <= _MAX_WORKERS and any(_holds(item, dataset, depth - 1) for item in items)
 
 
 # -- shares ------------------------------------------------------------------------------------------------------------

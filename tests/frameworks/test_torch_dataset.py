@@ -3,7 +3,6 @@
 import json
 import logging
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -237,24 +236,6 @@ def test_the_rank_is_that_of_torch_distributed_or_of_the_environment(monkeypatch
     sent = pickle.loads(pickle.dumps(dataset))
     monkeypatch.undo()
     assert labels(sent) == [1, 3, 5], "where it is sent, torch.distributed may not be initialised"
-
-
-def test_ranks_that_were_started_with_one_data_set_number_their_passes_alone(monkeypatch):
-    with seeded(1):
-        dataset = to_torch(shuffled())
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        for _ in range(2):
-            found = []
-            for rank in range(2):
-                monkeypatch.setenv("RANK", str(rank))  # in fact one process each, as Lightning's "ddp_fork" starts them
-                found += labels(loader(dataset, rank))
-            assert sorted(found) == list(range(N))
-
-
-def test_too_many_workers_are_named():
-    info = SimpleNamespace(id=256, num_workers=257, seed=0)
-    with pytest.raises(ValueError, match="a DataLoader may have 256 workers, got 257"):
-        to_torch(shuffled()).shared_state.following(0, info)
 
 
 @pytest.mark.slow
