@@ -6,6 +6,7 @@ import copy
 import logging
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice, repeat
@@ -203,6 +204,7 @@ def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
     frame = id(sys._getframe())
     running_passes[frame] = RunningPass(df, p, stream)
+    before = _kept_state(df) if stream.standalone else None
     try:
         iterator = _user_iterator(df)
         if not state_of(df).is_length_checked:
@@ -214,6 +216,39 @@ def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         yield from iterator if is_fresh else islice(iterator, None)
     finally:
         del running_passes[frame]
+        if before is not None:
+            _warn_of_state(df, before, stream)
+
+
+def _kept_state(df: Any) -> dict[str, Any]:
+    """What a user's node may keep from pass to pass: its numbers, texts and iterators, and the lengths of its lists."""
+    kept = {}
+    for name, value in vars(df).items():
+        if isinstance(value, int | float | str | bytes | Iterator):
+            kept[name] = value
+        elif isinstance(value, list | deque):
+            kept[name] = f"{len(value)} elements"
+    return kept
+
+
+def _warn_of_state(df: Any, before: Mapping[str, Any], stream: Stream) -> None:
+    """Log once that a user's node has changed in a pass, if its passes must not depend on those before."""
+    state = state_of(df)
+    after = {} if state.has_warned_of_state else _kept_state(df)
+    for name in before.keys() & after.keys():
+        old, new = before[name], after[name]
+        if isinstance(old, Iterator) or (old is not new and old != new):
+            state.has_warned_of_state = True
+            change = f"is {new!r:.80}" if old is new else f"was {old!r:.80} before a pass and is {new!r:.80} after it"
+            _LOG.warning(
+                "%s.%s %s: if its datapoints depend on that, a pass continues where the last one stopped, %s. Or make "
+                "it a variable of __iter__",
+                type(df).__name__,
+                name,
+                change,
+                stream.standalone,
+            )
+            return
 
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:

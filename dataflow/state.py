@@ -64,6 +64,7 @@ class FlowState:
         self.begun = 0  # passes begun by a runner's workers; the passes of new workers come after them
         self.worker_thread: object = None  # in a worker: the thread that iterates the flow in this process
         self.is_length_checked = False  # the number of datapoints of a pass was compared with the length
+        self.has_warned_of_state = False  # that a user's node keeps something from pass to pass
         self.warned = False  # a warning that is given once was given
         self.bookmark: Any = None  # ResumableData: the position of the iteration begun last
         self.drops = Drops()

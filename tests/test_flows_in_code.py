@@ -9,7 +9,6 @@ from dataflow import (
     DataFlow,
     DataFromGenerator,
     DataFromQueue,
-    Dropped,
     FixedSizeData,
     JoinData,
     LocallyShuffleData,
@@ -22,6 +21,7 @@ from dataflow import (
     NotReproducible,
     RepeatedData,
     ResumableData,
+    ShuffleData,
     seed,
 )
 from tests.support.contract import seeded
@@ -127,15 +127,23 @@ def test_functions_of_a_parallel_map_are_called_at_the_same_places(parallel):
                 assert passes(df) == expected
 
 
-def test_a_place_that_a_dropped_datapoint_hides_is_refused():
-    """In a loop, datapoints arrive by number, not by index."""
-
+def test_a_dropped_datapoint_changes_no_place():
     def draw(dp):
         return [*dp, *next(iter(shuffled()))]
 
-    df = MapData(MapData(shuffled(), lambda dp: None if dp[0] == 2 else dp), draw)
-    with pytest.raises(Dropped, match="the position of the datapoint, which is not known"):
-        list(df)
+    for num in range(4):
+        df = MapData(ShuffleData(MapData(shuffled(), lambda dp, num=num: None if dp[0] % 4 == num else dp)), draw)
+        seed(1)
+        assert passes(df) == [df[6 * p : 6 * p + 6] for p in range(NUM_PASSES)]
+
+
+def test_loops_over_an_endless_flow_have_the_places_of_its_indexes():
+    def draw(dp):
+        return [*dp, *next(iter(shuffled()))]
+
+    df = MapData(RepeatedData(shuffled(), -1), draw)
+    seed(1)
+    assert [dp for _ in range(3) for dp in itertools.islice(df, 4)] == df[:12]
 
 
 def test_a_cache_of_flows_in_code_follows_the_seed():

@@ -27,6 +27,7 @@ from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.passes import known_length, reading_ahead, walk
 from dataflow.seeding import Stream
 from dataflow.state import Taken, state_of
+from dataflow.transforms.applying import keeps_positions
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.mapping import MapData
@@ -195,10 +196,9 @@ class ParallelMap(WorkerNode):
 
     @property
     def _reads_by_index(self) -> bool:
-        if not self.ds._df_addressable:
-            return False
-        nodes = list(walk(self.ds, everywhere=True))
-        return self.with_rng or (any(node._df_calls for node in nodes) and not any(node._df_counts for node in nodes))
+        if self.with_rng:
+            return self.ds._df_addressable
+        return any(node._df_calls for node in walk(self.ds, everywhere=True)) and keeps_positions(self.ds)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:

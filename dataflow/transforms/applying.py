@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, component, replaced
-from dataflow.errors import Dropped
 from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
 from dataflow.passes import RunningCall, calls_code, walk
 from dataflow.seeding import Stream
@@ -28,6 +27,7 @@ __all__ = [
     "ToleratesFailures",
     "Uncopied",
     "explain",
+    "keeps_positions",
     "name_of",
 ]
 
@@ -93,6 +93,7 @@ class Applied:
         self.on_drop: Callable[[], object] | None = None  # called for each datapoint that is dropped
         self.caller: tuple[DataFlow, Stream] | None = None  # the node that calls the function, and its place
         self.is_counted = False  # whether positions are numbers of arrival
+        self._numbered: Iterator[tuple[int, int]] | None = None  # from these to positions, if one below was dropped
         self._running: tuple[int, RunningCall] | None = None  # the call in which a flow has begun last
         self._left: Any = repeat(None, sys.maxsize)
 
@@ -128,12 +129,11 @@ class Applied:
         k = self.begun
         if self._running is None or self._running[0] != k:
             df, stream = self.caller
+            p, position = self._place(k - 1)
             if self.is_counted and _has_dropped_below(df):
-                raise Dropped(
-                    f"{self.label}: what a flow in this function draws belongs to the position of the datapoint, which "
-                    f"is not known, because a map below has dropped one. Drop datapoints above {self.owner}"
-                )
-            self._running = k, RunningCall(df, stream, *self._place(k - 1))
+                self._numbered = self._numbered or enumerate(_positions(df, p, stream), start=1)
+                position = next(position for number, position in self._numbered if number == k)
+            self._running = k, RunningCall(df, stream, p, position)
         return self._running[1]
 
     def explain(self, error: Exception) -> None:
@@ -221,8 +221,23 @@ class Uncopied(Applied):
 
 def _has_dropped_below(df: DataFlow) -> bool:
     """Whether datapoints arrive at `df` at other positions than their indexes."""
-    inputs = [ds for ds in df._df_inputs if ds._df_addressable]
+    inputs = [ds for ds in df._df_inputs if keeps_positions(ds)]
     return any(state_of(node).drops.has_dropped for ds in inputs for node in walk(ds))
+
+
+def keeps_positions(ds: DataFlow) -> bool:
+    """Whether dropped datapoints keep their positions: not where a node counts those that a map below may drop."""
+    return ds._df_addressable and not any(
+        node._df_counts and any(below._df_calls for ds in node._df_inputs for below in walk(ds, everywhere=True))
+        for node in walk(ds, everywhere=True)
+    )
+
+
+def _positions(df: Any, p: int, stream: Stream) -> Iterator[int]:
+    """The positions of the datapoints that arrive at `df` in pass `p`: its input is read again, by index."""
+    n = len(df.ds)
+    datapoints = df.ds._df_at([np.arange(p * n, (p + 1) * n)], stream)
+    return (position for position, dp in enumerate(datapoints) if dp is not HOLE)
 
 
 for _step in (Applied.step, AppliedToComponent.step, Uncopied.step):

@@ -13,6 +13,7 @@ from dataflow.parameters import count_or_fraction, function, hinting
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, RequestedBlocks, ToleratesFailures
+from dataflow.transforms.indexing import order_by_index
 
 __all__ = ["MapData", "MapDataComponent"]
 
@@ -59,6 +60,8 @@ class MapData(ToleratesFailures, ProxyDataFlow):
         self.max_failures = count_or_fraction(self, "max_failures", max_failures)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self.ds._df_endless and self.ds._df_addressable:
+            return order_by_index(self, p, stream)
         applied = self._df_kernel(stream, lambda k: (p, k))
         applied.on_drop, applied.caller, applied.is_counted = self._df_note_drop, (self, stream), True
         return present(applied.over(self.ds._df_run_pass(p, stream)))
