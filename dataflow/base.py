@@ -320,8 +320,9 @@ class DataFlow:
 
     def _df_close(self) -> None:
         """Close this node and its inputs. Idempotent."""
-        state_of(self).end_session()
-        for ds in self._df_inputs:
+        state = state_of(self)
+        state.end_session()
+        for ds in (*self._df_inputs, *state.others.values()):
             close_flow(ds)
 
     # -- public methods ------------------------------------------------------------------------------------------------

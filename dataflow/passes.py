@@ -124,6 +124,7 @@ class RunningCode:
             stream = replace(self.stream, turns=(*self.stream.turns, *turns))
             is_new = all(state_of(node).made_in is self.token for node in walk(df, everywhere=True))
             found = self._others[state] = self._place(df, stream, is_new=is_new)
+            state_of(owner).others[id(df)] = df
         return found
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
@@ -142,7 +143,8 @@ class RunningCall(RunningCode):
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
         reason = "" if is_new else _in_any_order(type(self.df).__name__)
-        return _NextPass(0, replace(stream, turns=(*stream.turns, self._index), standalone=reason), stream)
+        here = replace(stream, turns=(*stream.turns, self._index), standalone=reason)
+        return _NextPass(0, here, stream, is_new=is_new)
 
 
 class RunningPass(RunningCode):
@@ -169,7 +171,7 @@ class RunningPass(RunningCode):
         if is_new:
             fresh = replace(stream, standalone="")
             if df._df_counts_passes or df._df_endless or df._df_continuing() is not None:
-                return _NextPass(0, replace(fresh, turns=(*fresh.turns, (self._p, 0))), stream)
+                return _NextPass(0, replace(fresh, turns=(*fresh.turns, (self._p, 0))), stream, is_new=True)
             return _NextPass(self._p, fresh, stream)
         if stream.standalone:
             _require_order(df)
@@ -393,10 +395,11 @@ def innermost_pass(num_between: int = 2) -> RunningPass | None:
 class _NextPass:
     """The pass that the next iteration gets; iterating twice in one pass gives p and p + 1."""
 
-    def __init__(self, p: int, stream: Stream, indexed: Stream | None = None) -> None:
+    def __init__(self, p: int, stream: Stream, indexed: Stream | None = None, *, is_new: bool = False) -> None:
         self.p = p
         self.stream = stream
         self.indexed = indexed or stream  # for df[i], which depends on no pass
+        self.reset = stream if is_new else self.indexed  # for reset_state, which comes once
 
     def claim(self) -> tuple[int, Stream]:
         self.p += 1
@@ -422,8 +425,9 @@ def next_pass(df: Node) -> Iterator[Any]:
     state = state_of(df)
     code = running_code()
     if code is not None and (state in code.inputs or not df._df_counts_passes):
-        p, stream = code.next_of(df).claim()
-        open_flow(df, stream)
+        following = code.next_of(df)
+        p, stream = following.claim()
+        open_flow(df, following.reset)
         return df._df_run_pass(p, stream)
     p, stream = state.passes, root_stream(df)
     state.passes += 1

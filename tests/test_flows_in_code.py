@@ -21,6 +21,7 @@ from dataflow import (
     NotReproducible,
     RepeatedData,
     ResumableData,
+    RNGDataFlow,
     ShuffleData,
     seed,
 )
@@ -205,3 +206,54 @@ def test_an_undefined_order_in_code_is_refused():
 
     with pytest.raises(NotReproducible, match="the order of the datapoints of DataFromQueue is not defined"):
         list(ResumableData(Inner(lambda: DataFromQueue(queue.Queue()))))
+
+
+class Counting(DataFlow):
+    """It counts how often it was reset and closed."""
+
+    def __init__(self):
+        self.resets = self.closings = 0
+
+    def reset_state(self):
+        self.resets += 1
+
+    def close(self):
+        self.closings += 1
+
+    def __iter__(self):
+        yield [self.resets]
+
+
+def test_a_kept_flow_is_reset_and_closed_with_the_node_whose_code_begins_it():
+    flow = Counting()
+    for df in Inner(lambda: flow), MapData(shuffled(2), lambda dp: next(iter(flow))):
+        flow.resets = flow.closings = 0
+        assert next(iter(df)) == next(iter(df)) == [1]
+        df.reset_state()
+        assert next(iter(df)) == [2]
+        df.close()
+        assert flow.closings == 1
+        assert next(iter(df)) == [3]
+        df.close()
+
+
+class DrawnOnce(RNGDataFlow):
+    def reset_state(self):
+        super().reset_state()
+        self.drawn = int(self.rng.integers(1 << 30))
+
+    def __iter__(self):
+        yield [self.drawn]
+
+
+def test_what_a_kept_flow_draws_in_reset_state_does_not_depend_on_the_call():
+    def flow():
+        kept = DrawnOnce()
+        return MapData(shuffled(4), lambda dp: [dp[0], *next(iter(kept))])
+
+    seed(1)
+    expected = sorted(flow())
+    seed(1)
+    assert sorted([flow()[k] for k in (3, 1, 2, 0)]) == expected
+    with in_threads(flow, 3) as df:
+        assert sorted(df) == expected
