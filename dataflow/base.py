@@ -534,7 +534,8 @@ class ProxyDataFlow(DataFlow):
 
     @property
     def _df_endless(self) -> bool:
-        return self.ds._df_endless
+        first = self._df_first()
+        return first is not None and bool(first._df_endless)
 
     @property
     def _df_grain(self) -> int:

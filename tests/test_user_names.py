@@ -6,6 +6,7 @@ import dataflow
 from dataflow import (
     BatchData,
     DataFlow,
+    DataFromGenerator,
     DataFromList,
     FixedSizeData,
     MapData,
@@ -237,3 +238,4 @@ def test_a_node_with_an_input_of_another_name_needs_no_ds():
             return len(self.flow)
 
     assert list(MapData(Renamed(DataFromList([[1]])), lambda dp: dp)) == [[1]]
+    assert list(DataFromGenerator(lambda: Renamed(DataFromList([[1]])))) == [[1]]

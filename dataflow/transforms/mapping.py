@@ -60,7 +60,7 @@ class MapData(ToleratesFailures, ProxyDataFlow):
         self.max_failures = count_or_fraction(self, "max_failures", max_failures)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        if self.ds._df_endless and self.ds._df_addressable:
+        if self.ds._df_addressable and self.ds._df_endless:
             return order_by_index(self, p, stream)
         applied = self._df_kernel(stream, lambda k: (p, k))
         applied.on_drop, applied.caller, applied.is_counted = self._df_note_drop, (self, stream), True

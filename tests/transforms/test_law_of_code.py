@@ -133,7 +133,8 @@ def check_resumed(number, rnd):
     state = json.loads(json.dumps(df.state_dict()))
     resumed = ResumableData(random_chain(number))
     resumed.load_state_dict(state)
-    q, offset = (p, num) if num and num < len(expected[p]) else (p + 1 if num >= len(expected[p]) else p, 0)
+    # A pass of which everything was taken is over; but before its first datapoint, one does not know that it is empty.
+    q, offset = (p + 1, 0) if num and num >= len(expected[p]) else (p, num)
     rest, error = program(resumed, [MAX] * (NUM_PASSES - q))
     wanted = [expected[q][offset:], *expected[q + 1 :]] if q < NUM_PASSES else []
     if error is None:
