@@ -36,7 +36,7 @@ from dataflow.state import state_of
 from dataflow.transforms.indexing import consecutive
 from dataflow.workers.process import seed_globals
 
-__all__ = ["DataFromRayDataset", "FlowPass", "Shard", "from_ray_dataset", "to_ray_dataset"]
+__all__ = ["DataFromRayDataset", "FlowPass", "Shard", "from_ray_dataset", "ray_column", "to_ray_dataset"]
 
 Columns = dict[str, NDArray[Any]]
 Form = dict[str, tuple[str, tuple[int, ...]]]
@@ -68,7 +68,8 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         MissingExtra: Ray, or another package that Ray Data needs, is not installed.
         NotAddressable: Several shards were requested of a flow that is only a sequence of passes; names the node.
         NotPicklable: The flow cannot be sent; names node and attribute.
-        ShapeMismatch: While reading: a row differs from the first one in dtype or shape; names the column.
+        ShapeMismatch: While reading: a row differs from the first one in dtype or shape, or Ray would change its
+            values; names the column.
         ValueError: While reading: there are more or fewer components than names.
     """
     require_flow(df, "to_ray_dataset", "df")
@@ -181,7 +182,7 @@ class Shard:
 
         Raises:
             ValueError: There are more or fewer components than names.
-            ShapeMismatch: Values of one column differ in shape.
+            ShapeMismatch: Values of one column differ in shape, or would change in a column of Ray.
         """
         names = self.names
         if isinstance(rows[0], dict):
@@ -192,7 +193,7 @@ class Shard:
                 "components. Give one for each, or choose components with SelectComponent"
             )
         try:
-            return dict(zip(names, stack(rows), strict=True))
+            return {name: ray_column(name, column) for name, column in zip(names, stack(rows), strict=True)}
         except ShapeMismatch as error:
             for k, name in enumerate(names):
                 shapes = dict.fromkeys(
@@ -203,11 +204,50 @@ class Shard:
             raise
 
 
+def ray_column(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column as one that Ray preserves.
+
+    Ray takes the bytes of another order for those of its own, cuts text and bytes at a NUL, makes floats of integers
+    beside None, drops masks, and knows dates in seconds only.
+
+    Raises:
+        ShapeMismatch: There is none.
+    """
+    kind = column.dtype.kind
+    if isinstance(column, np.ma.MaskedArray):
+        raise _not_for_ray(name, "is a masked array: fill it (.filled())")
+    if kind == "O" and not any(all(isinstance(value, one) for value in column.flat) for one in (str, bytes)):
+        raise _not_for_ray(name, "holds Python objects: make arrays, numbers, text or bytes of them")
+    if not column.dtype.isnative and kind != "V":
+        column = column.astype(column.dtype.newbyteorder("="))
+    if kind in "US" and column.ndim == 1:
+        return column.astype(object)
+    if kind in "mM" and (of := np.datetime_data(column.dtype)) not in _TIMES:
+        seconds = column.astype(f"{kind}8[s]")
+        is_certain = kind == "M" or of[0] not in {"Y", "M", "generic"}  # the others have no certain length
+        if not is_certain or not np.array_equal(seconds.astype(column.dtype), column, equal_nan=True):
+            raise _not_for_ray(name, f"is of {column.dtype}: use the unit s, ms, us or ns")
+        return seconds
+    return column
+
+
+_TIMES = {(unit, 1) for unit in ("s", "ms", "us", "ns")}  # which Arrow has
+
+
+def _not_for_ray(name: str, reason: str) -> ShapeMismatch:
+    return ShapeMismatch(
+        f"column {name!r} {reason}, with MapDataComponent before to_ray_dataset: a Ray dataset would change its values"
+    )
+
+
 def _form(columns: Columns) -> Form:
-    return {
-        name: ("text" if column.dtype.kind == "U" else str(column.dtype), column.shape[1:])
-        for name, column in columns.items()
-    }
+    return {name: (_name_of(column), column.shape[1:]) for name, column in columns.items()}
+
+
+def _name_of(column: NDArray[Any]) -> str:
+    if column.dtype.kind != "O":
+        return str(column.dtype)
+    return "text" if all(isinstance(value, str) for value in column.flat) else "bytes"
 
 
 def _require_form(columns: Columns, form: Form) -> None:

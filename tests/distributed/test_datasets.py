@@ -24,7 +24,7 @@ from dataflow import (
     RepeatedData,
     ShapeMismatch,
 )
-from dataflow.distributed.datasets import from_ray_dataset, to_ray_dataset
+from dataflow.distributed.datasets import from_ray_dataset, ray_column, to_ray_dataset
 from tests.support.contract import check_node, seeded
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
@@ -360,3 +360,80 @@ def test_what_is_no_dataset_is_named():
         from_ray_dataset(FakeDataset(), "id")
     with pytest.raises(ValueError, match="batch_size is an integer from 1, got 0"):
         from_ray_dataset(FakeDataset(), ["id"], 0)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def of_objects(*values):
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+NUMBERS = [
+    "?",
+    "i1",
+    "u8",
+    ">i4",
+    ">u2",
+    ">f8",
+    "f2",
+    "g",
+    "c8",
+    ">c16",
+    ">M8[s]",
+    "M8[D]",
+    "M8[ns]",
+    "m8[h]",
+    "m8[ms]",
+]
+PRESERVED = [
+    *(np.arange(4).astype(np.dtype(name)) for name in NUMBERS),
+    *(np.arange(4).astype(np.dtype(name)).reshape(2, 2) for name in NUMBERS),
+    np.array(["a\0b", "c"]),
+    np.array([["a\0b", "c"]]),
+    np.array([["a\0b", "c"]]).astype(">U3"),
+    np.array([b"a\0b", b"c"]),
+    of_objects("a\0b", "c\0"),
+    of_objects(b"a\0b", b"c\0"),
+    np.array([np.nan, np.inf, -0.0]),
+    np.array(["2020-01-01", "NaT"], "M8[D]"),
+    np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
+    np.asfortranarray(np.arange(6).reshape(2, 3)),
+    np.zeros((2, 0)),
+]
+REFUSED = [
+    (of_objects(None, 1), "holds Python objects"),
+    (of_objects(2**70, 1), "holds Python objects"),
+    (of_objects("a", b"a"), "holds Python objects"),
+    (np.ma.array([1, 2], mask=[0, 1]), "is a masked array"),
+    (np.array([1], "m8[M]"), "use the unit s, ms, us or ns"),
+    (np.array([2**62], "M8[Y]"), "use the unit s, ms, us or ns"),
+    (np.array([1], "M8[ps]"), "use the unit s, ms, us or ns"),
+]
+
+
+@pytest.mark.parametrize("column", PRESERVED, ids=lambda column: f"{column.dtype.str}{column.shape}")
+def test_a_column_is_the_same_in_ray(column):
+    accessor = pytest.importorskip("ray.data.block").BlockAccessor
+    block = accessor.batch_to_block({"x": ray_column("x", column)})
+    found = accessor.for_block(block).to_numpy(["x"])["x"]
+    assert found.shape[0] == column.shape[0]
+    if found.dtype.kind in "Mm":
+        assert np.array_equal(found, column, equal_nan=True)
+    else:
+        assert repr(found.tolist()) == repr(column.tolist())
+
+
+@pytest.mark.parametrize(("column", "message"), REFUSED, ids=lambda value: str(getattr(value, "dtype", "")))
+def test_a_column_that_ray_would_change_is_refused_by_name(column, message):
+    with pytest.raises(ShapeMismatch, match=f"column 'x' .*{message}.*MapDataComponent before to_ray_dataset"):
+        ray_column("x", column)
+
+
+def test_big_endian_arrays_and_text_with_nul_come_back_from_a_dataset():
+    dps = [[np.arange(3, dtype=">i4") + k, f"a\0{k}", b"b\0"] for k in range(6)]
+    df = to_ray_dataset(DataFromList(dps, shuffle=False), ["x", "text", "data"], 2)
+    rows = sorted(df.take_all(), key=lambda row: row["text"])
+    assert [[row["x"].tolist(), row["text"], row["data"]] for row in rows] == [[x.tolist(), t, b] for x, t, b in dps]
