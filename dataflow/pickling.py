@@ -27,13 +27,16 @@ import sys
 import types
 import weakref
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, Protocol
 
+from dataflow.errors import NotPicklable
+
 __all__ = [
     "ForkedMain",
+    "GlobalVariable",
     "ImportedMain",
     "MainModule",
     "ReturnPickler",
@@ -45,6 +48,7 @@ __all__ = [
     "inherited_by_fork",
     "loads",
     "main_importable",
+    "require_equal",
 ]
 
 _MAIN_NAMES: Final = ("__main__", "__mp_main__")
@@ -316,6 +320,29 @@ def _class_at(address: int, module: str, qualname: str) -> type:
 
 
 # -- the main module ---------------------------------------------------------------------------------------------------
+
+
+GlobalVariable = tuple[str, str, str, Any]
+"""A global variable that a function reads: the function in words, its module, the name, and the value here."""
+
+
+def require_equal(variables: Iterable[GlobalVariable]) -> None:
+    """Raise in a worker if a global variable has another value here than in the process that has sent the function.
+
+    A worker that was not forked imports the module of a function: what the program has assigned since then is missing.
+
+    Raises:
+        NotPicklable: One has; the message names it, and both values.
+    """
+    for where, module, name, value in variables:
+        here = getattr(sys.modules.get(module), name, value)
+        if type(here) is not type(value) or here != value:
+            raise NotPicklable(
+                f"{where} reads the global variable {name} of {module}, which is {value!r:.100} in the consumer, but "
+                f"{here!r:.100} in the worker, which has imported {module} itself: under spawn and forkserver, what "
+                f"was assigned after the import is not sent. Pass the value to the function, as in "
+                f"functools.partial(func, {name.lower()}={name}), or start the workers by fork"
+            )
 
 
 def imported_main() -> ImportedMain | None:

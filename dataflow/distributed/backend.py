@@ -92,6 +92,9 @@ class RayBackend:
     def _all_options(self) -> dict[str, Any]:
         return dict(self.actor_options or {})
 
+    def is_forked(self, options: WorkerOptions) -> bool:
+        return False
+
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         return "Ray actor", ""
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -21,7 +21,7 @@ from dataflow.engine.jobs import Job
 from dataflow.engine.node_sampler import NodeSampler
 from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.machine import memory_share
-from dataflow.pickling import dumps, imported_main
+from dataflow.pickling import GlobalVariable, dumps, imported_main, require_equal
 from dataflow.seeding import derived, seed
 from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads
@@ -101,6 +101,7 @@ class WorkerSpec:
         task_queue: Its end of the task queue; None if its job takes no tasks.
         budget: How many failures of single items the runner tolerates, for nodes without a budget of their own.
         threads: How many threads native libraries get in its process; None leaves them unchanged.
+        variables: Global variables that must have the same values in its process; see `pickling.require_equal`.
     """
 
     worker: int
@@ -117,6 +118,7 @@ class WorkerSpec:
     task_queue: TaskQueuePort | None = None
     budget: Budget | None = None
     threads: ThreadLimit | None = None
+    variables: Sequence[GlobalVariable] = ()
 
     def __call__(self) -> None:
         encoder = self.encoder.open_encoder()
@@ -155,6 +157,7 @@ class WorkerSpec:
                 if self.reseed:
                     seed(derived(self.seed))
                 job = self.payload.load()
+                require_equal(self.variables)
                 self._watch(job, sender)
                 job.run(sender, tasks)
         except (Stopped, ConsumerGone):

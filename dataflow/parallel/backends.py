@@ -80,6 +80,9 @@ class Backend(Protocol):
     adds_workers: bool
     """Whether workers may be started later than the others, and get work only while that pays."""
 
+    def is_forked(self, options: WorkerOptions) -> bool:
+        """Whether the workers have all global variables of this process, by a fork or as threads."""
+
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         """For `repr`: what a worker is, and by which way its datapoints come."""
 
@@ -111,6 +114,9 @@ class ThreadBackend:
     name: ClassVar[BackendName] = "thread"
     own_process = False
     adds_workers = True
+
+    def is_forked(self, options: WorkerOptions) -> bool:
+        return True
 
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         return "thread", ""
@@ -163,6 +169,9 @@ class ProcessBackend:
     own_process = True
     adds_workers = True
 
+    def is_forked(self, options: WorkerOptions) -> bool:
+        return context_of(options.context).get_start_method() == "fork"
+
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         start = chosen_start_method(options.context)
         return "process", f" over {'ZeroMQ' if self._uses_zmq else 'pipes'}{start and f' ({start})'}"
@@ -189,7 +198,7 @@ class ProcessBackend:
         if tasks is Tasks.INDEXES:
             queue = SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)
         elif tasks is Tasks.DATAPOINTS:
-            forked = context_of(options.context).get_start_method() == "fork"
+            forked = self.is_forked(options)
             direction = ToWorkers(forked=forked, main=None if forked else imported_main())
             queue = SharedTaskQueue(given, direction=direction)
         return Links(channel, codec, credit, queue, died=partial(died, workers_name=options.workers_name))

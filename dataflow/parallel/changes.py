@@ -6,20 +6,26 @@ its workers, and compares it with the flow at the beginning of each pass.
 
 A snapshot holds references and plain values; nothing is copied or hashed, so it costs a few microseconds per node.
 Elements of long lists and of arrays are not part of it, only how many there are.
+
+Global variables that a function names need a second look: `pickling.require_equal` compares them in the workers.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
+import sys
 from collections.abc import Iterable, Mapping, Sized
 from functools import partial
 from itertools import zip_longest
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import numpy as np
 
 from dataflow.base import OF_THIS_PROCESS, DataFlow
 from dataflow.passes import known_length
+from dataflow.pickling import GlobalVariable
 
 __all__ = ["Snapshot"]
 
@@ -32,6 +38,9 @@ _MISSING: Final = object()
 class Snapshot:
     """The nodes of a flow, their lengths and attributes, and what those refer to, at one moment.
 
+    Attributes:
+        variables: Global variables with plain values that are read by functions which are pickled by name.
+
     Args:
         nodes: The nodes.
         attributes: Compare the attributes of the nodes.
@@ -40,6 +49,7 @@ class Snapshot:
     """
 
     def __init__(self, nodes: Iterable[DataFlow], *, attributes: bool = True, deep: bool = True) -> None:
+        self.variables: list[GlobalVariable] = []
         self._entries: dict[str, Any] = {}
         self._seen: set[int] = set()
         self._deep = deep
@@ -118,11 +128,32 @@ class Snapshot:
                 self._add(f"{name} in {where}", cell.cell_contents)
             except ValueError:  # nothing is assigned yet
                 pass
-        for name in code.co_names:
+        by_name = _is_pickled_by_name(function)
+        for name in _names_read(code):
             value = function.__globals__.get(name, _MISSING)
+            if by_name and type(value) in _PLAIN:
+                self.variables.append((where, function.__module__, name, value))
             # A function of the same module is followed; what is imported does not change.
             if type(value) in _PLAIN or (isinstance(value, FunctionType) and value.__globals__ is function.__globals__):
                 self._add(f"{name} in {where}", value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_read(code: CodeType) -> tuple[str, ...]:
+    """The names of global variables, and of attributes, that the code reads; not those that it assigns: counters."""
+    codes = [code]
+    for inner in codes:
+        codes += [constant for constant in inner.co_consts if isinstance(constant, CodeType)]
+    assigned = {step.argval for inner in codes for step in dis.get_instructions(inner) if step.opname == "STORE_GLOBAL"}
+    names = dict.fromkeys(name for inner in codes for name in inner.co_names)
+    return tuple(name for name in names if name not in assigned and not name.startswith("__"))
+
+
+def _is_pickled_by_name(function: FunctionType) -> bool:
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
 
 
 def _of_class(value: object) -> dict[str, Any]:

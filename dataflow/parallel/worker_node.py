@@ -273,6 +273,8 @@ class WorkerNode(ProxyDataFlow):
         n, memory, window = options.num_workers, backend.memory(options), self._df_window()
         threads = backend.thread_limit(options)
         infos = [worker_info_of(k, n) for k in range(n)]
+        snapshot = None if backend.is_forked(options) else self._df_snapshot
+        variables = () if snapshot is None else tuple(snapshot.variables)
         tolerance = self._df_begin_failures()
         specs = [
             WorkerSpec(
@@ -290,6 +292,7 @@ class WorkerNode(ProxyDataFlow):
                 task_queue=None if links.task_queue is None else links.task_queue.port(k),
                 budget=tolerance.inherited,
                 threads=threads,
+                variables=variables,
             )
             for k, job in enumerate(self._df_jobs(stream))
         ]

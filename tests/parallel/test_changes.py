@@ -18,6 +18,7 @@ from dataflow import (
     MultiThreadMapData,
     MultiThreadRunner,
     NotAddressable,
+    NotPicklable,
     ParallelData,
 )
 
@@ -58,6 +59,10 @@ class Numbers(DataFlow):
 
 def by_global(dp):
     return [dp[0] * FACTOR]
+
+
+def by_argument(dp, factor):
+    return [dp[0] * factor]
 
 
 def source(n, first=0):
@@ -112,7 +117,7 @@ def test_attributes_of_a_class_closures_and_globals(monkeypatch):
         return [dp[0] * factor]
 
     for func in (Own(), by_closure, by_global):
-        with ParallelData(MapData(source(2), func), 2) as df:
+        with ParallelData(MapData(source(2), func), 2, context="fork") as df:
             assert numbers(df) == [[0], [1]]
             factor = 5
             Own.factor = 5
@@ -120,6 +125,34 @@ def test_attributes_of_a_class_closures_and_globals(monkeypatch):
             assert numbers(df) == [[0], [5]]
         factor = Own.factor = 1
         monkeypatch.undo()
+
+
+def counting(dp):
+    global COUNT  # noqa: PLW0603
+    COUNT += 1
+    return dp
+
+
+COUNT = 0
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_global_variable_that_the_workers_do_not_get_is_named(method, monkeypatch):
+    with ParallelData(MapData(source(2), by_global), 1, context=method) as df:
+        assert numbers(df) == [[0], [1]]
+        monkeypatch.setattr(f"{__name__}.FACTOR", 5)
+        text = r"the global variable FACTOR of .*test_changes, which is 5 in the consumer, but 1 in the.*factor=FACTOR"
+        with pytest.raises(NotPicklable, match=text):
+            list(df)
+    with ParallelData(MapData(source(2), functools.partial(by_argument, factor=5)), 1, context=method) as df:
+        assert numbers(df) == [[0], [5]]
+
+
+@pytest.mark.slow
+def test_a_global_variable_that_the_function_itself_assigns_may_differ(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.COUNT", 5)
+    with ParallelData(MapData(source(2), counting), 1, context="spawn") as df:
+        assert numbers(df) == [[0], [1]]
 
 
 @pytest.mark.parametrize("kind", [MultiProcessMapData, MultiThreadMapData])
