@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import traceback
+from contextlib import suppress
+from copy import copy
 
 from dataflow.errors import DataFlowTerminated, NotReentrant
 
@@ -122,6 +124,9 @@ class Session:
 
     def fail(self, error: BaseException, *, interrupted: bool = False) -> None:
         """Record the error that is about to be raised to the consumer."""
+        if interrupted:
+            with suppress(Exception):
+                error = copy(error)  # without the traceback, whose frames hold datapoints
         self.failure, self.failed, self.interrupted = error, True, interrupted
 
 

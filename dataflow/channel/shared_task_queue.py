@@ -97,7 +97,8 @@ class TaskOwnership:
         self._words[_IS_FULL] = is_full
 
     def close(self) -> None:
-        """Close the descriptor. Idempotent."""
+        """Close the descriptor, and release the memory: nothing is recorded any more. Idempotent."""
+        self._words = memoryview(bytearray(_BYTES)).cast("Q")
         self._file.close()
 
     def __getstate__(self) -> dict[str, Any]:

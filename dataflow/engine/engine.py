@@ -115,7 +115,8 @@ class Plan(Generic[S]):
     def close(self) -> None:
         """Release everything that the consumer holds. Idempotent."""
         with ExitStack() as last:  # closes all, even if one of them raises
-            for end in (self.credit, self.schedule, self.codec, self.channel):
+            # The last one first: results that were not handed out go before the memory that they are in.
+            for end in (self.credit, self.codec, self.schedule, self.channel):
                 last.callback(end.close)
 
 
@@ -547,11 +548,17 @@ class Engine(Generic[S]):
     def _fail(self, error: BaseException, *, interrupted: bool = False) -> NoReturn:
         self.session.fail(error, interrupted=interrupted)
         self.close()
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: they would keep each other, and datapoints with them
 
     def _fail_here(self, error: BaseException) -> NoReturn:
         """Fail with an exception that was raised in the consumer itself: an interrupt, unless it is an `Exception`."""
-        self._fail(error, interrupted=not isinstance(error, Exception))
+        try:
+            self._fail(error, interrupted=not isinstance(error, Exception))
+        finally:
+            del error  # as above
 
 
 def _log_end(owner: str, observer: Observer) -> None:

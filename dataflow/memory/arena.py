@@ -244,7 +244,10 @@ class Base(np.ndarray[Any, Any]):
     """
 
     block: Block | None = None  # set for an output buffer; None where the consumer reads
-    last: _OrphanedBlockLease | None = None  # set once the worker has ended; the views may outlive the reader
+    last: _OrphanedBlockLease | None = None  # set once the worker has ended
+    # Set then, too: the views may outlive their runner, and a forked child finds `last` through the reader. (`last`
+    # itself must not keep the reader, which keeps `last`: both would wait for the garbage collector.)
+    reader: ArenaReader | None = None
 
 
 class Lease(weakref.ref[Base]):
@@ -271,9 +274,8 @@ class _OrphanedBlockLease(weakref.ref[Base]):
     Its callback runs no Python code either.
     """
 
-    __slots__ = ("madvise", "reader")
+    __slots__ = ("madvise",)
     madvise: Callable[..., None]
-    reader: ArenaReader  # kept, so that a forked child finds this reference through it
 
 
 def _do_nothing(*_: object) -> None:
@@ -344,8 +346,7 @@ class ArenaReader:
                 memory, at = self._memory.at(start)
                 last = _OrphanedBlockLease(base, methodcaller("madvise", _GIVE_BACK, at, end - start))
                 last.madvise = memory.madvise
-                last.reader = self
-                base.last = last
+                base.last, base.reader = last, self
                 self._last.append(last)
                 ranges.append((start, end))
             del base  # if this was the last reference, its pages are returned below

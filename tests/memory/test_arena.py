@@ -361,6 +361,22 @@ def test_any_number_of_arenas_needs_one_descriptor():
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each mapping has a descriptor")
+def test_the_last_array_closes_the_memory_without_the_garbage_collector():
+    before = len(os.listdir("/proc/self/fd"))
+    with Arenas() as arenas:
+        arrays = [arenas.read(arenas.write(k)) for k in range(3)]
+        arenas.reader.worker_ended()
+    gc.disable()
+    try:
+        del arenas
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+        arrays.clear()
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="best effort elsewhere")
 def test_a_worker_that_is_forked_later_gets_copies_of_what_the_consumer_reads():
     with Arenas() as arenas:

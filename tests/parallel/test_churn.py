@@ -11,11 +11,21 @@ import threading
 import time
 from itertools import islice
 
+import numpy as np
 import psutil
 import pytest
 import zmq
 
-from dataflow import DataFlow, MultiProcessRunnerZMQ
+from dataflow import (
+    DataFlow,
+    DataFromList,
+    MapData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+)
+from dataflow.channel.messages import DATA_KINDS
+from dataflow.engine.engine import Engine
 from tests.support.fakes import KINDS, Forever, Numbers, Trap, runner
 from tests.support.waits import LIMIT, wait_until
 
@@ -112,6 +122,56 @@ def test_a_child_that_collects_its_copy_of_a_runner_ends_no_worker_of_the_parent
     os.waitpid(pid, 0)
     assert len(list(islice(iterator, 500))) == 500
     df.close()
+
+
+def image(dp):
+    return [dp[0], np.zeros(50_000, np.uint8)]
+
+
+INTERRUPTED = {
+    "zmq": lambda ds: MultiProcessRunnerZMQ(MapData(ds, image), 2),
+    "strict": lambda ds: MultiProcessRunnerZMQ(MapData(ds, image), 2, strict=True),
+    "pipes": lambda ds: MultiProcessRunner(MapData(ds, image), 5, 2),
+    "map": lambda ds: MultiProcessMapData(ds, 2, image, strict=True),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each mapping has a descriptor")
+@pytest.mark.parametrize("when", ["as a message is received", "between two datapoints"])
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_closing_after_an_interrupt_leaves_nothing_to_the_garbage_collector(name, when, monkeypatch):
+    receive, received = Engine._receive, []
+
+    def interrupted(self, message):
+        receive(self, message)
+        received.append(message.kind)
+        if len(received) > 8 and message.kind in DATA_KINDS and when == "as a message is received":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "_receive", interrupted)
+    before = {os.readlink(entry) for entry in descriptors()}
+    gc.collect()
+    gc.disable()
+    try:
+        df = INTERRUPTED[name](DataFromList([[k] for k in range(2000)]))
+        with pytest.raises(KeyboardInterrupt):
+            consume(df, 30 if when == "between two datapoints" else 2000)
+        df.close()
+        assert {os.readlink(entry) for entry in descriptors()} == before
+    finally:
+        gc.enable()
+
+
+def consume(df, num):
+    for k, _ in enumerate(df):
+        if k == num:
+            raise KeyboardInterrupt
+
+
+def descriptors():
+    """Those of shared memory."""
+    entries = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return [entry for entry in entries if os.path.islink(entry) and "memfd" in os.readlink(entry)]
 
 
 # -- other processes ---------------------------------------------------------------------------------------------------
