@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -249,16 +250,23 @@ def test_a_copy_counts_on_from_where_it_was_made():
     assert is_pass(numbers(copy), 1) and is_pass(numbers(dataset), 1)
 
 
+class Iterator:
+    """As that of a DataLoader with two workers."""
+
+    def __init__(self):
+        self._num_workers = 2
+
+
 def test_a_worker_that_received_the_passes_of_another_raises():
     passes = torch_dataset.PassCounter()
-    iterator = type("Iterator", (), {"_num_workers": 2})()
+    iterator = Iterator()
     first = passes.transfer(iterator)
-    first.check(type("Info", (), {"id": 0, "num_workers": 2}))
+    first.check(SimpleNamespace(id=0, num_workers=2))
     for wrong in ({"id": 1, "num_workers": 2}, {"id": 0, "num_workers": 3}):
         with pytest.raises(NotReproducible, match="was also sent elsewhere"):
-            first.check(type("Info", (), wrong))
+            first.check(SimpleNamespace(**wrong))
     with pytest.raises(ValueError, match="may have 1024 workers, got 1025"):
-        first.check(type("Info", (), {"id": 0, "num_workers": 1025}))
+        first.check(SimpleNamespace(id=0, num_workers=1025))
 
 
 # -- positions ---------------------------------------------------------------------------------------------------------
