@@ -244,7 +244,7 @@ class DataFlow:
         """For statistics: the `reports.figures.Figures` of the node's workers; None without workers."""
         return None
 
-    # -- saved states --------------------------------------------------------------------------------------------------
+    # -- saved states and caches ---------------------------------------------------------------------------------------
 
     @property
     def _df_stands_for(self) -> Any:
@@ -261,6 +261,11 @@ class DataFlow:
         settings = self._df_run_settings
         found = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in settings}
         return {**found, "seed": self._df_own_root}
+
+    @property
+    def _df_files(self) -> Sequence[str]:
+        """Files, folders and URLs that the datapoints come from: a cache compares sizes and times of change."""
+        return ()
 
     # -- construction --------------------------------------------------------------------------------------------------
 

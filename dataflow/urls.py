@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from dataflow.errors import DataFlowError, MissingExtra
 from dataflow.extras import optional
 
-__all__ = ["filesystem_of", "files_below", "is_url", "reporting_url"]
+__all__ = ["change_of", "filesystem_of", "files_below", "is_url", "reporting_url", "states_below"]
 
+_CHANGED: Final = ("ETag", "etag", "mtime", "LastModified", "created")  # what file systems say of a file's state
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 
 
@@ -59,6 +60,26 @@ def files_below(url: str) -> dict[str, str]:
             return {url: ""}
         start = len(path.rstrip("/")) + 1
         return {system.unstrip_protocol(name): name[start:] for name in names}
+
+
+def states_below(url: str) -> list[tuple[int | None, str]]:
+    """Return size and state of a file, or of all files below a folder, sorted by name.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder, or no file in it.
+    """
+    system, path = filesystem_of(url)
+    with reporting_url(url):
+        about = system.info(path)
+        found = system.find(path, detail=True) if about.get("type") == "directory" else {path: about}
+        if not found:
+            raise FileNotFoundError(path)
+        return [(about.get("size"), change_of(about)) for _, about in sorted(found.items())]
+
+
+def change_of(about: Mapping[str, Any]) -> str:
+    """Return what differs when a file was changed, of what a file system says about it; empty if it says nothing."""
+    return next((str(about[name]) for name in _CHANGED if about.get(name)), "")
 
 
 @contextmanager

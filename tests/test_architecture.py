@@ -26,6 +26,7 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"passes"},
     {"sampling", "user_nodes"},
     {"base"},
+    {"fingerprints"},
     {"sources", "transforms", "diagnostics"},
     {"engine"},
     {"parallel", "serial"},

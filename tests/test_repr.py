@@ -45,8 +45,7 @@ from dataflow import (
     SelectComponent,
     ShuffleData,
 )
-from dataflow.formats.fingerprints import describe
-from dataflow.transforms.fingerprints import described
+from dataflow.fingerprints import describe, described
 
 
 def decode(dp):

@@ -40,7 +40,7 @@ class FlowPayload(AnyPayload):
     otherwise: ClassVar[str] = ', or start workers by fork (context=multiprocessing.get_context("fork"))'
 
     def complaint(self, value: Any, error: Exception) -> str:
-        from dataflow.transforms.fingerprints import is_below  # needed only for this message
+        from dataflow.fingerprints import is_below  # needed only for this message
 
         worker_init = getattr(value, "worker_init", None)
         try:

@@ -13,8 +13,8 @@ from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
+from dataflow.fingerprints import describe, digest
 from dataflow.formats.checksums import masked_crc32, masked_crc32c
-from dataflow.formats.fingerprints import describe, digest
 from dataflow.formats.loading import PathLike
 from dataflow.formats.records import RecordEncoder, is_record
 from dataflow.formats.saving import alone, write_all
@@ -52,15 +52,18 @@ class DiskCacheData(ProxyDataFlow):
         ds: The input. Only one pass of it is read.
         path: The file. An index is kept beside it.
         fingerprint: Any text that identifies `ds`; change it when `ds` changes. None derives it from `ds`: nodes count
-            by their classes and parameters, functions by module, qualified name and bytecode, files by size and time of
-            change. Functions that a function calls are not included.
+            by their classes and parameters; data by value; functions and classes of your program by their code, by what
+            they hold, and by the global variables and functions that the code names, to any depth; packages by name and
+            version; files that sources name by size and time of change. What code reads from files, the environment,
+            the clock, the network or global random generators is not included.
         pickle: Pickle components without a representation of their own.
 
     Raises:
         ValueError: A pass of `ds` never ends, so that it cannot be kept.
         NotReproducible: A runner or map in `ds` mixes the output of its workers; names it. Also if the input can be
             read only once, and an attempt to fill the file was interrupted.
-        TypeError: A parameter of `ds` cannot be compared between runs; names it.
+        TypeError: Something that `ds` holds, or a global variable that its functions name, cannot be compared between
+            runs, or does not exist yet; names it.
         NotStorable: A datapoint cannot be stored; names its component.
         OSError: For example, the disk is full. No partial file is left.
 

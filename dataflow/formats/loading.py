@@ -83,11 +83,6 @@ class PositionalSource(Source, RNGDataFlow):
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
 
-    @property
-    def _df_files(self) -> Sequence[str]:
-        """The files, or URLs, that are read."""
-        return ()
-
     @abstractmethod
     def _df_open_reader(self) -> Reader:
         """Open what is read in this process."""

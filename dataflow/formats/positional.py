@@ -11,7 +11,7 @@ import numpy as np
 from dataflow.descriptors import Descriptor
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import file_damaged
-from dataflow.urls import filesystem_of, is_url, reporting_url
+from dataflow.urls import change_of, filesystem_of, is_url, reporting_url
 
 __all__ = ["PositionalFile", "UrlFile", "open_positional"]
 
@@ -125,12 +125,11 @@ class UrlFile(PositionalFile):
             raise IsADirectoryError(
                 f"{url} is a folder, not a file; if you mean the files in it, end the URL with a slash"
             )
-        changed = next((str(about[name]) for name in _CHANGED if about.get(name)), "")
         if about.get("size") is None:
             self._fetch_all()
         else:
             self.size = int(about["size"])
-        self.identity = [self.size, changed]
+        self.identity = [self.size, change_of(about)]
 
     def stream(self, buffering: int = -1) -> IO[bytes]:
         if self._copy is not None:
@@ -176,7 +175,6 @@ class UrlFile(PositionalFile):
             self._copy.close()
 
 
-_CHANGED = ("ETag", "etag", "mtime", "LastModified", "created")  # what file systems say about the state of a file
 _PIECE = 1 << 20  # bytes that are copied at a time
 
 

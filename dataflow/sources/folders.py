@@ -100,6 +100,11 @@ class ImageFolderData(DataFromList):
         super().__init__(datapoints, shuffle, seed=seed, packed=packed)
 
     @property
+    def _df_files(self) -> Sequence[str]:
+        # One listing tells the states of all files behind a URL.
+        return [self.path] if is_url(self.path) else [file for file, _ in self.lst]
+
+    @property
     def _df_parameters(self) -> dict[str, Any]:
         is_default = self.classes == sorted(self.classes)
         return {**super()._df_parameters, "classes": None if is_default else self.classes}

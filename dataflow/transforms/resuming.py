@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
@@ -10,13 +11,15 @@ from typing import Any, Final
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
 from dataflow.errors import NotReproducible, StateMismatch
+from dataflow.fingerprints import changed_code, described, difference
 from dataflow.passes import known_length, picked_here, root_stream, walk
 from dataflow.seeding import Stream, current_root
 from dataflow.state import state_of
-from dataflow.transforms.fingerprints import described, difference
 from dataflow.transforms.indexing import consecutive, onwards
 
 __all__ = ["ResumableData"]
+
+_log = logging.getLogger("dataflow.transforms")
 
 _VERSION: Final = 1
 _KINDS: Final = {"version": int, "root": str, "pass": int, "offset": int, "flow": dict}
@@ -89,7 +92,8 @@ class ResumableData(ProxyDataFlow):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was saved: the next loop begins there.
 
-        The root seed of the state becomes that of this flow, unless the program has called `dataflow.seed`.
+        The root seed of the state becomes that of this flow, unless the program has called `dataflow.seed`. Functions
+        are compared by name; if their code has changed, a warning names them.
 
         Args:
             state: What `state_dict` returned, also after JSON.
@@ -103,6 +107,12 @@ class ResumableData(ProxyDataFlow):
             raise StateMismatch(
                 f"the state was saved from another chain: {found}. Build the same chain to resume; runners, and how "
                 "many workers they have, may differ"
+            )
+        if changed := changed_code(state["flow"], self._description):
+            _log.warning(
+                "the code of %s has changed since the state was saved: positions and random numbers continue, and from "
+                "here on the new code makes the datapoints",
+                ", ".join(changed),
             )
         root = int(state["root"])
         if current_root() not in {None, root}:

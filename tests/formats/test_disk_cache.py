@@ -1,11 +1,14 @@
 """A pass kept on disk, and the fingerprint that says of what."""
 
+import contextlib
 import functools
+import io
 import itertools
 import logging
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +21,20 @@ from dataflow import (
     DataFromGenerator,
     DataFromList,
     DiskCacheData,
+    FileDamaged,
+    ImageFolderData,
+    JSONLinesData,
     MapData,
     MapDataComponent,
     MultiProcessRunnerZMQ,
     NotStorable,
     RepeatedData,
     ShuffleData,
+    TableData,
+    WebDatasetData,
 )
-from dataflow.formats.fingerprints import describe
-from tests.formats.files import TFRECORD, assert_same, flow, images
+from dataflow.fingerprints import describe
+from tests.formats.files import FORMATS, LMDB, TFRECORD, assert_same, flow, images
 from tests.support.contract import check_node, seeded
 
 ROOT = Path(__file__).parents[2]
@@ -302,3 +310,175 @@ def test_an_empty_file_may_become_a_cache(log, path):
     path.touch()
     with DiskCacheData(Counted(log), path) as df:
         assert_same(list(df), expected())
+
+
+# -- what decides the datapoints ---------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+from dataflow import DataFromList, DiskCacheData, MapData
+SIZE = int(sys.argv[1])
+def resize(dp): return [dp[0] * SIZE]
+with DiskCacheData(MapData(DataFromList([[1], [2]], shuffle=False), resize), "cache") as df:
+    print(list(df))
+"""
+
+
+def test_a_global_constant_of_the_program_fills_the_file_again(tmp_path):
+    (tmp_path / "job.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    outputs = []
+    for size in ("1", "224", "224"):
+        done = subprocess.run(
+            [sys.executable, "job.py", size], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        outputs.append((done.stdout, "filled again" in done.stderr, "SIZE = 224" in done.stderr))
+    assert outputs == [
+        ("[[1], [2]]\n", False, False),
+        ("[[224], [448]]\n", True, True),
+        ("[[224], [448]]\n", False, False),
+    ]
+
+
+def lines_of(folder):
+    path = folder / "rows.jsonl"
+    path.write_text('{"a": 1}\n')
+    return path, lambda: JSONLinesData(path)
+
+
+def shards_of(folder):
+    path = folder / "s.tar"
+    with tarfile.open(path, "w") as tar:
+        info = tarfile.TarInfo("0.cls")
+        info.size = 1
+        tar.addfile(info, io.BytesIO(b"1"))
+    return path, lambda: WebDatasetData(path)
+
+
+def table_of(folder):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table({"a": [1, 2]})
+    path = folder / "a.parquet"
+    parquet.write_table(table, path)
+    return path, lambda: TableData(path)
+
+
+def lmdb_folder_of(folder):
+    place = folder / "data"
+    place.mkdir()
+    LMDB.save(flow([[1], [2]]), place, overwrite=True)
+    return place / "data.mdb", lambda: LMDB.load(place)
+
+
+def images_of(packed):
+    def make(folder):
+        path = folder / "images" / "cat" / "1.png"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+        return path, lambda: ImageFolderData(folder / "images", packed=packed)
+
+    return make
+
+
+def many_images_of(folder):
+    path, load = images_of(False)(folder)
+    for k in range(100):
+        path.with_name(f"{k}.png").write_bytes(b"x")
+    return path, load
+
+
+def saved_by(form):
+    def make(folder):
+        path = Path(form.saved(folder, images(3)))
+        return path, lambda: form.load(path)
+
+    return make
+
+
+SOURCES = {
+    **{form.name: saved_by(form) for form in FORMATS},
+    "a folder of LMDB": lmdb_folder_of,
+    "JSON lines": lines_of,
+    "shards": shards_of,
+    "parquet": table_of,
+    "images": images_of(False),
+    "packed images": images_of(True),
+    "many images": many_images_of,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("wrap", [lambda df: df, lambda df: DataFromGenerator(lambda: iter(df))])
+def test_a_file_that_a_source_names_counts_by_size_and_time(tmp_path, name, wrap):
+    path, load = SOURCES[name](tmp_path)
+    before = describe(wrap(load()))
+    assert describe(wrap(load())) == before
+    status = os.stat(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
+    later = describe(wrap(load()))
+    with open(path, "ab") as file:
+        file.write(b"\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with contextlib.suppress(FileDamaged):
+        assert describe(wrap(load())) not in {before, later}
+    assert before != later
+
+
+def test_a_replaced_image_fills_the_file_again(tmp_path, path):
+    def read(dp):
+        return [Path(dp[0]).read_bytes(), dp[1]]
+
+    image, load = SOURCES["images"](tmp_path)
+    found = []
+    for content in (b"old", b"other", b"other"):
+        if content != image.read_bytes():
+            image.write_bytes(content)
+        with DiskCacheData(MapData(load(), read), path) as df:
+            found.append((list(df), describe(df.ds)))
+    assert [dps for dps, _ in found] == [[[b"old", 0]], [[b"other", 0]], [[b"other", 0]]]
+    assert found[0][1] != found[1][1] == found[2][1]
+
+
+def test_a_replaced_file_behind_a_url_counts(tmp_path):
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    try:
+        descriptions = []
+        for content in (b'{"a": 1}\n', b'{"a": 12}\n'):
+            system.pipe("/cached/rows.jsonl", content)
+            system.pipe("/cached/images/cat/1.png", content)
+            descriptions += [
+                describe(JSONLinesData("memory://cached/rows.jsonl")),
+                describe(ImageFolderData("memory://cached/images")),
+            ]
+            assert descriptions[-1] == describe(ImageFolderData("memory://cached/images"))
+        assert len(set(descriptions)) == 4
+    finally:
+        system.rm("/cached", recursive=True)
+
+
+def test_a_function_that_was_pickled_is_the_same(tmp_path):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    k, table = 3, {"a": np.arange(3)}
+
+    def helper(x):
+        return x * k + table["a"].sum()
+
+    for make in (
+        lambda: lambda dp: [helper(dp[0])],
+        lambda: functools.partial(helper, 2),
+        lambda: Scale(table),
+        lambda: Scale(helper).method,
+    ):
+        df = MapData(flow([[1]]), make())
+        assert (
+            describe(cloudpickle.loads(cloudpickle.dumps(df))) == describe(df) == describe(MapData(flow([[1]]), make()))
+        )
+
+
+def test_cells_of_a_notebook_are_described_alike_when_they_are_run_again():
+    found = []
+    for number, size in enumerate((1, 1, 2)):
+        program = {"__name__": "__main__", "_": number, "In": [""] * number}
+        exec(compile(f"SIZE = {size}\ndef func(dp): return [dp[0] * SIZE]", f"<cell {number}>", "exec"), program)
+        found.append(describe(MapData(flow([[1]]), program["func"])))
+    assert found[0] == found[1] != found[2]

@@ -32,7 +32,7 @@ from dataflow import (
     RayRunner,
     RemoteDataZMQ,
 )
-from dataflow.formats.fingerprints import describe
+from dataflow.fingerprints import describe
 
 
 def double(dp):

@@ -1,9 +1,11 @@
 import copy
+import functools
 import itertools
 import json
 import queue
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ from dataflow import (
     ShuffleData,
     StateMismatch,
 )
-from dataflow.transforms.fingerprints import described
+from dataflow.fingerprints import described
 from tests.support.chains import CHAINS, DROPPING, odd_only
 from tests.support.contract import plain, seeded
 
@@ -325,6 +327,76 @@ def test_a_damaged_description_raises():
 )
 def test_runners_and_packing_do_not_change_the_chain(make):
     assert described(BatchData(make(), 2)) == described(BatchData(numbers(9), 2))
+
+
+def scaled(body, size=1):
+    """A program's function `scale`, which calls another one."""
+    program = {"__name__": "job", "SIZE": size}
+    exec(f"def helper(x):\n    {body}\ndef scale(dp): return [helper(dp[0]) * SIZE]", program)
+    return program["scale"]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, functools.partial, lambda f: Holder(f).call])
+def test_changed_code_is_one_warning_and_the_flow_resumes(caplog, wrap):
+    def make(body, size=1):
+        return ResumableData(BatchData(MapData(DataFromList(range(9), shuffle=False), wrap(scaled(body, size))), 3))
+
+    state = json.loads(json.dumps(make("return x").state_dict()))
+    for same in ("return x  # a comment", "'Words.'; return x"):
+        make(same).load_state_dict(state)
+    assert not caplog.records
+    for body, size in (("return x + 1", 1), ("return x", 2)):
+        caplog.clear()
+        make(body, size).load_state_dict(state)
+        (record,) = caplog.records
+        assert record.levelname == "WARNING"
+        assert record.getMessage().startswith("the code of MapData.func has changed since the state was saved")
+
+
+class Holder:
+    def __init__(self, func):
+        self.func = func
+
+    def call(self, dp):
+        return self.func(dp)
+
+
+def test_changed_code_of_a_users_node_is_one_warning(caplog):
+    def make(length):
+        class Source(DataFlow):
+            def __iter__(self):
+                yield from ([k] for k in range(length(2)))
+
+        return ResumableData(Source())
+
+    state = make(lambda n: n).state_dict()
+    for length, expected in ((lambda n: n, []), (lambda n: n + 0, ["the code of the class Source"])):
+        caplog.clear()
+        make(length).load_state_dict(state)
+        messages = [record.getMessage() for record in caplog.records]
+        assert [message.split(" has")[0] for message in messages if "code" in message] == expected
+
+
+@pytest.mark.parametrize(
+    "change", [lambda flow: flow.pop("code"), lambda flow: flow.update(code={"func": "3.99 0123456789abcdef"})]
+)
+def test_a_state_without_comparable_code_is_loaded_in_silence(caplog, change):
+    def make():
+        return ResumableData(MapData(DataFromList(range(9)), scaled("return x")))
+
+    state = make().state_dict()
+    change(state["flow"])
+    make().load_state_dict(state)
+    assert not caplog.records
+
+
+def test_data_text_and_versions_are_not_code(caplog):
+    def make(data, path):
+        return ResumableData(MapData(DataFromList(range(9)), lambda dp: [data, path, np.sum(data), open]))
+
+    state = make(np.zeros(3), "/data").state_dict()
+    make(np.ones(4), "/elsewhere").load_state_dict(state)
+    assert not caplog.records
 
 
 def test_counters_of_a_user_node_do_not_change_the_chain(caplog):

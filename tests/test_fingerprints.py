@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dataflow import BatchData, DataFlow, DataFromList, FakeData, MapData, RandomChooseData, ShardData
-from dataflow.transforms.fingerprints import described, difference
+from dataflow.fingerprints import described, difference
 
 
 class Node(DataFlow):
