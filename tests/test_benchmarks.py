@@ -24,6 +24,7 @@ from benchmarks import (
     report,
     simulate,
     sources,
+    starts,
     suite,
     targets,
     workloads,
@@ -495,3 +496,17 @@ def test_imports_are_timed_above_an_interpreter_that_only_starts():
 def test_an_idle_worker_has_private_pages_and_a_part_of_those_that_it_shares():
     proportional, private = memory.idle(2, "fork")
     assert 1 << 18 < private < proportional < memory.proportional_bytes(os.getpid())
+
+
+def test_starts_are_medians_beside_those_of_fork():
+    runs = {"fork": [[0.1, 0.2, 0.4]] * 3, "spawn": [[1.0, 0.2, 0.1], [0.5, 0.3, 0.1], [0.2, 0.9, 0.1]]}
+    rows = starts.table(runs).splitlines()
+    assert rows[-2].endswith("| fork | 100 (1.0×) | 200 (1.0×) | 400 (1.0×) |")
+    assert rows[-1].endswith("| spawn | 500 (5.0×) | 300 (1.5×) | 100 (0.2×) |")
+
+
+@pytest.mark.slow
+def test_starts_are_measured_for_every_method():
+    found = starts.measure(1)
+    assert found.keys() == {"fork", "forkserver", "spawn"}
+    assert all(seconds > 0 for runs in found.values() for run in runs for seconds in run)

@@ -8,10 +8,12 @@ import platform
 import random
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import warnings
 from functools import partial
+from multiprocessing import forkserver
 
 import numpy as np
 import pytest
@@ -227,3 +229,42 @@ def test_python_warns_of_a_fork_with_threads_where_they_are_the_users(name):
     go_on.set()
     thread.join()
     assert bool(caught) == (name == "mine")
+
+
+# -- the fork server ---------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_server_that_has_ended_is_no_obstacle(monkeypatch):
+    """As from Python 3.14 on, where it imports the main program, and that has no guard."""
+
+    def connect(server, fds):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(forkserver.ForkServer, "connect_to_new_process", connect)
+    assert reported("forkserver", partial(int, "5")) == "5"
+
+
+PROGRAM = """
+import multiprocessing, sys
+from multiprocessing import forkserver
+from dataflow import DataFromList, ParallelData
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        multiprocessing.set_forkserver_preload(sys.argv[1:])
+    with ParallelData(DataFromList([[1]]), 1, context="forkserver") as df:
+        assert list(df) == [[1]]
+    print(*forkserver._forkserver._preload_modules)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [(), ("json",)], ids=["by default", "chosen"])
+def test_the_fork_server_imports_what_workers_need_unless_the_program_has_chosen(chosen, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, program, *chosen], stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT
+    )
+    found = done.stdout.split()
+    assert found == list(chosen) if chosen else found[0] == "__main__" and "dataflow.channel.zeromq" in found
