@@ -488,11 +488,11 @@ class DataFlow:
         """Old name of ``len(df)``."""
         return len(self)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in OF_THIS_PROCESS:
-            state.pop(name, None)
-        return state
+    def __getstate__(self) -> Any:
+        found: Any = super().__getstate__()
+        attributes, slots = found if isinstance(found, tuple) else (found, None)
+        state = {name: value for name, value in (attributes or {}).items() if name not in OF_THIS_PROCESS}
+        return state if slots is None else (state, slots)
 
     # -- users' own nodes ----------------------------------------------------------------------------------------------
 

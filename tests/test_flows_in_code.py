@@ -1,6 +1,8 @@
 """Flows that begin in the code of a node: they take their root, place and pass from there."""
 
+import copy
 import itertools
+import pickle
 
 import pytest
 
@@ -257,3 +259,10 @@ def test_what_a_kept_flow_draws_in_reset_state_does_not_depend_on_the_call():
     assert sorted([flow()[k] for k in (3, 1, 2, 0)]) == expected
     with in_threads(flow, 3) as df:
         assert sorted(df) == expected
+
+
+def test_slots_are_copied_and_sent():
+    df = SHAPES["slots"](shuffled)
+    df.extra = 1
+    for made in copy.copy(df), pickle.loads(pickle.dumps(df)):
+        assert made.extra == 1 and len(list(made)) == 6
