@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, RNGDataFlow
 from dataflow.parameters import flag
+from dataflow.passes import RunningCall, calls_code
 from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.sources.source import Source
 from dataflow.sources.tables import cure_of
@@ -82,11 +83,13 @@ class DataFromList(Source, RNGDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = len(self.lst)
-        if not self.shuffle:
-            return islice(self.lst, n) if type(self.lst) in _ITERABLE else map(self.lst.__getitem__, range(n))
-        order = self._order(p, n, stream)
-        positions = chain.from_iterable(order[k : k + _CHUNK].tolist() for k in range(0, n, _CHUNK))
-        return map(self.lst.__getitem__, positions)
+        if not self.shuffle and type(self.lst) in _ITERABLE:
+            return islice(self.lst, n)
+        positions: Iterable[int] = range(n)
+        if self.shuffle:
+            order = self._order(p, n, stream)
+            positions = chain.from_iterable(order[k : k + _CHUNK].tolist() for k in range(0, n, _CHUNK))
+        return self._elements(positions, repeat(p), stream)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
@@ -100,12 +103,49 @@ class DataFromList(Source, RNGDataFlow):
             for p in np.unique(passes).tolist():
                 here = passes == p
                 positions[here] = self._order(p, n, stream)[positions[here]]
-        return map(self.lst.__getitem__, positions.tolist())
+        return self._elements(positions.tolist(), passes.tolist() if self._df_calls else (), stream)
+
+    @property
+    def _df_calls(self) -> bool:  # type: ignore[override]
+        return self._df_user_written or _is_users_code(type(self.lst))
+
+    def _elements(self, positions: Iterable[int], passes: Iterable[int], stream: Stream) -> Iterator[Any]:
+        if _is_users_code(type(self.lst)):
+            return map(_Reading(self, stream).element, positions, passes)
+        return map(self.lst.__getitem__, positions)
 
     def _order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
         words = self._df_words(stream, p)
         order: NDArray[Any] = self._orders.get((words, n), partial(permutation, words, n))
         return order
+
+
+def _is_users_code(kind: type) -> bool:
+    """Whether elements are read by a method in Python that is not ours."""
+    package = __name__.partition(".")[0]
+    return hasattr(getattr(kind, "__getitem__", None), "__code__") and kind.__module__.partition(".")[0] != package
+
+
+class _Reading:
+    """The reading of elements by the user's code, in which flows may begin."""
+
+    def __init__(self, df: DataFromList, stream: Stream) -> None:
+        self._df, self._stream = df, stream
+        self._get = df.lst.__getitem__
+        self._present = 0, 0  # pass and position of the element that is being read
+        self._running: tuple[tuple[int, int], RunningCall] | None = None  # the reading in which a flow has begun last
+
+    def element(self, position: int, p: int) -> Any:
+        self._present = p, position
+        return self._get(position)
+
+    def running_call(self) -> RunningCall:
+        if self._running is None or self._running[0] != self._present:
+            self._running = self._present, RunningCall(self._df, self._stream, *self._present)
+        return self._running[1]
+
+
+calls_code(_Reading.element, _Reading.running_call)
 
 
 def _cure(lst: Any) -> str | None:

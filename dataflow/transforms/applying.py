@@ -228,7 +228,8 @@ def _has_dropped_below(df: DataFlow) -> bool:
 def keeps_positions(ds: DataFlow) -> bool:
     """Whether dropped datapoints keep their positions: not where a node counts those that a map below may drop."""
     return ds._df_addressable and not any(
-        node._df_counts and any(below._df_calls for ds in node._df_inputs for below in walk(ds, everywhere=True))
+        node._df_counts
+        and any(below._df_calls and below._df_inputs for ds in node._df_inputs for below in walk(ds, everywhere=True))
         for node in walk(ds, everywhere=True)
     )
 

@@ -142,7 +142,22 @@ def _in_predicate(make):
     return FilterData(_numbers(9), lambda dp: (dp[0] + next(iter(make()))[0]) % 2)
 
 
+class _Lazy:
+    """A sequence whose elements are read from flows."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, k):
+        return [k, *next(iter(self.make()))]
+
+
 ADDRESSABLE = {
+    "read by a list": lambda make: DataFromList(_Lazy(make), shuffle=False),
+    "read by a shuffled list": lambda make: DataFromList(_Lazy(make)),
     "made in a map": _in_map,
     "made in two maps": _in_maps,
     "kept by a map": _kept_in_map,
