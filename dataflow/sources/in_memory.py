@@ -111,7 +111,7 @@ class DataFromList(Source, RNGDataFlow):
 
     def _elements(self, positions: Iterable[int], passes: Iterable[int], stream: Stream) -> Iterator[Any]:
         if _is_users_code(type(self.lst)):
-            return map(_Reading(self, stream).element, positions, passes)
+            return map(_ElementReader(self, stream).element, positions, passes)
         return map(self.lst.__getitem__, positions)
 
     def _order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
@@ -126,7 +126,7 @@ def _is_users_code(kind: type) -> bool:
     return hasattr(getattr(kind, "__getitem__", None), "__code__") and kind.__module__.partition(".")[0] != package
 
 
-class _Reading:
+class _ElementReader:
     """The reading of elements by the user's code, in which flows may begin."""
 
     def __init__(self, df: DataFromList, stream: Stream) -> None:
@@ -145,7 +145,7 @@ class _Reading:
         return self._running[1]
 
 
-calls_code(_Reading.element, _Reading.running_call)
+calls_code(_ElementReader.element, _ElementReader.running_call)
 
 
 def _cure(lst: Any) -> str | None:
