@@ -286,6 +286,7 @@ def _place_in_library(value: Any) -> str | None:
 _LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _ALL_GLOBALS: Final = frozenset({"globals", "eval", "exec"})  # functions that may read them
+_UNFOLLOWED: Final = frozenset({"__import__", "import_module", "__subclasses__", "__globals__", "f_globals"})
 _LOADS_CONSTANT: Final = frozenset(dis.hasconst)
 
 Chain = tuple[str, ...]
@@ -324,10 +325,13 @@ class _Import(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_in(code: types.CodeType) -> tuple[tuple[Chain, ...], tuple[_Import, ...]]:
-    """The global names that code reads, and what it imports."""
+def _names_in(code: types.CodeType) -> tuple[tuple[Chain, ...], tuple[_Import, ...], str]:
+    """The global names that code reads, what it imports, and a name with which it reads others; empty if none."""
     chains: dict[Chain, None] = {}
     imports: dict[_Import, None] = {}
+    unfollowed = next((name for name in code.co_names if name in _UNFOLLOWED), "")
+    if {"sys", "modules"} <= set(code.co_names):
+        unfollowed = "sys.modules"
     found = [item for item in dis.get_instructions(code) if item.opname not in {"EXTENDED_ARG", "CACHE"}]
     own = {item.argval for item in found if item.opname == "STORE_NAME"}  # by the body of a class
     for k, item in enumerate(found):
@@ -344,10 +348,11 @@ def _names_in(code: types.CodeType) -> tuple[tuple[Chain, ...], tuple[_Import, .
                 imports[_Import(module, level, (), found[k + 1].opname != "IMPORT_FROM")] = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            more, imported = _names_in(constant)
+            more, imported, inside = _names_in(constant)
             chains.update(dict.fromkeys(more))
             imports.update(dict.fromkeys(imported))
-    return tuple(chains), tuple(imports)
+            unfollowed = unfollowed or inside
+    return tuple(chains), tuple(imports), unfollowed
 
 
 def _attributes(instructions: Sequence[dis.Instruction], k: int) -> Chain:
@@ -379,6 +384,7 @@ _DESCRIPTORS: Final = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
+_OF_SINGLEDISPATCH: Final = frozenset({"cache_token", "dispatch_cache", "_clear_cache"})  # what else it has decides
 _MISSING: Final = object()
 _OF_CLASS: Final = frozenset(  # what a class has for other reasons than its body
     {"__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__"}
@@ -627,7 +633,9 @@ class _Walker:
         if dtype.fields is not None:
             for name in dtype.names:
                 self._feed(data, array[name])
-        elif dtype.hasobject or dtype.char in "TgG":  # bytes of text are references; those of long floats have gaps
+        elif dtype.char in "gG":  # their bytes have gaps
+            data.update(repr([*map(repr, array.flat)]).encode())
+        elif dtype.hasobject or dtype.char == "T":
             data.update(self.text(array.tolist()).encode("utf-8", "surrogatepass"))
         elif array.size and dtype.itemsize:
             data.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
@@ -657,7 +665,10 @@ class _Walker:
             yield held("the defaults", function.__defaults__)
         if function.__kwdefaults__:
             yield held("the defaults by name", function.__kwdefaults__)
+        namespace = function.__globals__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if namespace is vars(functools) and name in _OF_SINGLEDISPATCH:
+                continue
             try:
                 content = cell.cell_contents
             except ValueError:  # not yet filled
@@ -665,10 +676,15 @@ class _Walker:
             else:
                 yield held(name, content)
         for name, value in sorted(vars(function).items()):
-            yield held(f".{name}", value)
-        namespace = function.__globals__
+            if namespace is not vars(functools) or name not in _OF_SINGLEDISPATCH:
+                yield held(f".{name}", value)
         if _library(str(namespace.get("__name__", ""))) is None:
-            chains, imports = _names_in(code)
+            chains, imports, unfollowed = _names_in(code)
+            if unfollowed and self._values:
+                raise TypeError(
+                    f"{function.__qualname__} uses {unfollowed}, so it may read what cannot be found beforehand "
+                    f"({function.__qualname__} is reached from {self._place}). {_CURE}"
+                )
             for chain in chains:
                 yield from self._lines_of_chain(function, chain)
             for imported in imports:
@@ -771,7 +787,13 @@ class _Walker:
         tensor = _class("torch", "Tensor")
         if tensor is not None and isinstance(value, tensor):
             return f"{kind.__qualname__} {self._tensor(value)}"
-        return self._defined(value, f"a {kind.__qualname__}", partial(self._lines_of_object, value))
+        try:
+            reduced = _reduced(value, kind)
+        except Exception:
+            raise _Indescribable(f"a {kind.__qualname__}") from None
+        if isinstance(reduced, str):
+            return self._named(value, reduced)
+        return self._defined(value, f"a {kind.__qualname__}", partial(self._lines_of_object, kind, reduced))
 
     def _lines_of_kind(self, value: Any, label: str) -> Iterator[str]:
         """The class of an object, and the functions among its attributes: others may change while it is used."""
@@ -780,22 +802,14 @@ class _Walker:
             items = item if isinstance(item, list | tuple) and len(item) <= _MAX_ITEMS else [item]
             yield from (f".{name} = {self.text(part)}" for part in items if callable(part))
 
-    def _lines_of_object(self, value: Any, label: str) -> Iterator[str]:
-        kind = type(value)
-        try:
-            reduced = _reduced(value, kind)
-        except Exception:
-            raise _Indescribable(f"a {kind.__qualname__}") from None
-        if isinstance(reduced, str):
-            yield self._named(value, reduced)
-            return
+    def _lines_of_object(self, kind: type, reduced: tuple[Any, ...], label: str) -> Iterator[str]:
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         if make is getattr(copyreg, "__newobj__", None):
             make = None
         yield self._line(label, "the class", kind)
         if make is not None:
             yield self._line(label, "what makes it", make)
-        if arguments and arguments != (kind,):
+        if arguments and not (len(arguments) == 1 and arguments[0] is kind):
             yield self._line(label, "the arguments", arguments)
         if items is not None:
             yield self._line(label, "the items", list(items))
@@ -831,7 +845,7 @@ class _Walker:
             data = plain.reshape(-1).view(sys.modules["torch"].uint8).numpy() if plain.numel() else np.empty(0)
         except Exception:
             raise _Indescribable(f"a tensor of layout {tensor.layout}") from None
-        return f"{plain.dtype} {tuple(plain.shape)} {self._array(data)}"
+        return f"{plain.dtype} {tuple(plain.shape)} {tensor.requires_grad} {self._array(data)}"
 
 
 def _reduced(value: Any, kind: type) -> Any:

@@ -743,6 +743,47 @@ log = logging.getLogger(__name__)
 def func(dp):
     log.info("x")
     return «1|2»
+---
+import functools
+@functools.singledispatch
+def func(dp): return dp
+@func.register
+def of_numbers(dp: int): return «1|2»
+---
+import functools
+class A:
+    method = functools.partialmethod(lambda self, k, dp: k, «1|2»)
+func = A().method
+---
+func = np.vectorize(lambda x: x + «1|2»)
+---
+func = np.poly1d([1, «2|3»])
+---
+k = np.longdouble(«1|2»)
+def func(dp): return k
+---
+k = np.array([1, «2|3»], np.longdouble)
+def func(dp): return k
+---
+k = np.rec.array([(1, «2|3»)], dtype=[("a", "i4"), ("b", "i4")])
+def func(dp): return k
+---
+class Registry:
+    items = []
+    def __init_subclass__(cls): Registry.items.append(cls)
+class One(Registry):
+    def f(self): return «1|2»
+def func(dp): return [cls().f() for cls in Registry.items]
+---
+def helper(x): return «1|2»
+table = {"f": helper}
+def func(dp): return table["f"](dp)
+---
+from unittest import mock
+func = mock.Mock(return_value=«1|2»)
+---
+k = [np.array([«1|2»]), "a"]
+def func(dp): return k
 """
 )
 
@@ -815,6 +856,28 @@ func = struct.Struct("i").pack
 ---
 names helper, which does not exist yet
 def func(dp): return helper(dp)
+---
+uses import_module
+import importlib
+def func(dp): return importlib.import_module("math").sin(1)
+---
+uses __import__
+def func(dp): return __import__("math").sin(1)
+---
+uses sys.modules
+import sys
+def func(dp): return sys.modules[__name__].SIZE
+---
+uses __subclasses__
+class A: pass
+def func(dp): return [cls.size for cls in A.__subclasses__()]
+---
+k in func holds a ReferenceType
+import weakref
+class A: pass
+one = A()
+k = weakref.ref(one)
+def func(dp): return k()
 ---
 holds a A
 class A:

@@ -19,6 +19,7 @@ from dataflow.formats.loading import PathLike
 from dataflow.formats.records import RecordEncoder, is_record
 from dataflow.formats.saving import alone, write_all
 from dataflow.formats.tfrecord import HEADER, Compute, RecordReader, writing
+from dataflow.parallel.changes import Snapshot
 from dataflow.passes import known_length, open_flow, until_closed, walk
 from dataflow.seeding import Stream
 from dataflow.state import state_of
@@ -79,6 +80,7 @@ class DiskCacheData(ProxyDataFlow):
     """
 
     _df_run_settings = frozenset({"_broke_off"})
+    _df_snapshot: Snapshot | None = None  # what `_description` was derived from; None for the user's fingerprint
     _df_remote_inputs = True  # they are reset only where the file is filled
 
     def __init__(
@@ -100,6 +102,7 @@ class DiskCacheData(ProxyDataFlow):
         self.path = os.fspath(path)
         self.pickle = pickle
         self._description = describe(ds) if fingerprint is None else f"fingerprint {fingerprint}"
+        self._df_snapshot = self._snapshot() if fingerprint is None else None
         self._broke_off = False  # an attempt to fill the file has failed, so that the input may be within a pass
 
     @property
@@ -138,16 +141,37 @@ class DiskCacheData(ProxyDataFlow):
         return until_closed(self._pass_of_file(p, stream), self)
 
     def _pass_of_file(self, p: int, stream: Stream) -> Iterator[Any]:
+        self._notice_changes()
         self._filled(stream)
         yield from pass_by_index(self, p, stream)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        self._notice_changes()
         return chain.from_iterable(map(partial(self._read, stream), blocks))
 
     def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
         reader = self._filled(stream)
         _, positions = passes_and_positions(self, indexes, len(reader))
         return reader.read(positions)
+
+    # -- changes of the flow -------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(walk(self.ds, everywhere=True))
+
+    def _notice_changes(self) -> None:
+        """Derive the fingerprint again if the flow has changed since it was derived, by assignment or a longer list.
+
+        A copy of this node in a worker has no snapshot: it keeps the fingerprint that it was sent with.
+        """
+        before = self._df_snapshot
+        if before is None or before.difference(now := self._snapshot()) is None:
+            return
+        self._df_snapshot = now
+        description = describe(self.ds)
+        if description != self._description:
+            self._description = description
+            state_of(self).own(self, None)
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
@@ -221,6 +245,8 @@ class DiskCacheData(ProxyDataFlow):
                 label=f"filling {os.path.basename(self.path)}",
             )
         self._broke_off = False
+        if self._df_snapshot is not None:
+            self._df_snapshot = self._snapshot()  # the file is what the flow made, whatever it has counted meanwhile
 
     def _rewind_input(self) -> None:
         """Make an input that continues where its last pass stopped begin a whole pass."""

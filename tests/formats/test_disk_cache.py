@@ -482,3 +482,45 @@ def test_cells_of_a_notebook_are_described_alike_when_they_are_run_again():
         exec(compile(f"SIZE = {size}\ndef func(dp): return [dp[0] * SIZE]", f"<cell {number}>", "exec"), program)
         found.append(describe(MapData(flow([[1]]), program["func"])))
     assert found[0] == found[1] != found[2]
+
+
+def test_a_constant_that_changes_after_the_cache_was_created_is_noticed(path, caplog):
+    program = {"__name__": "job", "SIZE": 1}
+    exec("def func(dp): return [dp[0] * SIZE]", program)
+    data = [[1], [2]]
+
+    def cache():
+        return DiskCacheData(MapData(DataFromList(data, shuffle=False), program["func"]), path)
+
+    with cache() as df:
+        program["SIZE"] = 2
+        assert list(df) == [[2], [4]] == list(df)
+        assert not caplog.records
+        program["SIZE"] = 5
+        assert sorted(ShuffleData(df)) == [[5], [10]]
+        program["SIZE"] = 4
+        assert df[1] == [8]
+        caplog.clear()
+        program["SIZE"] = 3
+        assert list(df) == [[3], [6]] == list(df)
+        data.append([3])
+        assert list(df) == [[3], [6], [9]] == list(df)
+        assert len(caplog.records) == 2
+    with cache() as df:
+        assert list(df) == [[3], [6], [9]]
+    assert len(caplog.records) == 2
+
+
+def test_what_a_node_counts_while_it_fills_the_file_is_no_change(path, caplog):
+    class Counting(DataFlow):
+        num = 0
+
+        def __iter__(self):
+            self.num += 1
+            yield [self.num]
+
+    with DiskCacheData(Counting(), path) as df:
+        assert [list(df) for _ in range(3)] == [[[1]]] * 3
+    with DiskCacheData(Counting(), path) as df:
+        assert [list(df) for _ in range(3)] == [[[1]]] * 3
+    assert not caplog.records
