@@ -227,6 +227,7 @@ class ProcessWorker:
         """Start the process. If that fails, nothing of it is left."""
         method = self._context.get_start_method()
         if method == "forkserver":
+            _check_fork_server()
             _preload()
         if method != "fork":
             resource_tracker.ensure_running()  # or the first start does it, and lets interrupts through meanwhile
@@ -400,8 +401,42 @@ def _join_nothing(timeout: float | None = None) -> None:
     pass
 
 
+def _fork_server() -> dict[str, Any]:
+    """What `multiprocessing` knows of the fork server; empty if it was never used."""
+    module: Any = sys.modules.get("multiprocessing.forkserver")
+    return {} if module is None else vars(module.ensure_running.__self__)
+
+
+def _leave_fork_server() -> None:
+    """In a child made by `os.fork`: forget the parent's fork server, so that this process starts its own.
+
+    `multiprocessing` would wait for the server as for a child of this process (`ChildProcessError`), and use its lock,
+    which another thread of the parent may have held, and its directory, which the parent removes.
+    """
+    server = _fork_server()
+    if not server:
+        return
+    if server["_forkserver_alive_fd"] is not None:
+        with suppress(OSError):
+            os.close(server["_forkserver_alive_fd"])  # the server ends when nobody holds it
+    kept = {name: server[name] for name in ("_preload_modules", "_inherited_fds")}
+    server.update(vars(sys.modules["multiprocessing.forkserver"].ForkServer()) | kept)
+    vars(multiprocessing.current_process())["_config"].pop("tempdir", None)
+
+
+def _check_fork_server() -> None:
+    """Forget a fork server of which this process is not the parent: it was forked before this module was imported."""
+    pid = _fork_server().get("_forkserver_pid")
+    if pid is not None:
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            _leave_fork_server()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown)
+    os.register_at_fork(after_in_child=_leave_fork_server)
 
 
 def _main(lifeline: Descriptor, info: WorkerInfo, seed: tuple[int, ...], body: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """Children that the user's code forks, in a worker or in the consumer: they neither speak for it nor write to it."""
 
 import os
+import subprocess
 import sys
 import time
 
@@ -22,6 +23,7 @@ from dataflow import (
     SharedMem,
     SharedQ,
 )
+from tests.support.fakes import METHODS
 from tests.support.faults import deadline
 from tests.support.forks import in_child
 from tests.support.waits import LIMIT
@@ -277,3 +279,60 @@ def test_children_may_end_while_the_parent_goes_on():
         assert in_child(df.close) == "returned None"
         assert in_child(iterator.close) == "returned None"
         assert len(list(iterator)) == NUM - 10
+
+
+# -- a process of its own ----------------------------------------------------------------------------------------------
+
+
+def doubled(**options):
+    with MultiProcessRunnerZMQ(
+        MapData(DataFromList([[k] for k in range(4)], shuffle=False), double), 1, **options
+    ) as df:
+        return list(df)
+
+
+def double(dp):
+    return [2 * dp[0]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inner", METHODS)
+@pytest.mark.parametrize("outer", METHODS)
+def test_a_forked_child_starts_runners_of_its_own_whatever_its_parent_has(outer, inner):
+    with MultiProcessRunnerZMQ(DataFromList([[1]]), 1, context=outer, timeout=LIMIT) as df:
+        assert next(iter(df)) == [1]
+        with deadline(LIMIT):
+            assert in_child(lambda: doubled(context=inner)) == "returned [[0], [2], [4], [6]]"
+        assert next(iter(df)) == [1]
+        assert doubled(context=inner) == [[0], [2], [4], [6]]
+
+
+LATE = """
+import multiprocessing, os
+if __name__ == "__main__":
+    process = multiprocessing.get_context("forkserver").Process(target=print)
+    process.start()
+    process.join()
+    pid = os.fork()
+    if pid:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    from dataflow import DataFromList, MultiProcessRunner
+    with MultiProcessRunner(DataFromList([[1]]), 1, 1, context="forkserver") as df:
+        assert next(iter(df)) == [1]
+"""
+
+
+@pytest.mark.slow
+def test_so_does_one_that_was_forked_before_this_package_was_imported(tmp_path):
+    (tmp_path / "main.py").write_text(LATE)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "main.py")], capture_output=True, text=True, timeout=LIMIT, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_forked_child_does_not_wait_for_a_fork_server_that_another_thread_of_its_parent_starts():
+    from multiprocessing import forkserver
+
+    with forkserver._forkserver._lock, deadline(LIMIT):
+        assert in_child(lambda: forkserver._forkserver._lock.acquire(timeout=1)) == "returned True"
