@@ -69,6 +69,8 @@ class Node(Protocol):
     @property
     def _df_draws(self) -> bool: ...
     @property
+    def _df_own_root(self) -> int | None: ...
+    @property
     def _df_inputs(self) -> Sequence[Any]: ...
     @property
     def _df_remote_inputs(self) -> bool: ...
@@ -168,12 +170,14 @@ class RunningPass(RunningCode):
         self.inputs = {state_of(ds): _NextPass(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)}
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
+        if stream.shared and stream.drawn:
+            _require_seed(df)
         if is_new:
             fresh = replace(stream, standalone="")
             if df._df_counts_passes or df._df_endless or df._df_continuing() is not None:
                 return _NextPass(0, replace(fresh, turns=(*fresh.turns, (self._p, 0))), stream, is_new=True)
             return _NextPass(self._p, fresh, stream)
-        if stream.standalone:
+        if stream.standalone or stream.shared:
             _require_order(df)
         return _NextPass(self._p, stream)
 
@@ -191,6 +195,15 @@ def _require_order(df: Node) -> None:
             raise NotReproducible(
                 f"the order of the datapoints of {type(node).__name__} is not defined, so a pass of it cannot be made "
                 "again. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
+            )
+
+
+def _require_seed(df: Node) -> None:
+    for node in walk(df, everywhere=True):
+        if node._df_draws and node._df_own_root is None:
+            raise NotReproducible(
+                f"no seed is set, so {type(node).__name__} draws different numbers in each process, and their shares "
+                "of a pass would overlap. Call dataflow.seed(n), with the same n in every process, before the loop"
             )
 
 

@@ -102,12 +102,14 @@ class Stream:
     `drawn` says that the root was drawn rather than fixed: another process that runs the same flow has drawn another
     one. `standalone` is set where a pass must follow from the seed and its number alone, and not depend on the passes
     before it: the reason and the cure, which continue the sentence "a pass of … continues where the last one stopped".
+    `shared` is set where several processes make the same pass.
     """
 
     root: int
     turns: Turns = ()
     drawn: bool = field(default=False, compare=False)
     standalone: str = field(default="", compare=False)
+    shared: bool = field(default=False, compare=False)
 
     def turn(self, level: int, j: int) -> Stream:
         """The stream of input `j` of a node at `level`: input 0 keeps the stream."""

@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -560,7 +560,7 @@ class TakenInTurn(ProxyDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         require_seed("to_torch", self.ds, self.world_size, stream)
-        datapoints = self.ds._df_run_pass(p, stream)
+        datapoints = self.ds._df_run_pass(p, replace(stream, shared=True))
         while True:
             taken = [*islice(datapoints, self.world_size)]
             if len(taken) < self.world_size and (self.tail == "drop" or len(taken) <= self.rank):

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import dataflow
+from dataflow import NotReproducible, to_torch
+from tests.support.own_nodes import SHAPES, shuffled
+
 pytest.importorskip("torch.distributed")
 
 ROOT = Path(__file__).parents[2]
@@ -119,3 +123,20 @@ def test_two_ranks_with_two_workers_each_get_every_datapoint_of_a_pass_once(tmp_
                 orders.append((p, tuple(numbers)))
                 assert len({drawn for _, drawn in pairs}) > 20, "each datapoint has random numbers of its own"
     assert len(set(orders)) == 4, "each pass has an order of its own"
+
+
+@pytest.mark.parametrize("shape", ["function", "dict of lists", "predicate", "nested"])
+def test_ranks_that_share_flows_in_code_need_a_seed(shape):
+    def shares():
+        return [to_torch(SHAPES[shape](shuffled), rank=rank, world_size=2) for rank in range(2)]
+
+    dataflow.seed(None)
+    with pytest.raises(
+        NotReproducible, match="no seed is set, so DataFromList draws different numbers in each process"
+    ):
+        list(shares()[0])
+    dataflow.seed(1)
+    whole = list(SHAPES[shape](shuffled))
+    first, second = map(list, shares())
+    assert [first[k // 2] if k % 2 == 0 else second[k // 2] for k in range(len(whole))] == whole
+    dataflow.seed(None)
