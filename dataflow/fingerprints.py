@@ -270,15 +270,21 @@ def _distributions() -> Mapping[str, list[str]]:
 
 def _place_in_library(value: Any) -> str | None:
     """The library in which `value` is found under its own name, and that name; None if there is none."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if name is None:
-        name = getattr(value, "__name__", None)
+    try:
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        name = getattr(value, "__name__", None) if name is None else name
+    except Exception:  # of a user's __getattr__
+        return None
     if not isinstance(module, str) or not isinstance(name, str) or (library := _library(module)) is None:
         return None
+    return f"{library}:{module}.{name}" if _found(module, name) is value else None
+
+
+def _found(module: str, name: str) -> Any:
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    return f"{library}:{module}.{name}" if found is value else None
+    return found
 
 
 # -- the code of a function --------------------------------------------------------------------------------------------
@@ -374,7 +380,10 @@ _MAX_LINES: Final = 1000  # more definitions are hashed together: they belong to
 _MAX_SETS: Final = 4
 
 _ATOMS: Final = frozenset({bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)})
-_GLOBAL_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"), ("torch", "default_generator"))
+_OUTSIDE: Final = (  # of the fingerprint: global random generators, the environment
+    *(("random", "_inst"), ("numpy.random.mtrand", "_rand"), ("torch", "default_generator")),
+    *(("os", "environ"), ("os", "environb"), ("sys", "stdin"), ("sys", "stdout"), ("sys", "stderr")),
+)
 _LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
 _LRU_CACHE: Final = type(functools.lru_cache(len))
 _DESCRIPTORS: Final = (
@@ -533,8 +542,8 @@ class _Walker:
             return f"slice {self.text((value.start, value.stop, value.step))}"
         if isinstance(value, Enum):
             return f"{self.text(kind)}.{value.name} = {self.text(vars(value)['_value_'])}"
-        if any(value is _class(*place) for place in _GLOBAL_GENERATORS):
-            return "a global generator"
+        if (outside := next((place for place in _OUTSIDE if value is _loaded(*place)), None)) is not None:
+            return ".".join(outside)
         if isinstance(value, (*_LOCKS, logging.Logger)):
             return kind.__name__  # neither decides what a function returns
         return self._object(value, kind)
@@ -715,10 +724,13 @@ class _Walker:
     ) -> Iterator[str]:
         """A value that `function` names; of a module of the user's program, the attribute that it reads."""
         for attribute in attributes:
-            if not isinstance(value, types.ModuleType) or _library(value.__name__) is not None:
+            if not isinstance(value, types.ModuleType):
+                break
+            module, value = value, getattr(value, attribute, _MISSING)
+            if _library(module.__name__) is not None and not _is_replaced(value):
+                value = module  # which counts by its version
                 break
             name = f"{name}.{attribute}"
-            value = getattr(value, attribute, _MISSING)
             if value is _MISSING:
                 yield f"{name} is missing"
                 return
@@ -731,8 +743,8 @@ class _Walker:
         if (library := _library(name)) is not None:
             yield f"imports {library if self._values else name}"
             return
-        if not self._values and name not in sys.modules:
-            return
+        if not self._values:
+            return  # only caches import what a function will import
         try:
             found = importlib.import_module(name)  # as the function will do
             if len(chain) == 1 and not hasattr(found, chain[0]):
@@ -777,14 +789,14 @@ class _Walker:
         return f"{value.__name__} of {self.text(owner)}"
 
     def _object(self, value: Any, kind: type) -> str:
-        packed = _class("dataflow.memory.packed_list", "PackedList")
+        packed = _loaded("dataflow.memory.packed_list", "PackedList")
         if packed is not None and kind is packed:  # how a list is stored
             return self.text(list(value)) if self._values else "list"
         if not self._values:
             return self._defined(value, f"a {kind.__qualname__}", partial(self._lines_of_kind, value))
         if isinstance(value, Iterator) and kind.__module__ in {"builtins", "itertools", "_io"}:
             raise _Indescribable(f"a {kind.__qualname__}")
-        tensor = _class("torch", "Tensor")
+        tensor = _loaded("torch", "Tensor")
         if tensor is not None and isinstance(value, tensor):
             return f"{kind.__qualname__} {self._tensor(value)}"
         try:
@@ -832,10 +844,8 @@ class _Walker:
     def _named(self, value: Any, name: str) -> str:
         """What pickle stores by name: it must be what a library, not the user's program, has under that name."""
         module: str = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
-        found, library = sys.modules.get(module), _library(module)
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is not value or library is None:
+        library = _library(module)
+        if _found(module, name) is not value or library is None:
             raise _Indescribable(f"a {type(value).__qualname__}")
         return f"{library}:{module}.{name}"
 
@@ -853,9 +863,14 @@ def _reduced(value: Any, kind: type) -> Any:
     return value.__reduce_ex__(4) if reducer is None else reducer(value)
 
 
-def _class(module: str, name: str) -> Any:
-    """A class of a module, if that is loaded; None otherwise."""
+def _loaded(module: str, name: str) -> Any:
+    """What a module has under a name, if it is loaded; None otherwise."""
     return getattr(sys.modules.get(module), name, None)
+
+
+def _is_replaced(value: Any) -> bool:
+    """Whether an attribute of a library's module is a function or class that the user's program has put there."""
+    return isinstance(value, types.FunctionType | type) and _library(value.__module__) is None
 
 
 def _few(lines: Sequence[str]) -> Sequence[str]:

@@ -39,6 +39,7 @@ def described(source):
     finally:
         if "file" in program:
             program["file"].close()
+        program.get("after", int)()
 
 
 def rows(text):
@@ -782,6 +783,12 @@ def func(dp): return table["f"](dp)
 from unittest import mock
 func = mock.Mock(return_value=«1|2»)
 ---
+import json
+def mine(text): return «1|2»
+old, json.loads = json.loads, mine
+def func(dp): return json.loads(dp)
+def after(): json.loads = old
+---
 k = [np.array([«1|2»]), "a"]
 def func(dp): return k
 """
@@ -1146,6 +1153,19 @@ def func(dp):
 import sys
 def func(dp): return sys.maxsize
 «|sys.setrecursionlimit(sys.getrecursionlimit())»
+---
+from os import environ
+environ["OF_A_TEST"] = "«1|2»"
+def func(dp): return environ.get("OF_A_TEST")
+del environ["OF_A_TEST"]
+---
+from sys import stderr
+def func(dp): print(dp, file=stderr)  «|# aside»
+---
+class Lazy:
+    def __getattr__(self, name): raise «RuntimeError|RuntimeError»
+k = Lazy()
+def func(dp): return k
 ---
 k = range(«5|0, 5|0, 5, 1»)
 def func(dp): return k
