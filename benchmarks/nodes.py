@@ -114,6 +114,28 @@ def same(value: Any) -> Any:
     return value
 
 
+def seeded_map(library: Any) -> Any:
+    """A map that seeds `random` and `np.random` for each datapoint, and leaves them as they were."""
+    import random
+
+    import numpy as np
+
+    if library.__name__ == "dataflow":
+        return library.MapData(images(library), same, seed_globals=True)
+
+    def seeded(dp: Any) -> Any:
+        saved = random.getstate(), np.random.get_state()
+        random.seed(dp[1])
+        np.random.seed([dp[1], 0, 0, 0])
+        try:
+            return dp
+        finally:
+            random.setstate(saved[0])
+            np.random.set_state(saved[1])
+
+    return library.MapData(images(library), seeded)
+
+
 def batches_of(component: str, library: Any) -> Any:
     """Batches of one component."""
     import numpy as np
@@ -142,6 +164,7 @@ CHAINS: Mapping[str, Chain] = {
     "list": Chain(images, 1),
     "list, shuffled": Chain(partial(images, shuffle=True), 1),
     "MapData": Chain(lambda lib: lib.MapData(images(lib), same), 2),
+    "MapData that seeds": Chain(seeded_map, 2),
     "MapDataComponent": Chain(lambda lib: lib.MapDataComponent(images(lib), same), 2),
     "BatchData": Chain(lambda lib: lib.BatchData(images(lib), BATCH), 2, BATCH),
     "BatchData, use_list": Chain(lambda lib: lib.BatchData(images(lib), BATCH, use_list=True), 2, BATCH),

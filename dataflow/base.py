@@ -27,7 +27,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from sys import _getframe, modules
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, overload
 
 import numpy as np
@@ -581,6 +581,12 @@ class RNGDataFlow(DataFlow):
 
         Its numbers follow from the root seed, the place in the chain and the pass. It also has the old methods `rand`,
         `randn`, `randint` and `random_sample`.
+
+        In the function of a map that is this node, as of ``class Augment(MapData, RNGDataFlow)``, it is the generator
+        of the datapoint.
+
+        Raises:
+            NotReproducible: It is read in the function of another map.
         """
         own = self._df_rng
         if own is not None:
@@ -593,6 +599,10 @@ class RNGDataFlow(DataFlow):
         if running is not None and running.df is self and (found := running.rng) is not None:
             return found
         state = state_of(self)
+        applied = _calling_map()
+        if applied is not None:
+            drawn: Rng = applied.rng_of(self)
+            return drawn
         if state.rng is None:
             stream = state.stream or Stream(state.root())
             state.rng = rng(self._df_words(stream, 0, purpose=_RESET))
@@ -601,6 +611,19 @@ class RNGDataFlow(DataFlow):
     @rng.setter
     def rng(self, value: Rng) -> None:
         self._df_rng = value
+
+
+def _calling_map() -> Any:
+    """The innermost `Applied` whose function is being called in this thread; None outside, or if a reset is nearer."""
+    frame: FrameType | None = _getframe(2)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module == "dataflow.user_nodes" and frame.f_code.co_name == "_reset":
+            return None
+        if module.startswith("dataflow.transforms.") and hasattr(found := frame.f_locals.get("self"), "rng_of"):
+            return found
+        frame = frame.f_back
+    return None
 
 
 def close_flow(df: DataFlow) -> None:

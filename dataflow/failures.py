@@ -101,12 +101,14 @@ class Report:
         error: The exception that the item raised.
         judged: A node below has tolerated it within a budget of its own: it counts for no other budget.
         seen: Items seen since the last report.
+        warning: What the consumer is to log, once; empty in other reports.
     """
 
     failure: Failure | None
     error: BaseException | None
     judged: bool
     seen: int
+    warning: str = ""
 
 
 def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> Failure:
@@ -149,6 +151,13 @@ class FailureReporter:
     def report_seen(self) -> None:
         """Report how many items were seen."""
         self._send(Report(None, None, False, self._new_items()))
+
+    def report_warning(self, text: str) -> None:
+        """Report what the process with no runner above it is to log, once for all workers."""
+        try:
+            self._send(Report(None, None, False, self._new_items(), text))
+        except Exception:  # the worker is to stop: its next step finds out
+            pass
 
     def _new_items(self) -> int:
         before, self._num_reported = self._num_reported, max(self._seen.values(), default=0)
@@ -216,6 +225,7 @@ class Tolerance:
         self._known: dict[Hashable, None] = {}  # recent failures, if any worker may do any item
         self._pass = 0
         self._last: BaseException | None = None
+        self._warnings: set[str] = set()
         self.num_failures = 0
         self.seen = 0
         """Items seen so far. The code that applies the function increments it, and calls `check_seen` at `due`."""
@@ -298,6 +308,8 @@ class Tolerance:
     def process_report(self, report: Report) -> TooManyFailures | None:
         """Process a worker's report; return the error if the budget is used up."""
         self.seen += report.seen
+        if report.warning:
+            self._warn(report.warning)
         try:
             if report.failure is not None and report.error is not None:
                 self.skip(report.failure, report.error, judged=report.judged)
@@ -306,6 +318,15 @@ class Tolerance:
         except TooManyFailures as too_many:
             return too_many
         return None
+
+    def _warn(self, text: str) -> None:
+        if text in self._warnings:
+            return
+        self._warnings.add(text)
+        if self.parent is not None:
+            self.parent.report_warning(text)
+        else:
+            _LOG.warning("%s", text)
 
     def complete(self, error: BaseException) -> BaseException:
         """Return `error` of a worker; a `TooManyFailures` judged there gets its cause, which arrived before it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 __all__ = [
+    "called_by",
     "chosen_start_method",
     "count_or_fraction",
+    "deferred_function",
+    "deferred_result",
     "flag",
     "function",
     "hinting",
@@ -111,14 +114,65 @@ def flag(owner: object, name: str, value: Any) -> bool:
 
 
 def function(owner: object, name: str, value: F | None, purpose: str) -> F:
-    """Return `value` if it can be called.
+    """Return `value` if it can be called, and its calls return what it computes.
 
     Raises:
-        TypeError: `value` cannot be called; the message holds its purpose.
+        TypeError: `value` cannot be called; the message holds its purpose. Or it is a coroutine or generator function.
     """
     if callable(value):
+        if (cure := deferred_function(value)) is not None:
+            raise TypeError(f"{_name(owner)}: {name} is {cure}")
         return value
     raise TypeError(f"{_name(owner)} expects a function, got {type(value).__name__}: {name} {purpose}")
+
+
+_COROUTINE: Final = (
+    "a call of it only makes an object that has not run yet. Use MultiThreadMapData with a function that calls "
+    "asyncio.run"
+)
+_ASYNC_GENERATOR: Final = (
+    "a call of it only makes an object that has not run yet. Collect what it yields inside asyncio.run, in a function "
+    "that returns it"
+)
+_GENERATOR: Final = (
+    "a call of it only makes an object that has not run yet. To make several datapoints of one, return them as a list, "
+    "and put FlattenData above; generator functions are for DataFromGenerator"
+)
+
+
+def called_by(value: object) -> Any:
+    """The method that a call of an object runs; None if there is none."""
+    return next((vars(kind)["__call__"] for kind in type(value).__mro__ if "__call__" in vars(kind)), None)
+
+
+def deferred_function(func: object, *, of_source: bool = False) -> str | None:
+    """What `func` is and what to use, if its calls only make a coroutine or a generator; None for other functions.
+
+    Args:
+        func: Anything.
+        of_source: The function makes the datapoints of a source: it may be a generator function.
+    """
+    while isinstance(func, functools.partial | functools.partialmethod):
+        func = func.func
+    for found in (func, None if isinstance(func, type) else called_by(func)):
+        if inspect.iscoroutinefunction(found):
+            return f"a coroutine function: {_COROUTINE}"
+        if inspect.isasyncgenfunction(found):
+            return f"an async generator function: {_ASYNC_GENERATOR}"
+        if inspect.isgeneratorfunction(found) and not of_source:
+            return f"a generator function: {_GENERATOR}"
+    return None
+
+
+def deferred_result(value: object, *, of_source: bool = False) -> str | None:
+    """What `value` is and what to use, if it is a coroutine or a generator that has not run; None for other values."""
+    if isinstance(value, AsyncGenerator):
+        return f"an async generator: {_ASYNC_GENERATOR}"
+    if isinstance(value, Generator) and not of_source:
+        return f"a generator: {_GENERATOR}"
+    if inspect.isawaitable(value):
+        return f"an awaitable ({type(value).__name__}): {_COROUTINE}"
+    return None
 
 
 def positional_arguments(owner: object, name: str, value: Any) -> tuple[Any, ...]:

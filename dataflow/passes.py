@@ -16,14 +16,16 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from dataflow.errors import NotReproducible
+from dataflow.parameters import deferred_result
 from dataflow.seeding import Rng, Stream, current_root, rng
 from dataflow.session import Session, terminated
-from dataflow.state import FlowState, Taken, state_of
+from dataflow.state import FlowState, Promise, Taken, state_of
 
 __all__ = [
     "Node",
     "check_length",
     "copied_chain",
+    "in_worker",
     "current_round",
     "enter_code",
     "RunningCall",
@@ -39,6 +41,7 @@ __all__ = [
     "passes_on",
     "pick",
     "picked_here",
+    "promise",
     "reading_ahead",
     "assign_streams",
     "reset_in_round",
@@ -308,9 +311,7 @@ def check_length(df: Any, found: int) -> None:
     length = known_length(df)
     if length is None or length == found:
         return
-    from dataflow.workers.info import worker_info  # which flows without workers do not load
-
-    here = worker_info()
+    here = _worker_info()
     if here is not None and any(index for index, _ in here.path):
         return  # the first worker says it for all
     name = type(df).__name__
@@ -358,6 +359,8 @@ def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable
     frame = enter_code(code)
     try:
         made = begin()
+        if (deferred := deferred_result(made, of_source=True)) is not None:
+            raise TypeError(f"{type(df).__name__}: the function has returned {deferred}")
         iterator = iter(made)
     finally:
         leave_code(frame)
@@ -388,6 +391,17 @@ def leave_code(frame: int) -> None:
 
 _WITHOUT_CODE: Final = frozenset(map(type, map(iter, ([], (), range(0), "", b"", {}, set()))))
 """Iterators whose steps call no code of the user."""
+
+
+def in_worker() -> bool:
+    """Whether this code runs in a worker."""
+    return _worker_info() is not None
+
+
+def _worker_info() -> Any:
+    from dataflow.workers.info import worker_info  # which flows without workers do not load
+
+    return worker_info()
 
 
 def innermost_pass(num_between: int = 2) -> RunningPass | None:
@@ -556,6 +570,12 @@ def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
             yield node
             # Read only now: the caller may have reset the node, and a reset may make inputs.
             waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
+
+
+def promise(df: Node, given: Promise) -> None:
+    """Let the nodes of this process know that a node above promises the same datapoints, in every run."""
+    for node in walk(df):
+        state_of(node).first_calls.promise = given
 
 
 def copied_chain(df: N) -> dict[int, N]:

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from dataflow.errors import NotReentrant, NotReproducible
 from dataflow.failures import Tolerance
@@ -23,7 +23,17 @@ from dataflow.session import Session, terminated
 if TYPE_CHECKING:
     from dataflow.workers.cleanup import Closeable
 
-__all__ = ["Continued", "Drops", "FlowState", "Taken", "close_dropped", "require_continuing", "state_of"]
+__all__ = [
+    "Continued",
+    "Drops",
+    "FirstCalls",
+    "FlowState",
+    "Promise",
+    "Taken",
+    "close_dropped",
+    "require_continuing",
+    "state_of",
+]
 
 _KEY: Final = "_df_state"
 
@@ -39,6 +49,22 @@ class Drops:
 
     has_dropped = False
     has_skipped = False  # what this node makes of several datapoints: it can be addressed, what counts above it cannot
+
+
+class Promise(NamedTuple):
+    """A node above promises the same datapoints in every run and with any number of workers."""
+
+    owner: str  # the name of its class
+    shares_process: bool = False  # with the consumer, whose thread is another one
+
+
+class FirstCalls:
+    """The first calls of a node's function in this process, which are checked."""
+
+    def __init__(self) -> None:
+        self.num_left = 8
+        self.promise: Promise | None = None
+        self.has_warned = False
 
 
 class FlowState:
@@ -71,6 +97,7 @@ class FlowState:
         self.warned = False  # a warning that is given once was given
         self.bookmark: Any = None  # ResumableData: the position of the iteration begun last
         self.drops = Drops()
+        self.first_calls = FirstCalls()
         self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated
         self.continued = Continued()  # iterators that outlive a pass
         self.taken: Taken | None = None  # of the last pass, where what is below is read ahead

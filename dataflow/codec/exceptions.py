@@ -56,13 +56,13 @@ def unpack_failure(packed: bytes) -> BaseException:
 def pack_report(report: Report, *, note: str) -> bytes:
     """Serialize a report; its error is packed separately."""
     error = None if report.error is None else pack_failure(report.error, note=note)
-    return dumps_back((report.failure, error, report.judged, report.seen))
+    return dumps_back((report.failure, error, report.judged, report.seen, report.warning))
 
 
 def unpack_report(packed: bytes) -> Report:
     """Return the report, with its error restored by `unpack_failure`."""
-    failure, error, judged, seen = pickle.loads(packed)
-    return Report(failure, None if error is None else unpack_failure(error), judged, seen)
+    failure, error, judged, seen, warning = pickle.loads(packed)
+    return Report(failure, None if error is None else unpack_failure(error), judged, seen, warning)
 
 
 def _whole(error: BaseException) -> tuple[Any, ...]:

@@ -105,6 +105,7 @@ class RayMapData(ParallelMap):
             a slower one before them are among these.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
             give it: with `strict` the random numbers do not depend on which worker does the work.
+        seed_globals: Seed `random`, `np.random` and torch before each call, as for `MapData`.
         options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init` and `thread_limit`, as
             for `RayRunner`; and the following.
         max_bytes: Bytes of all results under way, as for `RayRunner`. Two thirds as many may be under way to the
@@ -139,7 +140,8 @@ class RayMapData(ParallelMap):
         *,
         buffer_size: int = 200,
         with_rng: bool = False,
+        seed_globals: bool = False,
         **options: Unpack[ActorKeywords],
     ) -> None:
         checked, backend = _split(self, num_proc, options)
-        super().__init__(ds, map_func, checked, backend, buffer_size, with_rng=with_rng)
+        super().__init__(ds, map_func, checked, backend, buffer_size, with_rng=with_rng, seed_globals=seed_globals)

@@ -21,9 +21,9 @@ from dataflow.channel.task_queue import Task, TaskReader
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.datapoint import stack
 from dataflow.engine.rebatching import stacks_evenly
-from dataflow.passes import check_length, open_flow
+from dataflow.passes import check_length, open_flow, promise
 from dataflow.seeding import Stream
-from dataflow.state import state_of
+from dataflow.state import Promise, state_of
 from dataflow.workers.native_threads import limit_threads_again
 
 __all__ = ["Address", "Apply", "ApplyAndBatch", "Job", "Produce", "TaskInput", "WholePasses", "initialise"]
@@ -41,11 +41,13 @@ class Job:
         stream: Its position in the chain of nodes.
         worker_init: The user's function that is called first, if any. It travels with the flow, so what the two share
             stays shared.
+        promise: What the runner or map promises about the datapoints; None without `strict`.
     """
 
     flow: DataFlow
     stream: Stream
     worker_init: Callable[[], object] | None = field(default=None, kw_only=True)
+    promise: Promise | None = field(default=None, kw_only=True)
 
     def run(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
         """Open the flow, then work; `task_reader` is where tasks come from."""
@@ -53,6 +55,8 @@ class Job:
             initialise(self.worker_init)
         state_of(self.flow).worker_thread = threading.current_thread()
         open_flow(self.flow, self.stream)
+        if self.promise is not None:
+            promise(self.flow, self.promise)
         limit_threads_again()  # of libraries that the reset has imported
         self.work(sender, task_reader)
 

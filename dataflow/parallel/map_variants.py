@@ -21,7 +21,7 @@ from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import name_of
 from dataflow.transforms.batching import BatchData
-from dataflow.transforms.mapping import MapDataComponent
+from dataflow.transforms.mapping import MapData, MapDataComponent
 
 __all__ = [
     "MultiProcessMapAndBatchData",
@@ -44,8 +44,11 @@ class _MapInBatches(ParallelMap):
         batch_size: int,
         *,
         with_rng: bool,
+        seed_globals: bool,
     ) -> None:
-        super().__init__(ds, map_func, options, ProcessBackend(), buffer_size, with_rng=with_rng)
+        super().__init__(
+            ds, map_func, options, ProcessBackend(), buffer_size, with_rng=with_rng, seed_globals=seed_globals
+        )
         self._batch_size = batch_size
 
     def _df_per_task(self) -> int | None:
@@ -77,6 +80,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         remainder: With `strict`, give out the last batch of a pass even if it is shorter.
         use_list: Do not stack: every component of a batch is a Python list.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, as for `MultiProcessMapDataZMQ`.
+        seed_globals: Seed `random`, `np.random` and torch before each call, as for `MapData`.
         options: Those of `MultiProcessMapDataZMQ`: see `WorkerOptions`.
 
     Example:
@@ -102,6 +106,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         remainder: bool = False,
         use_list: bool = False,
         with_rng: bool = False,
+        seed_globals: bool = False,
         **options: Unpack[ProcessKeywords],
     ) -> None:
         use_list = flag(self, "use_list", use_list)
@@ -113,7 +118,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         # Lists are made here: they contain no arrays for which building them in a worker would pay.
         per_task = 1 if use_list else batch_size
         checked = WorkerOptions.of(self, num_proc, options)
-        mapped = _MapInBatches(ds, map_func, checked, size, per_task, with_rng=with_rng)
+        mapped = _MapInBatches(ds, map_func, checked, size, per_task, with_rng=with_rng, seed_globals=seed_globals)
         super().__init__(mapped, batch_size, remainder, use_list)
         self._mapped = mapped
 
@@ -185,6 +190,7 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap):
         output_dtype: Its dtype; arrays of another dtype are converted, as by assignment.
         index: Position of the component, or its key in a dict.
         buffer_size: As for `MultiProcessMapDataZMQ`.
+        seed_globals: Seed `random`, `np.random` and torch before each call, as for `MapData`.
         options: Those of `MultiProcessMapDataZMQ`: see `WorkerOptions`.
 
     Raises:
@@ -213,6 +219,7 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap):
         *,
         buffer_size: int = 200,
         with_rng: bool = False,
+        seed_globals: bool = False,
         **options: Unpack[ProcessKeywords],
     ) -> None:
         function(self, "map_func", map_func, "is called with the component")
@@ -231,11 +238,11 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap):
         self.index = index
         checked = WorkerOptions.of(self, nr_proc, options, "nr_proc")
         shaped = _Shaped(map_func, self.output_shape, self.output_dtype)
-        super().__init__(ds, shaped, checked, ProcessBackend(), buffer_size)
+        super().__init__(ds, shaped, checked, ProcessBackend(), buffer_size, seed_globals=seed_globals)
 
     @property
     def _df_parameters(self) -> dict[str, Any]:
         return {**super()._df_parameters, "output_dtype": str(self.output_dtype)}
 
-    def _df_node_in_worker(self, ds: DataFlow) -> DataFlow:
-        return MapDataComponent(ds, self.func, self.index)
+    def _df_node_in_worker(self, ds: DataFlow) -> MapData:
+        return MapDataComponent(ds, self.func, self.index, seed_globals=self.seed_globals)

@@ -55,7 +55,10 @@ class ParallelMap(WorkerNode):
         backend: What a worker is, and how its datapoints come.
         buffer_size: Datapoints that may be read and not yet handed out.
         with_rng: Whether the function is called with a generator, too.
+        seed_globals: Whether the global generators are seeded for each datapoint.
     """
+
+    seed_globals: bool = False
 
     _df_shares_items = True
     _df_calls = True
@@ -69,6 +72,7 @@ class ParallelMap(WorkerNode):
         buffer_size: SupportsIndex,
         *,
         with_rng: bool = False,
+        seed_globals: bool = False,
     ) -> None:
         name = options.owner
         if options.auto and backend.adds_workers:
@@ -78,12 +82,23 @@ class ParallelMap(WorkerNode):
         under_way = ": it is the number of datapoints that may be under way"
         self.buffer_size = whole_number(name, "buffer_size", buffer_size, 1, under_way)
         self.with_rng = self._df_draws = flag(name, "with_rng", with_rng)
+        if flag(name, "seed_globals", seed_globals):
+            if self.with_rng:
+                raise ValueError(f"{name}: with_rng and seed_globals are two ways to draw; choose one")
+            if not backend.own_process and options.num_workers:
+                raise ValueError(
+                    f"{name}: seed_globals=True seeds generators that all threads share, so a thread would draw the "
+                    "numbers of another one. Use processes (MultiProcessMapData), or with_rng=True"
+                )
+            self.seed_globals = self._df_draws = True
 
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
-    def _df_node_in_worker(self, ds: DataFlow) -> DataFlow:
+    def _df_node_in_worker(self, ds: DataFlow) -> MapData:
         """The node that applies the same function to `ds` without workers."""
-        return RandomMapData(ds, self.func) if self.with_rng else MapData(ds, self.func)
+        if self.with_rng:
+            return RandomMapData(ds, self.func)
+        return MapData(ds, self.func, seed_globals=self.seed_globals)
 
     def _df_per_task(self) -> int | None:
         """Datapoints per task; None chooses a number that keeps the overhead small."""
@@ -162,6 +177,7 @@ class ParallelMap(WorkerNode):
         """The same map, in the calling process: what it drops counts as dropped by this node."""
         node = self._df_node_in_worker(self.ds)
         state_of(node).drops = state_of(self).drops
+        state_of(node).first_calls = state_of(self).first_calls
         return node
 
     def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -196,7 +212,7 @@ class ParallelMap(WorkerNode):
 
     @property
     def _reads_by_index(self) -> bool:
-        if self.with_rng:
+        if self._df_draws:
             return self.ds._df_addressable
         return any(node._df_calls for node in walk(self.ds, everywhere=True)) and keeps_positions(self.ds)
 
@@ -250,6 +266,7 @@ class MultiThreadMapData(ParallelMap):
             that wait for a slower one before them.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
             give it: with `strict`, the random numbers do not depend on which worker does the work.
+        seed_globals: As for `MapData`; refused here if there are threads, which share these generators.
         options: `strict`, `ordered`, `timeout`, `max_restarts` (of threads that call `sys.exit`; their work is done
             again), `max_failures` (of all threads together) and `worker_init`: see `WorkerOptions`.
 
@@ -278,10 +295,13 @@ class MultiThreadMapData(ParallelMap):
         *,
         buffer_size: int = 200,
         with_rng: bool = False,
+        seed_globals: bool = False,
         **options: Unpack[WorkerKeywords],
     ) -> None:
         checked = WorkerOptions.of(self, num_thread, options, "num_thread")
-        super().__init__(ds, map_func, checked, ThreadBackend(), buffer_size, with_rng=with_rng)
+        super().__init__(
+            ds, map_func, checked, ThreadBackend(), buffer_size, with_rng=with_rng, seed_globals=seed_globals
+        )
 
 
 class MultiProcessMapDataZMQ(ParallelMap):
@@ -301,6 +321,7 @@ class MultiProcessMapDataZMQ(ParallelMap):
             that wait for a slower one before them.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
             give it: with `strict`, the random numbers do not depend on which worker does the work.
+        seed_globals: Seed `random`, `np.random` and torch before each call, as for `MapData`.
         options: `strict`, `ordered`, `timeout`, `max_restarts` (the tasks that a failed worker had taken are done
             again: with `strict`, the output is that of an undisturbed run), `max_failures` (of all workers together),
             `worker_init`, `context`, `max_bytes` and `thread_limit`: see `WorkerOptions`.
@@ -333,10 +354,13 @@ class MultiProcessMapDataZMQ(ParallelMap):
         *,
         buffer_size: int = 200,
         with_rng: bool = False,
+        seed_globals: bool = False,
         **options: Unpack[ProcessKeywords],
     ) -> None:
         checked = WorkerOptions.of(self, num_proc, options)
-        super().__init__(ds, map_func, checked, ProcessBackend(), buffer_size, with_rng=with_rng)
+        super().__init__(
+            ds, map_func, checked, ProcessBackend(), buffer_size, with_rng=with_rng, seed_globals=seed_globals
+        )
 
 
 MultiProcessMapData = MultiProcessMapDataZMQ

@@ -89,6 +89,14 @@ class Runner(WorkerNode):
         self._window = window
         self._max_ahead = max_ahead
         self._require_addressable(broken)
+        seeding = next(
+            (node for ds in flows for node in walk(ds) if getattr(node, "seed_globals", False) is True), None
+        )
+        if seeding is not None and options.num_workers and not backend.own_process:
+            raise ValueError(
+                f"{options.owner}: {type(seeding).__name__}(…, seed_globals=True) seeds generators that its threads "
+                "share with each other and with this one. Use processes (ParallelData), or RandomMapData"
+            )
 
     def _require_addressable(self, broken: DataFlow | None) -> None:
         options = self.options

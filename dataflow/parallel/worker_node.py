@@ -47,10 +47,10 @@ from dataflow.interrupts import signals_deferred
 from dataflow.machine import available_cores
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
 from dataflow.parallel.options import AUTO, WORKING_PER_CORE, WorkerOptions
-from dataflow.passes import known_length, passes_on, picked_here, walk
+from dataflow.passes import known_length, passes_on, picked_here, promise, walk
 from dataflow.reports.figures import Figures
 from dataflow.seeding import Stream, current_root
-from dataflow.state import FlowState, Taken, require_continuing, state_of
+from dataflow.state import FlowState, Promise, Taken, require_continuing, state_of
 from dataflow.workers.info import worker_info, worker_info_of
 from dataflow.workers.native_threads import share_of_cores
 from dataflow.workers.pool import Worker
@@ -276,10 +276,11 @@ class WorkerNode(ProxyDataFlow):
         snapshot = None if backend.is_forked(options) else self._df_snapshot
         variables = () if snapshot is None else tuple(snapshot.variables)
         tolerance = self._df_begin_failures()
+        promised = Promise(options.owner, not backend.own_process) if options.strict else None
         specs = [
             WorkerSpec(
                 worker=k,
-                payload=FlowPayload(replace(job, worker_init=options.worker_init)),
+                payload=FlowPayload(replace(job, worker_init=options.worker_init, promise=promised)),
                 port=links.channel.port(k),
                 encoder=links.codec.port(k),
                 credit=links.credit.port(k),
@@ -352,6 +353,9 @@ class WorkerNode(ProxyDataFlow):
 
     def reset_state(self) -> None:
         """Stop the workers, if there are any, and start new ones. Their flows are reset inside each worker."""
+        if self.strict and not (self.num_workers and self._df_remote_inputs):
+            for df in (self, self.ds):
+                promise(df, Promise(self.options.owner))
         if self.num_workers:
             stream = state_of(self).stream
             assert stream is not None, "reset_state was wrapped: it finds its place"

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from dataflow.descriptors import Descriptor, closed_on_error, shared_mapping, shared_memory_file
 from dataflow.interrupts import signals_deferred
 from dataflow.parameters import (
+    deferred_function,
     flag,
     hinting,
     keyword_arguments,
@@ -255,6 +256,8 @@ def checked_options(
     """
     if not callable(target):
         raise TypeError(f"{owner}: target is a function that returns arrays, got {type(target).__name__}")
+    if (deferred := deferred_function(target)) is not None:
+        raise TypeError(f"{owner}: target is {deferred}")
     cure = ". Give the number of processes, for example n_proc=4"
     alternatives = " (call the target in the consumer)"
     args = positional_arguments(owner, "target_args", target_args)

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import proxy
 
 from dataflow.errors import LengthUnknown, SourceExhausted
+from dataflow.parameters import deferred_function, deferred_result
 from dataflow.passes import RunningPass, begun_by_code, enter_code, leave_code
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
@@ -79,6 +80,9 @@ class DataFromGenerator(_Iterated):
     """
 
     def __init__(self, gen: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+        deferred = (deferred_function if callable(gen) else deferred_result)(gen, of_source=True)
+        if deferred is not None:
+            raise TypeError(f"DataFromGenerator: gen is {deferred}")
         if not callable(gen) and not _iterable(gen):
             raise TypeError(
                 f"DataFromGenerator expects an iterable or a function that returns one as gen, got {type(gen).__name__}"
@@ -116,6 +120,8 @@ class DataFromIterable(_Iterated):
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
+        if (deferred := deferred_result(iterable, of_source=True)) is not None:
+            raise TypeError(f"DataFromIterable: iterable is {deferred}")
         if not _iterable(iterable):
             cure = (
                 "DataFromGenerator takes a function" if callable(iterable) else "pass a list of datapoints, for example"

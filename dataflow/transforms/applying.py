@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import copy
+from functools import partial
 from itertools import repeat
 from operator import length_hint
 from typing import Any
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, component, replaced
+from dataflow.errors import NotReproducible
 from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
 from dataflow.passes import RunningCall, calls_code, walk
-from dataflow.seeding import Stream
+from dataflow.seeding import Rng, Stream
 from dataflow.state import state_of
+from dataflow.transforms.first_calls import CheckedCalls
 
 __all__ = [
     "Applied",
@@ -29,6 +32,7 @@ __all__ = [
     "explain",
     "keeps_positions",
     "name_of",
+    "shared_rng",
 ]
 
 Place = Callable[[int], tuple[int, int]]
@@ -52,6 +56,16 @@ def explain(error: Exception, owner: str, func: object, place: tuple[int, int] |
         raise RuntimeError(f"the function of {owner}, {name_of(func)}, raised StopIteration{where}") from error
 
 
+def shared_rng(node: object, func: object, owner: str) -> NotReproducible:
+    """The error for ``node.rng``, read in the function `func` of another node."""
+    name = type(node).__name__
+    return NotReproducible(
+        f"{name}.rng was read in {name_of(func)}, which {owner} calls: outside of a pass of {name} its numbers would "
+        "follow from the datapoints that this worker has had before, not from this one. Use RandomMapData, or "
+        "with_rng=True of a parallel map: they call func(dp, rng) with a generator of the datapoint"
+    )
+
+
 class Applied:
     """`func` applied to a shallow copy of each datapoint of one pass, or of one sequence of indexes.
 
@@ -66,7 +80,8 @@ class Applied:
         scope: Identifies this run among others of the same node that have the same pass numbers.
 
     Example:
-        >>> from dataflow.failures import Tolerance
+        >>> from dataflow.errors import NotReproducible
+    from dataflow.failures import Tolerance
         >>> from dataflow.transforms.applying import Applied
         >>> tolerance = Tolerance("MapData", 1)
         >>> applied = Applied("MapData", lambda dp: [1 / dp[0]], lambda k: (0, k), tolerance)
@@ -96,6 +111,48 @@ class Applied:
         self._numbered: Iterator[tuple[int, int]] | None = None  # from these to positions, if one below was dropped
         self._running: tuple[int, RunningCall] | None = None  # the call in which a flow has begun last
         self._left: Any = repeat(None, sys.maxsize)
+        self.rng_at: Callable[[int], Rng] | None = None
+        self._indexes: Iterator[int] | None = None
+        self.drawn_as = 0  # index of the present datapoint, if the function draws
+        self._drawn: tuple[int, Rng] | None = None
+        self._given = func
+
+    def draw(self, rng_at: Callable[[int], Rng], indexes: Iterator[int]) -> None:
+        """Give each datapoint a random generator. Call it before `over`.
+
+        Args:
+            rng_at: Returns the generator of an index: `IndexRngs.at`, or `IndexRngs.of` with a pass.
+            indexes: The index of each datapoint.
+        """
+        self.rng_at, self._indexes = rng_at, indexes
+
+    def rng(self) -> Rng:
+        """The generator of the present datapoint, at its beginning."""
+        assert self.rng_at is not None, "draw() was called"
+        return self.rng_at(self.drawn_as)
+
+    def rng_of(self, node: object) -> Rng:
+        """The generator of the present datapoint, as it was left, for `node` whose method the function is or calls.
+
+        Raises:
+            NotReproducible: This is not the map of `node`, or its function gets a generator anyway.
+        """
+        if self.rng_at is None or not self._belongs_to(node):
+            raise shared_rng(node, self.func, self.owner)
+        if self._drawn is None or self._drawn[0] != self.begun:
+            self._drawn = None  # another generator may be made in its place
+            self._drawn = self.begun, self.rng_at(self.drawn_as)
+        return self._drawn[1]
+
+    def _belongs_to(self, node: object) -> bool:
+        is_caller = self.caller is not None and self.caller[0] is node
+        return is_caller or getattr(self._given, "__self__", None) is node  # a copied chain has methods of the original
+
+    def check_first_calls(self, node: DataFlow, *, seeds: bool = False) -> None:
+        """Check the first calls of the function in this process."""
+        calls = state_of(node).first_calls
+        if calls.num_left > 0:
+            self.func = CheckedCalls(self.func, self.owner, calls, partial(setattr, self, "func"), seeds=seeds)
 
     @property
     def begun(self) -> int:
@@ -104,7 +161,13 @@ class Applied:
 
     def over(self, datapoints: Iterable[Any]) -> Iterator[Any]:
         """The result of `func` for each of `datapoints`, or `HOLE`. Call it once."""
+        if self._indexes is not None:
+            datapoints = map(self._at_index, datapoints, self._indexes)
         return map(self.step if self._tolerance is None else self._step_tolerantly, datapoints, self._left)
+
+    def _at_index(self, dp: Any, index: int) -> Any:
+        self.drawn_as = index
+        return dp
 
     def step(self, dp: Any, _: None) -> Any:
         """Apply the function to one datapoint. The second argument is ignored; its iterator counts the datapoints."""

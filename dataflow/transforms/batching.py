@@ -20,7 +20,7 @@ from dataflow.parameters import count_or_fraction, flag, function, whole_number
 from dataflow.passes import known_length
 from dataflow.seeding import Stream
 from dataflow.state import state_of
-from dataflow.transforms.applying import RequestedBlocks, ToleratesFailures
+from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
 from dataflow.transforms.arguments import integer_dtype
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
@@ -180,6 +180,12 @@ class BatchData(GroupedData):
             "int_dtype": given.get("int_dtype", INT32),
             "collate": given.get("collate"),
         }
+
+    def _df_made(self, func: Callable[[Any], Any], place: Place, scope: Any) -> Uncopied:
+        made = super()._df_made(func, place, scope)
+        if vars(self).get("collate") is not None:
+            made.check_first_calls(self)
+        return made
 
     def _df_combiner(self) -> Callable[[list[Any]], Any]:
         given = vars(self)  # a method of this name, of a user's subclass, means something else

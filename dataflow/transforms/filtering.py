@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.errors import LengthUnknown
 from dataflow.parameters import function
 from dataflow.passes import RunningPass, calls_code
-from dataflow.seeding import Stream
-from dataflow.transforms.applying import explain
+from dataflow.seeding import Rng, Stream
+from dataflow.state import state_of
+from dataflow.transforms.applying import explain, shared_rng
+from dataflow.transforms.first_calls import CheckedCalls
 
 __all__ = ["FilterData"]
 
@@ -56,6 +59,9 @@ class _Predicate:
 
     def __init__(self, df: FilterData, p: int, stream: Stream) -> None:
         self._predicate = df.predicate
+        calls = state_of(df).first_calls
+        if calls.num_left > 0:
+            self._predicate = CheckedCalls(df.predicate, "FilterData", calls, partial(setattr, self, "_predicate"))
         self._pass = df, p, stream
         self._running: RunningPass | None = None  # if a flow has begun in the predicate
 
@@ -65,6 +71,10 @@ class _Predicate:
         except Exception as error:
             explain(error, "FilterData", self._predicate)
             raise
+
+    def rng_of(self, node: object) -> Rng:
+        """Not supported: see `Applied.rng_of`."""
+        raise shared_rng(node, self._predicate, "FilterData")
 
     def running_pass(self) -> RunningPass:
         self._running = self._running or RunningPass(*self._pass)

@@ -12,9 +12,9 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
 from dataflow.errors import NotReproducible, StateMismatch
 from dataflow.fingerprints import changed_code, described, difference
-from dataflow.passes import known_length, picked_here, root_stream, walk
+from dataflow.passes import known_length, picked_here, promise, root_stream, walk
 from dataflow.seeding import Stream, current_root
-from dataflow.state import state_of
+from dataflow.state import Promise, state_of
 from dataflow.transforms.indexing import consecutive, onwards
 
 __all__ = ["ResumableData"]
@@ -75,6 +75,11 @@ class ResumableData(ProxyDataFlow):
         _require_order(ds)
         # Checked now, because attributes of a user's node may change while it runs.
         self._description = described(ds)
+
+    def reset_state(self) -> None:
+        """Prepare the flow in the process that iterates it. Optional: the first `iter` does it."""
+        promise(self, Promise("ResumableData"))
+        super().reset_state()
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the flow, as JSON: version, root seed, pass and offset of the next datapoint, and the chain.

@@ -9,8 +9,9 @@ from typing import Any, Final, Literal, get_args
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.errors import NotReproducible
 from dataflow.parameters import whole_number
-from dataflow.passes import known_length, walk
+from dataflow.passes import known_length, promise, walk
 from dataflow.seeding import Stream
+from dataflow.state import Promise
 from dataflow.transforms.arguments import require_addressable
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
@@ -73,6 +74,11 @@ class ShardData(ProxyDataFlow):
                 f"ShardData: a pass of {type(ds).__name__} has {n} datapoints, fewer than the {self.world_size} ranks, "
                 'so every shard would be empty. Use fewer ranks, or tail="repeat"'
             )
+
+    def reset_state(self) -> None:
+        """Prepare the flow in the process that iterates it. Optional: the first `iter` does it."""
+        promise(self, Promise("ShardData"))
+        super().reset_state()
 
     @property
     def _df_grain(self) -> int:

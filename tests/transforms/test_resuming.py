@@ -132,6 +132,10 @@ def pair(dp):
     return [dp[0], dp[0]]
 
 
+def triple(dp):
+    return [dp[0]] * 3
+
+
 CHAINS_TO_REPLAY = {
     "choose": lambda: RandomChooseData([(numbers(5), 0.3), (numbers(20), 0.7)]),
     "filter": lambda: FilterData(numbers(9), odd_only),
@@ -268,7 +272,7 @@ OTHER_CHAINS = {
     "it had BatchData in place of MapData": lambda: MapData(BatchData(numbers(10), 2), pair),
     "BatchData.batch_size was 2 and is 3": lambda: BatchData(MapData(numbers(10), pair), 3),
     "DataFromList had 10 datapoints and has 11": lambda: BatchData(MapData(numbers(11), pair), 2),
-    "MapData.func was pair and is count": lambda: BatchData(MapData(numbers(10), count), 2),
+    "MapData.func was pair and is triple": lambda: BatchData(MapData(numbers(10), triple), 2),
     "DataFromList.shuffle was True and is False": lambda: BatchData(MapData(numbers(10, shuffle=False), pair), 2),
     "DataFromList.seed was None and is 3": lambda: BatchData(MapData(numbers(10, seed=3), pair), 2),
     "it had MapData in place of ConcatData": lambda: BatchData(ConcatData([numbers(10)]), 2),

@@ -1,0 +1,382 @@
+"""Whose generator a function draws from: seeded global ones, held ones, and the node's own."""
+
+import functools
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import dataflow
+from dataflow import (
+    BatchData,
+    DataFromGenerator,
+    DataFromList,
+    FilterData,
+    MapData,
+    MapDataComponent,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiProcessMapDataComponentSharedArray,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    NotReproducible,
+    ParallelData,
+    RandomMapData,
+    RayMapData,
+    RepeatedData,
+    ResumableData,
+    RNGDataFlow,
+    ShardData,
+)
+from dataflow.transforms import first_calls
+from dataflow.transforms.generators import drawn_from, global_generators, held_generators, states_of
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    dataflow.seed(1)
+    yield
+    dataflow.seed(None)
+
+
+def numbers(n=12):
+    return DataFromList([[k] for k in range(n)], shuffle=False)
+
+
+def draw(dp):
+    return [dp[0], random.random(), float(np.random.rand()), float(np.random.normal())]
+
+
+def draw_one(k):
+    return random.random(), float(np.random.rand())
+
+
+def reseed(dp):
+    random.seed(dp[0])
+    np.random.seed(dp[0])
+    return draw(dp)
+
+
+def seeded(n=12):
+    return MapData(numbers(n), draw, seed_globals=True)
+
+
+def one_pass(df):
+    with df:
+        return list(df)
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if "draws random numbers" in record.getMessage()]
+
+
+class TestSeededGlobals:
+    def test_a_datapoint_is_the_same_by_loop_and_by_index_and_differs_between_passes(self):
+        df = seeded()
+        first, second = list(df), list(df)
+        assert first == df[:12]
+        assert second == df[12:24]
+        assert len({dp[1] for dp in first + second}) == len({dp[2] for dp in first + second}) == 24
+
+    def test_the_seed_decides(self):
+        first = list(seeded())
+        dataflow.seed(1)
+        assert list(seeded()) == first
+        dataflow.seed(2)
+        assert list(seeded()) != first
+
+    @pytest.mark.parametrize("num_workers", [0, 1, pytest.param(3, marks=pytest.mark.slow)])
+    def test_every_number_of_processes_gives_the_same(self, num_workers):
+        expected = list(seeded())
+        assert one_pass(ParallelData(seeded(), num_workers)) == expected
+
+    @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+    def test_parallel_maps_give_the_same(self, num_workers):
+        expected = list(seeded())
+        df = MultiProcessMapData(numbers(), num_workers, draw, strict=True, seed_globals=True)
+        with df:
+            assert list(df) == expected
+            assert df[13] == seeded()[13]
+        batches = MultiProcessMapAndBatchData(numbers(), num_workers, draw, 4, strict=True, seed_globals=True)
+        found = [row for batch in one_pass(batches) for row in batch[1].tolist()]
+        assert found == [row for batch in BatchData(seeded(), 4) for row in batch[1].tolist()]
+        shared = MultiProcessMapDataComponentSharedArray(
+            numbers(), num_workers, draw_one, (2,), "f8", strict=True, seed_globals=True
+        )
+        assert [dp[0].tolist() for dp in one_pass(shared)] == [dp[1:3] for dp in expected]
+
+    def test_ray_takes_it(self):
+        assert list(RayMapData(numbers(), 0, draw, strict=True, seed_globals=True)) == list(seeded())
+
+    def test_a_component_and_an_input_without_index(self):
+        expected = [dp[1:3] for dp in seeded()]
+        assert [list(dp[0]) for dp in MapDataComponent(numbers(), draw_one, seed_globals=True)] == expected
+        df = MapData(DataFromGenerator(lambda: ([k] for k in range(12))), draw, seed_globals=True)
+        assert [dp[1:3] for dp in df] == expected
+
+    def test_shards_and_resumed_runs_give_the_same(self):
+        expected = list(seeded())
+        assert [list(ShardData(seeded(), rank, 2)) for rank in range(2)] == [expected[::2], expected[1::2]]
+        df = ResumableData(seeded())
+        for _ in zip(range(5), df, strict=False):
+            pass
+        resumed = ResumableData(seeded())
+        resumed.load_state_dict(df.state_dict())
+        assert list(resumed) == expected[5:]
+
+    def test_a_dropped_datapoint_changes_no_other(self):
+        whole = list(seeded())
+        df = MapData(MapData(numbers(), lambda dp: dp if dp[0] % 3 else None), draw, seed_globals=True)
+        assert list(df) == [dp for dp in whole if dp[0] % 3]
+
+    def test_the_generators_of_the_consumer_are_left_as_they_were(self):
+        random.seed(3)
+        np.random.seed(3)
+        np.random.normal()  # leaves a number behind for the next call
+        before = random.getstate(), repr(np.random.get_state())
+        df = MapData(numbers(), lambda dp: draw(dp) if dp[0] < 5 else 1 / 0, seed_globals=True)
+        with pytest.raises(ZeroDivisionError):
+            list(df)
+        assert (random.getstate(), repr(np.random.get_state())) == before
+
+    def test_torch_is_seeded_if_it_is_imported(self):
+        torch = pytest.importorskip("torch")
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+        df = MapData(numbers(), lambda dp: [float(torch.rand(()))], seed_globals=True)
+        assert list(df) == df[:12]
+        assert len(set(map(tuple, df[:12]))) == 12
+        assert torch.equal(torch.get_rng_state(), before)
+
+    @pytest.mark.slow
+    def test_torch_that_a_call_imports_and_draws_from_is_refused(self):
+        pytest.importorskip("torch")
+        script = (
+            "import dataflow\n"
+            "def late(dp):\n"
+            "    import torch\n"
+            "    return [float(torch.rand(()))]\n"
+            "list(dataflow.MapData(dataflow.DataFromList([[1]]), late, seed_globals=True))\n"
+        )
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+        assert "Import torch at the top of the file" in ran.stderr
+
+    def test_threads_share_the_generators_and_are_refused(self):
+        with pytest.raises(ValueError, match="all threads share"):
+            MultiThreadMapData(numbers(), 2, draw, strict=True, seed_globals=True)
+        with pytest.raises(ValueError, match=r"seed_globals=True.*Use processes"):
+            MultiThreadRunner(seeded, 10, 2, strict=True)
+        with pytest.raises(ValueError, match=r"seed_globals=True.*Use processes"):
+            ParallelData(BatchData(seeded(), 2), 2, backend="thread")
+        assert len(list(MultiThreadMapData(numbers(), 0, draw, strict=True, seed_globals=True))) == 12
+
+    def test_two_ways_to_draw_are_refused(self):
+        with pytest.raises(ValueError, match="choose one"):
+            MultiProcessMapData(numbers(), 1, draw, strict=True, with_rng=True, seed_globals=True)
+
+    def test_states_and_texts_change_only_where_it_is_on(self):
+        assert "seed_globals" not in str(ResumableData(MapData(numbers(), draw)).state_dict())
+        assert "seed_globals=True" in repr(seeded())
+        assert list(pickle.loads(pickle.dumps(seeded()))) == list(seeded())
+
+
+class TestNoticed:
+    """A function that draws elsewhere is named where the same datapoints are promised."""
+
+    @pytest.mark.parametrize(
+        ("wrap", "owner"),
+        [
+            (lambda df: ParallelData(df, 0), "ParallelData"),
+            (ResumableData, "ResumableData"),
+            (lambda df: ShardData(df, 0, 2), "ShardData"),
+            (lambda df: ResumableData(BatchData(df, 2)), "ResumableData"),
+        ],
+    )
+    def test_in_this_process_once(self, wrap, owner, caplog):
+        df = wrap(MapData(numbers(), draw))
+        list(df), list(df)
+        (text,) = warnings_of(caplog)
+        assert text.startswith(
+            f"{owner}: draw, the function of MapData, draws random numbers from the global generator"
+        )
+        assert "random and numpy.random" in text
+        assert "seed_globals=True" in text
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("make", [
+        lambda: ParallelData(MapData(numbers(60), draw), 2),
+        lambda: MultiProcessMapData(numbers(60), 2, draw, strict=True),
+        lambda: ParallelData(ParallelData(MapData(numbers(60), draw), 1), 1),
+    ])  # fmt: skip
+    def test_in_workers_once_for_all_of_them(self, make, caplog):
+        one_pass(make())
+        assert len(warnings_of(caplog)) == 1
+
+    def test_a_map_without_workers(self, caplog):
+        df = MultiProcessMapData(numbers(), 0, draw, strict=True)
+        list(df), list(df)
+        assert len(warnings_of(caplog)) == 1
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: MapData(numbers(), draw),  # nobody promises anything
+            lambda: ResumableData(seeded()),
+            lambda: ResumableData(MapData(numbers(), reseed)),
+            lambda: ResumableData(RandomMapData(numbers(), lambda dp, rng: [rng.random()])),
+            lambda: ShardData(dataflow.ShuffleData(MapData(numbers(), lambda dp: dp)), 0, 2),
+        ],
+    )
+    def test_no_false_alarm(self, make, caplog):
+        df = make()
+        for _ in df:
+            draw([0])  # the consumer's own
+        assert not warnings_of(caplog)
+
+    def test_the_predicate_of_a_filter(self, caplog):
+        list(ParallelData(FilterData(numbers(), lambda dp: random.random() < 2), 0))
+        assert len(warnings_of(caplog)) == 1
+
+    def test_nothing_is_looked_at_after_the_first_calls(self, monkeypatch):
+        looks = []
+        monkeypatch.setattr(first_calls, "states_of", lambda generators: looks.append(generators) or {})
+        df = ResumableData(MapData(numbers(30), draw))
+        list(df), list(df), df[3]
+        assert 2 <= len(looks) <= 16
+
+    @pytest.mark.parametrize("kind", [random.Random, np.random.default_rng, np.random.RandomState])
+    @pytest.mark.parametrize("where", ["closure", "default", "partial", "attribute", "global", "class"])
+    def test_a_generator_that_the_function_holds(self, kind, where, caplog):
+        df = ResumableData(MapData(numbers(), holding(kind(1), where)))
+        list(df)
+        (text,) = warnings_of(caplog)
+        assert "a generator of its own" in text
+        assert "RandomMapData" in text
+
+    def test_a_generator_of_torch(self, caplog):
+        torch = pytest.importorskip("torch")
+        generator = torch.Generator()
+        list(ResumableData(MapData(numbers(), lambda dp: [float(torch.rand((), generator=generator))])))
+        assert "generator)" in warnings_of(caplog)[0]
+        caplog.clear()
+        list(
+            ResumableData(
+                MapData(numbers(), lambda dp: [float(torch.rand((), generator=generator.manual_seed(dp[0])))])
+            )
+        )
+        assert not warnings_of(caplog)
+
+
+GENERATOR = random.Random(1)
+
+
+class Holder:
+    generator = None
+
+    def __init__(self, generator=None):
+        if generator is not None:
+            self.generator = generator
+
+    def __call__(self, dp):
+        return [drawn(self.generator)]
+
+
+def drawn(generator):
+    return generator.random() if hasattr(generator, "random") else generator.rand()
+
+
+def holding(generator, where):
+    if where == "closure":
+        return lambda dp: [drawn(generator)]
+    if where == "default":
+        return lambda dp, g=generator: [drawn(g)]
+    if where == "partial":
+        return functools.partial(lambda g, dp: [drawn(g)], generator)
+    if where == "attribute":
+        return Holder(generator)
+    if where == "class":
+        return type("Held", (Holder,), {"generator": generator})()
+    namespace = {"drawn": drawn, "generator": generator}
+    exec("def func(dp):\n    return [drawn(generator)]", namespace)
+    return namespace["func"]
+
+
+class TestStates:
+    def test_draws_are_told_from_seeds(self):
+        generators = global_generators()
+        for draws in (1, 100, 624, 10_000):
+            before = states_of(generators)
+            np.random.rand(draws)
+            assert drawn_from(before, states_of(generators)) == ["numpy.random"]
+            before = states_of(generators)
+            np.random.seed(draws)
+            np.random.rand(draws)
+            assert drawn_from(before, states_of(generators)) == []
+
+    def test_the_global_generators_are_not_held(self):
+        assert held_generators(draw) == {}
+
+
+class Augment(MapData, RNGDataFlow):
+    def __init__(self, ds):
+        super().__init__(ds, self.augment)
+
+    def augment(self, dp):
+        return [dp[0], self.rng.randint(1 << 30), self.rng.randint(1 << 30)]
+
+
+class Apart(RNGDataFlow):
+    def augment(self, dp):
+        return [dp[0], self.rng.randint(1 << 30)]
+
+
+class DrawsInReset(MapData, RNGDataFlow):
+    def __init__(self, ds):
+        super().__init__(ds, self.add)
+
+    def reset_state(self):
+        super().reset_state()
+        self.offset = self.rng.randint(1 << 30)
+
+    def add(self, dp):
+        return [dp[0], self.offset]
+
+
+class TestOwnGenerator:
+    def test_in_the_function_of_the_node_itself_it_belongs_to_the_datapoint(self):
+        expected = list(Augment(numbers()))
+        df = Augment(numbers())
+        assert df[3] == df[3] == expected[3]
+        assert len({number for dp in expected for number in dp[1:]}) == 24
+        assert [list(ShardData(Augment(numbers()), rank, 2)) for rank in range(2)] == [expected[::2], expected[1::2]]
+
+    @pytest.mark.parametrize("num_workers", [0, 1, pytest.param(3, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("node", [Augment, DrawsInReset])
+    def test_every_number_of_workers_gives_the_same(self, node, num_workers):
+        expected = list(node(numbers()))
+        assert one_pass(ParallelData(node(numbers()), num_workers)) == expected
+
+    def test_threads_give_the_same(self):
+        assert one_pass(ParallelData(Augment(numbers()), 2, backend="thread")) == list(Augment(numbers()))
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda f: MapData(numbers(), f),
+            lambda f: MapDataComponent(numbers(), lambda k: f([k])),
+            lambda f: RandomMapData(numbers(), lambda dp, rng: f(dp)),
+            lambda f: FilterData(numbers(), f),
+            lambda f: BatchData(numbers(), 2, collate=lambda group: f(group[0])),
+            lambda f: MultiProcessMapData(numbers(), 0, f, strict=True),
+        ],
+    )
+    def test_in_the_function_of_another_node_it_is_refused(self, make):
+        with pytest.raises(NotReproducible, match=r"Apart\.rng was read in .* Use RandomMapData"):
+            list(make(Apart().augment))
+
+    def test_over_an_endless_flow(self):
+        df = Augment(RepeatedData(numbers(3), -1))
+        assert df[:7] == [dp for dp, _ in zip(df, range(7), strict=False)]
