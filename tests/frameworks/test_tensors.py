@@ -50,6 +50,37 @@ def test_what_torch_cannot_share_is_copied():
     assert array[0, 0] == 0
 
 
+@pytest.mark.parametrize("value", [np.zeros(3, "i1,f8")["f1"], np.zeros(3, "i1,i4")["f1"], np.zeros(3, "f8,f8")["f1"]])
+def test_fields_of_records_are_copied_where_torch_cannot_read_them(value):
+    value[...] = [1, 2, 3]
+    assert convert(value).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (np.ma.array([1, 2], mask=[True, False]), TypeError, "a masked array would lose its mask"),
+        (np.ma.masked, TypeError, "a masked array would lose its mask"),
+        (np.ones(2, "g"), TypeError, "torch has no float128|torch has no longdouble"),
+        (np.clongdouble(1), TypeError, "torch has no c"),
+        (2**63, OverflowError, "integer 9223372036854775808 does not fit"),
+        (-(2**63) - 1, OverflowError, "does not fit into an int64 tensor"),
+        (1e300, OverflowError, r"number 1e\+300 would be infinite in a torch\.float32 tensor: yield a NumPy scalar"),
+        (complex(1e308, 1e308), OverflowError, r"would be infinite in a torch\.complex64 tensor"),
+    ],
+)
+@pytest.mark.skipif(np.dtype("g").itemsize == 8, reason="no long doubles here")
+def test_what_a_tensor_cannot_hold_is_refused(value, error, message):
+    for dp in (value, [1, {"x": (value,)}]):
+        with pytest.raises(error, match=message):
+            convert(dp)
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 3.4e38, float("inf"), float("nan"), complex(0, float("inf"))])
+def test_numbers_at_the_limits_are_tensors(value):
+    assert np.allclose(convert(value).item(), value, equal_nan=True)
+
+
 def test_structure_and_everything_else_stay():
     text, day, records = np.array(["a"]), np.datetime64("2020-01-01"), np.zeros(2, "i4,f8")
     dp = {"a": [1, (2, "b")], "p": Pair(3, None), "text": text, "bytes": b"c", "day": day, "records": records}
