@@ -7,6 +7,7 @@ workers (`ToWorkers`).
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import io
 import pickle
@@ -21,6 +22,10 @@ from dataflow.codec.message_layout import PROTOCOL
 from dataflow.pickling import MainModule, ReturnPickler, dumps_back, dumps_task, worker_pickler
 
 __all__ = ["Direction", "NestedUnpickler", "ToConsumer", "ToWorkers"]
+
+# NumPy's own pickles strip NULs at the end of its text. These can be loaded everywhere, too.
+copyreg.pickle(np.str_, lambda text: (np.str_, (str.__str__(text),)))
+copyreg.pickle(np.bytes_, lambda data: (np.bytes_, (bytes(data),)))
 
 _OF_MAIN: Final = b"c__main__\n"  # how a pickle names members of the main module
 

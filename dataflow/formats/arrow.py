@@ -210,7 +210,7 @@ def _first_lost(values: Sequence[Any], array: NDArray[Any]) -> int | None:
     text; it strips NULs at the end of text; and times may not fit into their common unit.
     """
     dtypes = {value.dtype if isinstance(value, np.ndarray | np.generic) else type(value) for value in values}
-    if dtypes <= {array.dtype, float, complex} or array.dtype.hasobject or array.dtype.kind in "biu":
+    if dtypes <= {array.dtype, float, complex} or array.dtype.hasobject or array.dtype.kind in "biuV":
         return None
     with np.errstate(all="ignore"):
         if array.dtype.kind in "fc" and bool((np.abs(array) < _EXACT).all()):

@@ -547,6 +547,7 @@ def _of_values(name: Any, values: Any) -> TableColumn:
         return column_of(values)
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         pa = _pyarrow()
+        _check_polars(name, getattr(values, "dtype", None))
         data = pa.chunked_array(values) if hasattr(values, "__arrow_c_stream__") else pa.array(values)
         _check_types("the dict", [pa.field(name, data.type)])
         return arrow_column(data)
@@ -586,6 +587,10 @@ def _of_one_part(named: str, columns: Columns, num_rows: int) -> _TableReader:
 
 
 def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
+    schema = getattr(table, "schema", None)
+    for name, dtype in schema.items() if isinstance(schema, Mapping) else ():
+        if columns is None or name in columns:
+            _check_polars(name, dtype)
     whole = _pyarrow().table(table)
     _check_columns("the table", columns, whole.column_names)
     if columns is not None:
@@ -609,6 +614,29 @@ def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
         lambda number: ("the table", int(starts[number])),
         is_in_memory=True,
     )
+
+
+def _check_polars(name: Any, dtype: Any) -> None:
+    """Check that Polars passes a column on: of Python objects, Arrow would get the addresses.
+
+    Raises:
+        ValueError: It does not; names the column, and the cure.
+    """
+    if (what := _NOT_PASSED_ON.get(str(dtype))) is not None:
+        raise ValueError(
+            f"TableData: column {name!r} holds {what}, which Polars does not pass on: leave the column out with "
+            "columns=, or pass a dict of columns in which it is a list (.to_list())"
+        )
+    for inside in (getattr(dtype, "inner", None), *(field.dtype for field in getattr(dtype, "fields", None) or ())):
+        if inside is not None:
+            _check_polars(name, inside)
+
+
+_NOT_PASSED_ON = {
+    "Object": "Python objects",
+    "Int128": "integers of 128 bits",
+    "UInt128": "integers of 128 bits",
+}
 
 
 def _check_types(named: str, fields: Iterable[Any]) -> None:

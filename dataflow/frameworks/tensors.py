@@ -81,6 +81,8 @@ def _shareable(array: NDArray[Any]) -> NDArray[Any]:
     dtype = array.dtype
     if dtype.char in "gG":
         raise TypeError(f"torch has no {dtype}: convert the array with .astype(), in a map before to_torch")
+    if dtype.char == "Q":  # of the same size as "L", which torch knows
+        array = array.view(np.dtype(dtype.str))
     if dtype.kind == "i" and dtype.itemsize == 4:
         return array.astype(np.int64)
     if not dtype.isnative:

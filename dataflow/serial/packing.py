@@ -101,7 +101,7 @@ class _Packing:
             return {self.lower(key, (*path, key)): self.lower(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, np.generic) and not value.dtype.hasobject and value.dtype.type is kind:
             if kind is np.str_ or kind is np.bytes_:  # numpy would lose NULs at the end
-                return msgpack.ExtType(Code.SCALAR, _dumps([value.dtype.kind, value.item()]))
+                return msgpack.ExtType(Code.SCALAR, _dumps([value.dtype.kind, _whole(value)]))
             return msgpack.ExtType(Code.SCALAR, _dumps([self._name(value.dtype, path), np.asarray(value).tobytes()]))
         if kind is complex:
             return msgpack.ExtType(Code.COMPLEX, np.array(value, "<c16").tobytes())
@@ -143,6 +143,10 @@ class _Packing:
                 f"characters, and {MAX_NAME} are the most. Make one array of fields that are alike (MapDataComponent)"
             )
         return name
+
+
+def _whole(value: Any) -> Any:
+    return str.__str__(value) if isinstance(value, np.str_) else bytes(value)
 
 
 def _pickle_of(value: Any, path: tuple[Any, ...]) -> bytes:

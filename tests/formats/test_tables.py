@@ -506,6 +506,16 @@ def test_times_of_a_zone_in_pandas_and_polars_are_refused():
         TableData(frame)
 
 
+def test_objects_of_polars_are_refused_by_name():
+    pytest.importorskip("pyarrow")
+    polars = pytest.importorskip("polars")
+    column = polars.Series("c", [{1, 2}, {3}], dtype=polars.Object)
+    for table in (polars.DataFrame({"c": column}), {"c": column}):
+        with pytest.raises(ValueError, match=r"column 'c' holds Python objects, .*to_list"):
+            TableData(table)
+    assert TableData({"c": column.to_list()})[0] == {"c": {1, 2}}
+
+
 @pytest.mark.parametrize("named", ["folder", "list"])
 def test_columns_in_the_names_of_folders_are_not_lost(named, tmp_path):
     write = importlib.import_module("pyarrow.parquet").write_table
