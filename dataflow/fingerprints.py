@@ -84,7 +84,7 @@ def described(df: DataFlow) -> Description:
 def difference(saved: Description, here: Description) -> str | None:
     """The first difference, from above, as part of a sentence; None if the chains agree. Code is not compared."""
     name = here["type"]
-    if {"code", *saved} != here.keys():
+    if not _is_description(saved):
         return f"the saved description of {name} is damaged"
     if saved["type"] != name:
         return f"it had {saved['type']} in place of {name}"
@@ -100,6 +100,17 @@ def difference(saved: Description, here: Description) -> str | None:
     if found is None and saved["length"] != here["length"]:
         return f"a pass of {name} had {saved['length']} datapoints and has {here['length']}"
     return found
+
+
+def _is_description(saved: Any) -> bool:
+    """Whether this part of a state, which may have been edited, has the form of a `Description`, inputs apart."""
+    return (
+        isinstance(saved, Mapping)
+        and {"code", *saved} == {"type", "length", "parameters", "code", "inputs"}
+        and all(isinstance(saved.get(name, {}), Mapping) for name in ("parameters", "code"))
+        and all(isinstance(text, str) and text.strip() for text in saved.get("code", {}).values())
+        and isinstance(saved["inputs"], list)
+    )
 
 
 def changed_code(saved: Description, here: Description) -> list[str]:

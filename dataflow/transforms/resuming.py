@@ -23,6 +23,8 @@ _log = logging.getLogger("dataflow.transforms")
 
 _VERSION: Final = 1
 _KINDS: Final = {"version": int, "root": str, "pass": int, "offset": int, "flow": dict}
+_LARGEST: Final = 2**62  # indexes are int64
+_ROOT_DIGITS: Final = 4000  # Python converts no longer text
 _NOTHING: Final = object()
 _OUTERMOST: Final = (
     "ResumableData must be the outermost node: it counts the datapoints that the loop receives. Move it to the top of "
@@ -118,6 +120,12 @@ class ResumableData(ProxyDataFlow):
                 "the code of %s has changed since the state was saved: positions and random numbers continue, and from "
                 "here on the new code makes the datapoints",
                 ", ".join(changed),
+            )
+        n = known_length(self)
+        if n is not None and (state["offset"] > n or state["pass"] > _LARGEST // max(n, 1)):
+            raise StateMismatch(
+                f"the state is damaged: it names datapoint {state['offset']} of pass {state['pass']}, but a pass has "
+                f"{n} datapoints"
             )
         root = int(state["root"])
         if current_root() not in {None, root}:
@@ -228,5 +236,11 @@ def _check_form(state: Mapping[str, Any]) -> None:
     for key, kind in _KINDS.items():
         if not isinstance(state.get(key), kind):
             raise StateMismatch(f"the state is damaged: {key!r} is {state.get(key)!r}, not of type {kind.__name__}")
-    if not state["root"].isdecimal() or state["pass"] < 0 or state["offset"] < 0:
-        raise StateMismatch("the state is damaged: seed, pass and offset are non-negative integers")
+    # `isdecimal` is also true of digits of other scripts.
+    numbers = (state["pass"], state["offset"])
+    if not (state["root"].isdecimal() and state["root"].isascii()) or any(
+        isinstance(number, bool) or not 0 <= number <= _LARGEST for number in numbers
+    ):
+        raise StateMismatch("the state is damaged: seed, pass and offset are non-negative integers, and no larger ones")
+    if len(state["root"]) > _ROOT_DIGITS:
+        raise StateMismatch("the state is damaged: its root seed is too long")

@@ -313,6 +313,44 @@ def test_an_invalid_state_raises(change, message):
         df.load_state_dict([])
 
 
+def edited(state, where, value):
+    found = json.loads(json.dumps(state))
+    place = found
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = value
+    return found
+
+
+EDITS = [
+    *((("flow", key), value) for key in ("inputs", "parameters", "code") for value in (5, None, "x", [5])),
+    *((("flow", "inputs", 0), value) for value in (5, None, [], {})),
+    *((("flow", "inputs", 0, "inputs"), value) for value in (5, {}, [1, 2])),
+    (("flow", "code"), {"func": ""}),
+    (("flow", "code"), {"func": 5}),
+    *(((key,), value) for key in ("pass", "offset") for value in (2**63, 2**62 + 1, -1, True, 1.0, "1", None, [])),
+    (("offset",), 21),
+    (("pass",), 2**61),
+    *((("root",), value) for value in ("-1", "1.5", "", "\u0663", "9" * 5000, 5, None)),
+    *((("version",), value) for value in (2, 0, "1", None)),
+]
+
+
+@pytest.mark.parametrize(("where", "value"), EDITS)
+def test_an_edited_state_is_refused_and_never_anything_else(where, value):
+    def make():
+        return ResumableData(MapData(DataFromList([[k] for k in range(20)]), list))
+
+    df = make()
+    next(iter(df))
+    state = df.state_dict()
+    other = make()
+    with pytest.raises(StateMismatch):
+        other.load_state_dict(edited(state, where, value))
+    other.load_state_dict(edited(state, ("offset",), 20))
+    assert len(list(other)) == 20, "nothing is left of the pass: the next one begins"
+
+
 def test_a_damaged_description_raises():
     df = ResumableData(numbers(3))
     with pytest.raises(StateMismatch, match="another chain"):
