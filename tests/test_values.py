@@ -357,7 +357,7 @@ def through_ray(value, _):
     from dataflow.distributed.datasets import ray_column
 
     accessor = pytest.importorskip("ray.data.block").BlockAccessor
-    if not isinstance(value, np.ndarray) or not value.size:
+    if not isinstance(value, np.ndarray) or not value.ndim or not value.size:
         raise Unsupported
     block = accessor.batch_to_block({"x": ray_column("x", value)})
     found = accessor.for_block(block).to_numpy(["x"])["x"]
@@ -397,10 +397,10 @@ NAMES = {  # what a refusal has to name
 NO_FORM = {"memoryview"}  # all else goes between processes, and into a cache
 
 
-def verdicts(route, values, folder):
+def verdicts(route, values, folder, form=None):
     """Values that a route has changed, or refused without a name; and the names of those that it has refused."""
     through = (EXACT | EQUAL | ROUNDED)[route]
-    form = identical if route in EXACT else rounded if route in ROUNDED else plainly
+    form = form or (identical if route in EXACT else rounded if route in ROUNDED else plainly)
     wrong, refused = {}, set()
     for number, (name, value) in enumerate(values.items()):
         place = folder / str(number)
@@ -457,6 +457,28 @@ def test_a_value_comes_out_equal_or_is_refused_by_name(route, tmp_path):
 @pytest.mark.parametrize("route", [pytest.param(one, marks=pytest.mark.slow) for one in HEAVY])
 def test_some_values_come_out_of_files_and_workers(route, tmp_path):
     check(route, FEW, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", [*EXACT, "row of a table", "batch of a table", *ROUNDED])
+def test_tensors_come_out_equal_or_are_refused_by_name(route, tmp_path):
+    torch = pytest.importorskip("torch")
+    values = {
+        "numbers": torch.arange(6).reshape(2, 3),
+        "view": torch.arange(6.0)[::2],
+        "bool": torch.tensor(True),
+        "bfloat16": torch.ones(2, dtype=torch.bfloat16),
+        "gradient": torch.ones(2, requires_grad=True),
+        "nested": {"x": [torch.zeros(0)]},
+    }
+    wrong, _ = verdicts(route, values, tmp_path, _lists_in)
+    assert not wrong
+
+
+def _lists_in(value):
+    if isinstance(value, dict | list):
+        return [_lists_in(item) for item in (value.values() if isinstance(value, dict) else value)]
+    return value.tolist()
 
 
 @pytest.mark.full

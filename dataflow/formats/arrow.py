@@ -246,7 +246,8 @@ def _text(values: list[Any]) -> NDArray[Any]:
 
 def _objects(values: list[Any]) -> NDArray[Any]:
     out = np.empty(len(values), object)
-    out[:] = values
+    for k, value in enumerate(values):  # one by one: NumPy would make arrays of sequences and tensors
+        out[k] = value
     return out
 
 

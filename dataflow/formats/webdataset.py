@@ -210,7 +210,8 @@ class _SampleReader:
         if isinstance(data, Exception):
             raise copy.copy(data)  # each time it is raised, it gets a traceback and a note
         sample: dict[str, Any] = {}
-        for member in _verified_members(path, data, offset, indexed):
+        members = _members(path, data, offset) if indexed is None else _compared(path, data, offset, indexed)
+        for member in members:
             if "__key__" not in sample:
                 sample["__key__"] = member.key
             if member.extension in sample:
@@ -358,7 +359,8 @@ class _ShardsReader:
         return found
 
     def _shard(self, number: int, keep_index: bool) -> _Shard:
-        begins, ends, sums = array("Q"), array("Q"), array("Q")
+        begins, ends = array("Q"), array("Q")
+        sums = array("Q") if keep_index else None
         error: Exception | None = None
         try:
             file = self._file(number)
@@ -370,7 +372,7 @@ class _ShardsReader:
         except (OSError, FileDamaged) as found:
             error = found.with_traceback(None)
         shard = _Shard(np.array(begins, np.uint64), np.array(ends, np.uint64), None, error)
-        if keep_index and error is None and not isinstance(file, UrlFile):
+        if sums is not None and error is None and not isinstance(file, UrlFile):
             write_index(file, _KIND, np.concatenate([shard.begins, shard.ends, np.array(sums, np.uint64)]))
         return shard
 
@@ -397,8 +399,10 @@ class _Member(NamedTuple):
     is_sparse: bool  # the content begins with, or leaves out, what its header describes
 
 
-def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: array[int]) -> None:
-    """Append begin, end and sum of each sample of a shard. The last sample ends after the mark of the archive's end.
+def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: array[int] | None) -> None:
+    """Append begin, end and, if asked for, sum of each sample of a shard.
+
+    The last sample ends after the mark of the archive's end.
 
     Raises:
         FileDamaged: The shard is damaged; the sample that it cuts off was not appended.
@@ -427,7 +431,8 @@ def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: arra
         members = list(sample)
         begins.append(members[0].header)
         ends.append(members[-1].begin + members[-1].size)
-        sums.append(_sum(members))
+        if sums is not None:
+            sums.append(_sum(members))
     if ends:
         ends[-1] = at + _BLOCK
 
@@ -437,8 +442,8 @@ def _sum(members: Iterable[_Member]) -> int:
     return zlib.crc32(repr([(*member,) for member in members]).encode())
 
 
-def _verified_members(path: str, data: Any, offset: int, indexed: int | None) -> list[_Member]:
-    """Return the files of a sample, compared with what the index says.
+def _compared(path: str, data: Any, offset: int, indexed: int) -> list[_Member]:
+    """Return the files of a sample, whose sum is in the index.
 
     Raises:
         FileDamaged: The shard is damaged, or another one than its index says.
@@ -446,10 +451,8 @@ def _verified_members(path: str, data: Any, offset: int, indexed: int | None) ->
     try:
         members = list(_members(path, data, offset))
     except FileDamaged:
-        if indexed is None:
-            raise
         members = []
-    if indexed is not None and (_sum(members) != indexed or len({member.key for member in members}) > 1):
+    if _sum(members) != indexed or len({member.key for member in members}) > 1:
         reason = f"there are other files than its index, {path}.index, says: delete the index, or make it again; they"
         raise file_damaged(path, "", f"{reason} begin", offset)
     return members
