@@ -303,7 +303,10 @@ def _found(module: str, name: str) -> Any:
 _LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _ALL_GLOBALS: Final = frozenset({"globals", "eval", "exec"})  # functions that may read them
-_UNFOLLOWED: Final = frozenset({"__import__", "import_module", "__subclasses__", "__globals__", "f_globals"})
+_UNFOLLOWED: Final = frozenset(  # with these, code finds others, or reads what is left out of their description
+    {"__import__", "import_module", "__subclasses__", "__globals__", "f_globals", "__annotations__", "get_type_hints"}
+    | {"__doc__", "getdoc", "getsource", "getsourcelines", "co_firstlineno", "f_lineno"}
+)
 _LOADS_CONSTANT: Final = frozenset(dis.hasconst)
 
 Chain = tuple[str, ...]
@@ -408,6 +411,7 @@ _OF_SINGLEDISPATCH: Final = frozenset({"cache_token", "dispatch_cache", "_clear_
 _MISSING: Final = object()
 _OF_CLASS: Final = frozenset(  # what a class has for other reasons than its body
     {"__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__"}
+    | {"__classcell__", "__classdictcell__"}
     | {"__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__"}
     | {"__slotnames__", "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl", "_value2member_map_"}
 )
@@ -520,7 +524,7 @@ class _Walker:
         if isinstance(value, types.ModuleType):
             return self._module(value)
         if (place := _place_in_library(value)) is not None:
-            return place if self._values else place.partition(":")[2]
+            return place if self._values else place.rpartition(".")[2]  # versions differ in the module
         if isinstance(value, type):
             return self._defined(value, f"class {value.__qualname__}", partial(self._lines_of_class, value))
         if isinstance(value, types.FunctionType):
@@ -702,7 +706,7 @@ class _Walker:
             chains, imports, unfollowed = _names_in(code)
             if unfollowed and self._values:
                 raise TypeError(
-                    f"{function.__qualname__} uses {unfollowed}, so it may read what cannot be found beforehand "
+                    f"{function.__qualname__} uses {unfollowed}, which may read what is not compared "
                     f"({function.__qualname__} is reached from {self._place}). {_CURE}"
                 )
             for chain in chains:
@@ -854,7 +858,10 @@ class _Walker:
 
     def _named(self, value: Any, name: str) -> str:
         """What pickle stores by name: it must be what a library, not the user's program, has under that name."""
-        module: str = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
+        try:
+            module: str = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
+        except pickle.PicklingError:  # from Python 3.14 on, if there is none
+            module = "__main__"
         library = _library(module)
         if _found(module, name) is not value or library is None:
             raise _Indescribable(f"a {type(value).__qualname__}")

@@ -67,7 +67,7 @@ def func(dp, «a=1, b=2|b=1, a=2»): return [a]
 ---
 def func(dp):
     for k in range(3):
-        if k > 1: «break|continue|return 1|pass|raise ValueError»
+        if k > 1: «break|return 1|pass|raise ValueError»
 ---
 def func(dp):
     try: return dp[0]
@@ -878,6 +878,14 @@ def func(dp): return sys.modules[__name__].SIZE
 uses __subclasses__
 class A: pass
 def func(dp): return [cls.size for cls in A.__subclasses__()]
+---
+uses __doc__
+def func(dp): return func.__doc__
+---
+uses __annotations__
+class A:
+    size: int
+def func(dp): return A.__annotations__
 ---
 k in func holds a ReferenceType
 import weakref

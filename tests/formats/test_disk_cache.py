@@ -30,6 +30,7 @@ from dataflow import (
     NotStorable,
     RepeatedData,
     ShuffleData,
+    SVMLightData,
     TableData,
     WebDatasetData,
 )
@@ -346,6 +347,12 @@ def lines_of(folder):
     return path, lambda: JSONLinesData(path)
 
 
+def sparse_rows_of(folder):
+    path = folder / "a.svmlight"
+    path.write_text("1 1:2\n0 2:3\n")
+    return path, lambda: SVMLightData(path)
+
+
 def shards_of(folder):
     path = folder / "s.tar"
     with tarfile.open(path, "w") as tar:
@@ -400,6 +407,7 @@ SOURCES = {
     "a folder of LMDB": lmdb_folder_of,
     "JSON lines": lines_of,
     "shards": shards_of,
+    "sparse rows": sparse_rows_of,
     "parquet": table_of,
     "images": images_of(False),
     "packed images": images_of(True),
