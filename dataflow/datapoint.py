@@ -33,6 +33,7 @@ __all__ = [
     "is_datapoint",
     "present",
     "replaced",
+    "require_kept",
     "selected",
     "stack",
     "stack_column",
@@ -166,7 +167,8 @@ def stack(datapoints: Sequence[Any], *, use_list: bool = False, int_dtype: np.dt
 
     Raises:
         ShapeMismatch: The datapoints differ in components, or a component in shape or kind; names the component.
-        OverflowError: A Python int does not fit into `int_dtype`.
+        OverflowError: A Python int does not fit into `int_dtype`, a Python float would be infinite as float32, or an
+            integer or a date would be another one in the common dtype of the batch.
         TypeError: A component is of a type that cannot become an array.
     """
     columns = columns_of(datapoints)
@@ -220,7 +222,7 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
         if kinds == [int]:
             return _stack_ints(values, key, int_dtype)
         out = empty(len(values), dtype)
-        out[:] = values
+        _fill(out, values, key)
         return out
     are_arrays = [issubclass(kind, np.ndarray) for kind in kinds]
     if all(are_arrays):
@@ -234,6 +236,8 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
     dtype = _common_dtype([_scalar_dtype(kind, values, key, int_dtype) for kind in kinds], key)
     if any(issubclass(kind, int) for kind in kinds):
         _check_ints(values, key, int_dtype)
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+        return _stack_arrays([np.ma.array(value, dtype=dtype) for value in values], key)
     shape: tuple[int, ...] = ()
     if any(are_arrays):
         shapes = [np.shape(value) for value in values]
@@ -241,8 +245,53 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
         if shapes.count(shape) < len(shapes):
             raise _shapes_differ(key, shapes)
     out = empty((len(values), *shape), dtype)
-    out[:] = values
+    _fill(out, values, key)
+    for value in values:
+        require_kept(value, dtype, key)
     return out
+
+
+def _fill(out: NDArray[Any], values: list[Any], key: Any) -> None:
+    """Assign numbers to `out`; floats may be rounded, but not become infinite."""
+    if out.dtype.kind not in "fc":
+        out[:] = values
+        return
+    try:
+        with np.errstate(over="raise"):
+            out[:] = values
+    except FloatingPointError:
+        raise OverflowError(
+            f"component {key!r} holds a number that would be infinite as {out.dtype} (Python floats are batched as "
+            "float32). Yield NumPy scalars of the dtype you want, for example np.float64"
+        ) from None
+
+
+def require_kept(value: Any, dtype: np.dtype[Any], key: Any) -> None:
+    """Check that integers and dates stay what they are when they are converted to `dtype`; floats may be rounded.
+
+    Raises:
+        OverflowError: They do not; names the component and a value.
+    """
+    array = np.asarray(value)
+    for given, common in zip(array.dtype.names or (), dtype.names or (), strict=False):
+        require_kept(array[given], dtype[common], key)
+    if array.dtype == dtype or array.dtype.kind not in ("iu" if dtype.kind in "fc" else "mM"):
+        return
+    made = array.astype(dtype)
+    if dtype.kind in "mM":
+        wrong = array[(made.astype(array.dtype) != array) & ~np.isnat(array)]
+        cure = "Convert them to one unit that holds all of them, such as datetime64[s]"
+    else:
+        exact = 2 ** (np.finfo(dtype).nmant + 1)  # up to here every integer is a float
+        large = (array > exact) | (array < -exact)
+        pairs = zip(array[large].tolist(), made[large].real.tolist(), strict=True)
+        wrong = np.array([one for one, as_float in pairs if int(as_float) != one], dtype=array.dtype)
+        cure = "Yield one dtype, so that integers stay integers"
+    if wrong.size:
+        raise OverflowError(
+            f"component {key!r} holds {wrong.flat[0]} ({array.dtype}), which would be another value as {dtype}, the "
+            f"common dtype of this batch. {cure}"
+        )
 
 
 def _stack_ints(values: list[int], key: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -322,10 +371,13 @@ def _stack_arrays(arrays: list[NDArray[Any]], key: Any) -> NDArray[Any]:
     if dtype.metadata is not None or dtype.kind == "V":
         dtype = _shared_dtype([array.dtype for array in arrays], dtype)
     if any(isinstance(array, np.ma.MaskedArray) for array in arrays):
+        for one in arrays:
+            require_kept(one, dtype, key)
         masked: NDArray[Any] = np.ma.stack(arrays)
         return masked
     out = empty((len(arrays), *shape), dtype)
     for k, one in enumerate(arrays):
+        require_kept(one, dtype, key)
         out[k] = one
     return out
 

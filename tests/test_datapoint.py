@@ -20,6 +20,7 @@ from dataflow.datapoint import (
     replaced,
     selected,
     stack,
+    stack_column,
 )
 from dataflow.errors import ShapeMismatch
 
@@ -453,3 +454,60 @@ def test_python_ints_have_the_dtype_that_is_asked_for(code):
     for values in ([limits.max + 1, 0], [[0], [limits.min - 1]], [limits.max + 1, np.int8(1)]):
         with pytest.raises(OverflowError, match=f"does not fit into {dtype}"):
             stack([[value] for value in values], int_dtype=dtype)
+
+
+class TestCommonDtype:
+    """A batch has one dtype: floats may be rounded in it, but no integer and no date becomes another one."""
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [np.datetime64("2020-01-01T00:00:00", "ns"), np.datetime64("9999-12-31", "D")],
+            [np.array(["2020-01-01"], "M8[ns]"), np.array(["9999-12-31"], "M8[D]")],
+            [np.timedelta64(2**62, "s"), np.timedelta64(1, "ns")],
+            [np.uint64(2**63 + 1025), np.int64(1)],
+            [np.array([1.0]), np.array([2**53 + 1])],
+            [np.array([2**64 - 1], "u8"), np.array([1])],
+            [np.int64(-(2**53) - 1), 0.5],
+            [np.int64(2**53 + 1), 1j],
+            [np.array([(1,)], [("a", "f8")]), np.array([(2**53 + 1,)], [("a", "i8")])],
+            [np.ma.array([2**53 + 1], mask=[False]), np.ma.array([0.5])],
+        ],
+    )
+    def test_what_would_be_another_value_raises(self, values):
+        with pytest.raises(OverflowError, match=r"component 'x' holds .*another value as"):
+            stack_column(values, "x")
+
+    @pytest.mark.parametrize("values", [[1e300, 1.0], [complex(1e300), 1j], [1e300, np.float32(1)]])
+    def test_what_would_be_infinite_raises(self, values):
+        with pytest.raises(OverflowError, match="would be infinite as"):
+            stack_column(values, "x")
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [np.datetime64("2020-01-01T00:00:00", "ns"), np.datetime64("2021-12-31", "D"), np.datetime64("NaT")],
+            [np.timedelta64(5, "s"), np.timedelta64(1, "ns")],
+            [np.uint64(5), np.int64(-1)],
+            [np.uint64(2**63), np.int64(1)],
+            [2**31 - 1, 0.5],
+            [np.array([True]), np.array([3], np.int8)],
+        ],
+    )
+    def test_what_stays_the_same_is_stacked(self, values):
+        out = stack_column(values, "x")
+        assert [one == value or np.isnat(one) for one, value in zip(out, values, strict=True)] == [True] * len(values)
+
+    def test_infinity_and_nan_stay_what_they_are(self):
+        assert stack_column([float("inf"), float("nan"), 0.1], "x").tolist() == pytest.approx(
+            [float("inf"), float("nan"), 0.1], nan_ok=True
+        )
+
+    def test_a_masked_element_among_numbers_stays_masked(self):
+        masked = np.ma.array([1.0, 2.0], mask=[True, False])
+        assert stack_column([masked[0], masked[1], 3], "x").mask.tolist() == [True, False, False]
+
+    def test_objects_keep_their_kind(self):
+        column = np.empty(2, object)
+        column[:] = ["a", 1]
+        assert stack_column([column, column], "x").tolist() == [["a", 1], ["a", 1]]

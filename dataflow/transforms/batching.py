@@ -117,7 +117,8 @@ class BatchData(GroupedData):
         ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False, so there would be no batch.
         ShapeMismatch: Datapoints of one batch differ in shape, or lists in length. Names the component and lists the
             shapes or lengths found.
-        OverflowError: A Python int does not fit into `int_dtype`.
+        OverflowError: A Python int does not fit into `int_dtype`, a Python float would be infinite as float32, or an
+            integer or a date would be another one in the common dtype of the batch.
 
     Example:
         >>> df = BatchData(DataFromList([[np.zeros((4, 2)), k] for k in range(5)], shuffle=False), 2)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import DataFlow, ProxyDataFlow
-from dataflow.datapoint import as_number_or_array, columns_of, component, empty, present, stack_column
+from dataflow.datapoint import as_number_or_array, columns_of, component, empty, present, require_kept, stack_column
 from dataflow.errors import LengthUnknown, ShapeMismatch
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, positional_arguments, whole_number
@@ -43,7 +43,7 @@ class PadBatchData(GroupedData):
         ds: The input.
         batch_size: Datapoints per batch, at least 1.
         pad_value: What is put behind shorter sequences; or a dict of component and value, where a component that is
-            not in it is padded with 0.
+            not in it is padded with 0. Positions may count from the end.
         max_length: Longer sequences lose their end. None keeps them whole.
         keys: The components to pad: a list of keys or positions. None pads all that are lists, tuples or arrays with
             at least one axis.
@@ -55,10 +55,12 @@ class PadBatchData(GroupedData):
         max_failures: How many batches of one pass may fail, as for `BatchData`.
 
     Raises:
-        KeyError: A component in `keys` is missing.
+        KeyError: A component in `keys` or `pad_value` is missing; of a list or tuple, an IndexError.
         ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False.
         ShapeMismatch: Sequences of one batch differ beyond their first axis; names the component.
-        TypeError: A component in `keys` is no sequence, or `pad_value` does not fit into its dtype.
+        TypeError: A component in `keys` is no sequence, or a masked array; or `pad_value` does not fit into its dtype,
+            or names a component that is not padded.
+        OverflowError: A number or date would be another one in the common dtype, as for `BatchData`.
 
     Example:
         >>> ds = DataFromList([{"tokens": [5, 6, 7], "label": 0}, {"tokens": [8], "label": 1}], shuffle=False)
@@ -231,6 +233,7 @@ def _padded(datapoints: list[Any], node: PadBatchData | BucketBatchData) -> Any:
             f"{owner}: component {wrong[0]!r} is a {type(columns[wrong[0]][0]).__name__}, which has no length to pad. "
             "Leave it out of keys"
         )
+    pad_values = _pad_values(node, datapoints[0], columns, sequences)
     batch: dict[Any, Any] = {}
     added: dict[Any, NDArray[Any]] = {}
     for key, values in columns.items():
@@ -238,7 +241,7 @@ def _padded(datapoints: list[Any], node: PadBatchData | BucketBatchData) -> Any:
         if found is None:
             batch[key] = stack_column(values, key, node.int_dtype)
             continue
-        batch[key], lengths = _pad(found, key, node)
+        batch[key], lengths = _pad(found, key, node, pad_values[key])
         if node.mask:
             lengths_of_key = empty(len(lengths), np.int64)
             lengths_of_key[:] = lengths
@@ -258,16 +261,37 @@ def _column_of(key: Any, dp: Any, columns: Mapping[Any, Any]) -> Any:
     return key + len(columns) if not isinstance(dp, dict) and key < 0 else key
 
 
+def _pad_values(
+    node: PadBatchData | BucketBatchData, dp: Any, columns: Mapping[Any, Any], sequences: Mapping[Any, Any]
+) -> dict[Any, Any]:
+    """The pad value of each component that is padded."""
+    padded = [key for key, found in sequences.items() if found is not None]
+    if not isinstance(node.pad_value, Mapping):
+        return dict.fromkeys(padded, node.pad_value)
+    given = {_column_of(key, dp, columns): value for key, value in node.pad_value.items()}
+    if others := [key for key in given if key not in padded]:
+        raise TypeError(
+            f"{type(node).__name__}: pad_value names component {others[0]!r}, which is not padded: those that are "
+            f"padded are {padded}"
+        )
+    return {key: given.get(key, 0) for key in padded}
+
+
 def _sequences(values: list[Any], node: PadBatchData | BucketBatchData, key: Any) -> list[Any] | None:
     """The values as lists or arrays with at least one axis, cut to `max_length`; None if they are no sequences."""
     found = [value if isinstance(value, list | tuple) else as_number_or_array(value, key) for value in values]
+    if any(isinstance(value, np.ma.MaskedArray) for value in found):
+        raise TypeError(
+            f"{type(node).__name__}: component {key!r} is a masked array, whose mask would be lost. Pass its data and "
+            "its mask as two components, or array.filled(value), with MapData before"
+        )
     if not all(isinstance(value, list | tuple) or np.ndim(value) for value in found):
         return None
     return found if node.max_length is None else [value[: node.max_length] for value in found]
 
 
 def _pad(
-    sequences: list[Any], key: Any, node: PadBatchData | BucketBatchData
+    sequences: list[Any], key: Any, node: PadBatchData | BucketBatchData, value: Any
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The padded array, and the length of each sequence."""
     lengths = np.array([*map(len, sequences)], dtype=np.int64)
@@ -278,7 +302,7 @@ def _pad(
             return empty(is_data.shape, node.int_dtype), lengths
         if isinstance(elements[0], _ELEMENTS):
             flat = stack_column(elements, key, node.int_dtype)
-            out = _filled(is_data.shape, flat, key, node)
+            out = _filled(is_data.shape, flat, key, node, value)
             out[is_data] = flat
             return out, lengths
     # Lists of lists, such as boxes, or of arrays; an empty one has no further axes.
@@ -292,16 +316,18 @@ def _pad(
             "axis is padded: bring the others to one size with MapDataComponent"
         )
     dtype = stack_column([np.zeros((), array.dtype) for array in present], key)
-    out = _filled((*is_data.shape, *inner), dtype, key, node)
+    out = _filled((*is_data.shape, *inner), dtype, key, node, value)
     for row, array, length in zip(out, arrays, lengths.tolist(), strict=True):
         if length:
+            require_kept(array, dtype.dtype, key)
             row[:length] = array
     return out, lengths
 
 
-def _filled(shape: tuple[int, ...], like: NDArray[Any], key: Any, node: PadBatchData | BucketBatchData) -> NDArray[Any]:
+def _filled(
+    shape: tuple[int, ...], like: NDArray[Any], key: Any, node: PadBatchData | BucketBatchData, value: Any
+) -> NDArray[Any]:
     """An array full of the pad value of this component, with the dtype of `like`."""
-    value = node.pad_value.get(key, 0) if isinstance(node.pad_value, Mapping) else node.pad_value
     if not _fits(value, like.dtype):
         raise TypeError(
             f"{type(node).__name__}: pad_value {value!r} does not fit into component {key!r}, which is {like.dtype}. "
@@ -318,4 +344,7 @@ def _fits(value: float, dtype: np.dtype[Any]) -> bool:
         return bool(limits.min <= value <= limits.max and int(value) == value)
     if dtype.kind == "b":
         return value in {0, 1}
-    return dtype.kind in "fc" or (dtype.kind == "V" and dtype.names is None)  # as the bfloat16 of JAX
+    if dtype.kind in "fc":
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(dtype.type(value))) or not math.isfinite(value)
+    return dtype.kind == "V" and dtype.names is None  # as the bfloat16 of JAX

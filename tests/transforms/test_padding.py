@@ -211,3 +211,49 @@ def test_wrong_buckets_are_named(options, error, text):
 def test_a_key_that_is_no_number_is_named(wrong):
     with pytest.raises(TypeError, match="key returns the length of a datapoint, a number, got"):
         list(BucketBatchData(lengths(1), 2, key=lambda dp: wrong, boundaries=[1]))
+
+
+class TestPadValuesByComponent:
+    def rows(self):
+        return DataFromList([([1, 2], 0, [5.0]), ([1], 1, [6.0, 7.0])], shuffle=False)
+
+    @pytest.mark.parametrize("key", [-1, 2])
+    @pytest.mark.parametrize("keys", [None, [-1], [2]])
+    def test_positions_count_from_either_end(self, key, keys):
+        df = PadBatchData(
+            DataFromList([([1], 0, [5.0]), ([2], 1, [6.0, 7.0])], shuffle=False), 2, pad_value={key: 9}, keys=keys
+        )
+        assert next(iter(df))[2].tolist() == [[5, 9], [6, 7]]
+
+    @pytest.mark.parametrize(("key", "error"), [("tokens", TypeError), (3, IndexError), (-4, IndexError)])
+    def test_a_component_that_does_not_exist_is_refused(self, key, error):
+        with pytest.raises(error, match="no component"):
+            list(PadBatchData(self.rows(), 2, pad_value={key: 9}))
+        with pytest.raises(KeyError, match="no component"):
+            list(PadBatchData(DataFromList([{"x": [1]}] * 2), 2, pad_value={"y": 9}))
+
+    def test_a_component_that_is_not_padded_is_refused(self):
+        with pytest.raises(TypeError, match=r"pad_value names component 1, which is not padded: .* \[0, 2\]"):
+            list(PadBatchData(self.rows(), 2, pad_value={1: 9}))
+        with pytest.raises(TypeError, match="names component 0, which is not padded"):
+            list(PadBatchData(DataFromList([([1], [2])] * 2), 2, pad_value={0: 9}, keys=[1]))
+
+    def test_a_value_that_would_be_infinite_does_not_fit(self):
+        with pytest.raises(TypeError, match="does not fit"):
+            list(PadBatchData(self.rows(), 2, pad_value={2: 1e300}))
+        assert np.isinf(next(iter(PadBatchData(self.rows(), 2, pad_value={2: float("inf")})))[2][0, 1])
+
+
+@pytest.mark.parametrize("keys", [None, [0]])
+def test_a_masked_array_is_refused(keys):
+    rows = [[np.ma.array([1.0, 2.0], mask=[True, False])], [np.array([1.0])]]
+    with pytest.raises(TypeError, match="component 0 is a masked array, whose mask would be lost"):
+        list(PadBatchData(DataFromList(rows, shuffle=False), 2, keys=keys))
+
+
+def test_sequences_whose_common_dtype_changes_a_value_are_refused():
+    rows = [[np.array([2**53 + 1])], [np.array([0.5, 1])]]
+    with pytest.raises(OverflowError, match="component 0 holds 9007199254740993"):
+        list(PadBatchData(DataFromList(rows, shuffle=False), 2))
+    with pytest.raises(OverflowError, match="infinite"):
+        list(PadBatchData(DataFromList([[[1e300]], [[1.0, 2.0]]], shuffle=False), 2))
