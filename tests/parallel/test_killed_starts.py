@@ -59,8 +59,9 @@ if __name__ == "__main__":
         sys.settrace(None)
     print(Lines.number, flush=True)
 """
-# The folder for the socket of its fork server, and a file by which `tempfile` finds out that it can write there.
-OF_MULTIPROCESSING = re.compile(r"pymp-\w+|[a-z0-9_]{8}")
+# The folder for the socket of its fork server, and files by which `tempfile` and, from Python 3.14 on,
+# `multiprocessing` find out that they can write there.
+OF_MULTIPROCESSING = re.compile(r"pymp-\w+|(tmp)?[a-z0-9_]{8}")
 
 
 class Program:
@@ -100,7 +101,8 @@ def folder():
 
 
 def ours(names, method):
-    return [name for name in names if method != "forkserver" or not OF_MULTIPROCESSING.fullmatch(name)]
+    may_be_other = method == "forkserver" or sys.version_info >= (3, 14)
+    return [name for name in names if not (may_be_other and OF_MULTIPROCESSING.fullmatch(name))]
 
 
 QUICK = [("zmq", "fork"), ("strict", "spawn"), ("map", "forkserver")]
