@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from operator import methodcaller
 from typing import Any
 
@@ -23,8 +23,8 @@ __all__ = ["FakeData"]
 class FakeData(Source, RNGDataFlow):
     """Lists of random arrays.
 
-    With ``random=False`` one datapoint is drawn and yielded repeatedly: each time a new list, always with the same
-    arrays.
+    With ``random=False`` one datapoint is drawn for each pass and yielded repeatedly: each time a new list, always with
+    the same arrays.
 
     Args:
         shapes: The shape of each component.
@@ -104,7 +104,7 @@ class FakeData(Source, RNGDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if not self.random:
-            return map(list, repeat(self._one(stream), self._size))
+            return map(list, repeat(self._one(stream, p), self._size))
         positions = Positions(self._df_words(stream, p))
         return map(self._draw, map(positions.at, range(self._size)))
 
@@ -115,11 +115,12 @@ class FakeData(Source, RNGDataFlow):
         if self._size == 0 and len(indexes):
             raise IndexError(f"FakeData of size 0 is empty: there is no datapoint at index {indexes[0]}")
         if not self.random:
-            return map(list, repeat(self._one(stream), len(indexes)))
+            passes = groupby((indexes // self._size).tolist())
+            return map(list, chain.from_iterable(repeat(self._one(stream, p), len(list(same))) for p, same in passes))
         return map(self._draw, map(self._df_index_rngs(stream, self._size).at, indexes.tolist()))
 
-    def _one(self, stream: Stream) -> list[Any]:
-        words = self._df_words(stream, 0)
+    def _one(self, stream: Stream, p: int) -> list[Any]:
+        words = self._df_words(stream, p)
         one: list[Any] = self._repeated.get(words, partial(_first, self._draw, words))
         return one
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from dataflow.sources.synthetic import FakeData
+from tests.support.contract import seeded
 
 
 def test_components_have_the_requested_shape_and_dtype():
@@ -35,7 +36,13 @@ def test_datapoints_and_passes_differ():
 
 
 def test_without_random_one_datapoint_is_repeated_in_fresh_lists_with_shared_arrays():
-    first, second = FakeData([(2,), (3,)], size=2, random=False)
+    df = FakeData([(2,), (3,)], size=2, random=False)
+    (first, second), others = df, list(df)
+    assert all(other[k] is others[0][k] and (other[k] != first[k]).any() for other in others for k in range(2))
+    with seeded(4):
+        df = FakeData([(2,)], size=2, random=False)
+        assert [dp[0].tolist() for _ in range(3) for dp in df] == [df[k][0].tolist() for k in range(6)]
+    assert len({tuple(df[k][0].tolist()) for k in range(6)}) == 3
     assert first is not second and all(a is b for a, b in zip(first, second, strict=True))
 
 
