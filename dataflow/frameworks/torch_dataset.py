@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
-import threading
-import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
 from dataflow.base import DataFlow, ProxyDataFlow, require_flow
-from dataflow.errors import NotReproducible
+from dataflow.errors import NotReproducible, StateMismatch
 from dataflow.frameworks.tensors import import_torch, tensor_maker
+from dataflow.frameworks.worker_groups import Counter, Member, member_of_started, unnumbered
 from dataflow.parallel.worker_node import WorkerNode
 from dataflow.parameters import flag
 from dataflow.passes import walk
@@ -29,8 +27,6 @@ __all__ = ["FlowDataset", "to_torch"]
 
 _LOG = logging.getLogger(__name__)
 
-_MAX_WORKERS: Final = 1024  # of one DataLoader
-_ROOT_WORDS: Final = 3
 _RANK: Final = ("RANK", "WORLD_SIZE")
 
 
@@ -45,7 +41,8 @@ def to_torch(
     Let the flow make the batches, and pass ``batch_size=None``. If the flow has a runner or a parallel map, leave
     ``num_workers=0``: its workers do the work. Otherwise the workers of a DataLoader, and the ranks of a training job,
     share each pass, and no datapoint comes twice. A flow that can be addressed is read by index; of any other, each
-    worker and each rank makes the whole pass and takes every n-th datapoint.
+    worker and each rank makes the whole pass and takes every n-th datapoint. Each loop that begins is the next pass of
+    the data set, also with several loaders.
 
     The result has `state_dict` and `load_state_dict`, which StatefulDataLoader of torchdata uses to resume.
 
@@ -75,58 +72,51 @@ def to_torch(
     import_torch("to_torch needs")
     _require_no_count(require_flow(df, "to_torch", "df"))
     given = None if rank is None and world_size is None else place("to_torch", rank, world_size, os.environ)
-    dataset: FlowDataset = _dataset_class()(df, given, flag("to_torch", "drop_uneven", drop_uneven), fresh_root())
+    dataset: FlowDataset = _dataset_class()(df, given, flag("to_torch", "drop_uneven", drop_uneven))
     return dataset
 
 
 class FlowDataset:
     """A flow as a data set of torch. `to_torch` makes it, as a subclass of IterableDataset."""
 
-    def __init__(
-        self,
-        df: DataFlow,
-        given: tuple[int, int] | None,
-        drop_uneven: bool,
-        own_root: int,
-        root: int | None = None,
-        passes: PassCounter | WorkerPasses | None = None,
-        loaded: tuple[int | None, int] = (None, 0),
-    ) -> None:
+    def __init__(self, df: DataFlow, given: tuple[int, int] | None, drop_uneven: bool) -> None:
         self._df = df
         self._given = given  # rank and world_size; None to look them up
         self._drop_uneven = drop_uneven
-        self._own_root = own_root  # of flows without `dataflow.seed`; the workers of a DataLoader have it in common
-        self._root = root  # of `dataflow.seed` in the process that has sent this one here; None if it was not called
-        self._passes = PassCounter() if passes is None else passes
+        self.counter = Counter(0, fresh_root(), fixed=False)
+        self.member: Member | None = None  # of a group of workers; None in the process that iterates
+        self._num_made = 0  # iterations, by a worker
+        self._root: int | None = None  # of `dataflow.seed` in the process that has sent this one here
         self._flow: tuple[Any, DataFlow] | None = None  # the share of one place, and the place
         self._begun: int | None = None  # the pass of the current iteration
-        # The pass of a loaded state, for the next iteration, and the process that has loaded it.
-        self._loaded, self._loaded_by = loaded
-        self._is_over = False  # ... of which nothing is left
+        self._state: Mapping[str, Any] | None = None  # loaded, for the next iteration
         self._has_ended = False  # the current iteration, by itself
-        _DATASETS.add(self)
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator, which begins a pass with its first step: StatefulDataLoader makes iterators that it does not use.
+        self._num_made += 1
+        self._begun = None
+        self.counter.by_workers = False
+        return self._datapoints(self._num_made - 1)
+
+    def _datapoints(self, k: int) -> Iterator[Any]:
+        # A pass begins with its first step: StatefulDataLoader makes iterators that it does not use.
         flow, worker = self._here()
-        loaded, is_over = self._loaded is not None, self._is_over
-        if loaded and self._loaded_by != os.getpid():
-            raise NotReproducible(
-                f"to_torch: a state was loaded into the data set in process {self._loaded_by}, before it came to this "
-                "one. Load it here; in the workers of a DataLoader, StatefulDataLoader of torchdata does that"
-            )
-        p = self._passes_here(worker).begin(self._loaded)
-        self._warn(flow, worker, p)
-        self._begun, self._loaded, self._is_over, self._has_ended = p, None, False, False
-        state = state_of(flow)
-        if not loaded:
+        p = self._number(worker, k)
+        state, loaded = state_of(flow), self._state
+        is_over = loaded is not None and _is_over(loaded)
+        if loaded is None:
             state.passes = p
+        else:
+            p = _pass_of(loaded)
+            self.counter.begun = p + 1
+        self._check(worker, p)
+        self._begun, self._state, self._has_ended = p, None, False
         convert = tensor_maker(import_torch("to_torch needs"))
         if is_over:
             self._has_ended = True
             return
         datapoints = iter(flow)
-        if loaded:
+        if loaded is not None:
             # If nothing is left of the pass, which is not known in advance without a length, `ResumableData` goes on
             # with the next one; but other workers may still be in this one.
             for dp in islice(datapoints, 1):
@@ -135,7 +125,11 @@ class FlowDataset:
                     return
                 yield convert(dp)
         yield from map(convert, datapoints)
-        self._has_ended = True
+        self._has_ended = self._begun == p
+
+    def join(self, member: Member) -> None:
+        """Become the data set of a forked worker."""
+        self.member, self._num_made, self._begun = member, 0, None
 
     def __len__(self) -> int:
         rank, world_size = self._rank()
@@ -149,20 +143,25 @@ class FlowDataset:
         `load_state_dict`; if it is saved after a loop has ended, the first loop gets the next pass.
 
         Raises:
-            NotReproducible: The order of the flow is not defined, or its passes depend on those before; or the workers
-                of a DataLoader have the position, and this is another process.
+            NotReproducible: The order of the flow is not defined, or its passes depend on those before.
         """
         flow, worker = self._here()
         resumable = flow if isinstance(flow, ResumableData) else ResumableData(flow)  # raises
-        passes = self._passes_here(worker)
-        if isinstance(passes, PassCounter) and passes.is_with_workers:
-            raise NotReproducible(f"to_torch: the state of the data set was asked for in the main process, {_CURE}")
-        if self._begun is None and self._loaded is None:
-            state_of(flow).passes = passes.following()
-        state = resumable.state_dict()
+        if worker is None and self.counter.by_workers:
+            raise NotReproducible(
+                "to_torch: the workers of a DataLoader make the datapoints, and this process does not know how many. "
+                "Use StatefulDataLoader of torchdata, and its state_dict(); or num_workers=0"
+            )
+        if self._state is not None:
+            return {**resumable.state_dict(), "over": _is_over(self._state)}
         if self._begun is None:
-            return {**state, "over": self._is_over}
+            flow_state = state_of(flow)
+            if not self._df._df_endless:
+                flow_state.bookmark = None  # of the iteration before
+            flow_state.passes = self._coming(worker)
+            return {**resumable.state_dict(), "over": False}
         # A loop that has ended continues with the next pass. But a worker waits until the others have ended, too.
+        state = resumable.state_dict()
         waits = worker is not None or not self._has_ended
         return {**state, "over": waits and state["pass"] > self._begun}
 
@@ -173,23 +172,23 @@ class FlowDataset:
             StateMismatch: `state` is malformed, or belongs to another chain, another seed or another number of workers.
             NotReproducible: The order of the flow is not defined, or its passes depend on those before.
         """
+        self._state = None
         flow, _ = self._here()
-        resumable = flow if isinstance(flow, ResumableData) else ResumableData(flow)  # raises
-        resumable.load_state_dict({key: value for key, value in state.items() if key != "over"})
-        self._own_root = int(state["root"])
-        self._is_over = bool(state.get("over"))
-        self._loaded, self._loaded_by = state["pass"] - self._is_over, os.getpid()
-        self._begun = None
+        self._load(flow, state)
+        self._state, self._begun, self.counter.by_workers = dict(state), None, False
+        root = int(state["root"])
+        self.counter.begun, self.counter.root, self.counter.fixed = _pass_of(state), root, True
+        if self.member is not None:
+            self.member.note_loaded(_pass_of(state), root)
 
     def __reduce__(self) -> tuple[Any, ...]:
         root = self._root if current_root() is None else current_root()
         given = self._given or self._rank()  # where this goes, torch.distributed may not be initialised
         # As for our own workers: lambdas and classes of the main program can be sent as well.
         df = dumps(self._df, main=imported_main())
-        counter = self.counter()
-        passes = self._passes if counter is None else counter.transfer(_starting_iterator()) or counter
-        loaded = self._loaded, self._loaded_by
-        return _rebuilt, (df, given, self._drop_uneven, self._own_root, root, passes, loaded)
+        member = member_of_started(self)
+        count = self.counter.begun, self.counter.root, self.counter.fixed
+        return _rebuilt, (df, given, self._drop_uneven, count, member, root, self._state)
 
     # -- the share of this process -------------------------------------------------------------------------------------
 
@@ -206,6 +205,8 @@ class FlowDataset:
     def _here(self) -> tuple[DataFlow, Any]:
         """The flow of the share of this process; and the info of this worker of a DataLoader, None without."""
         worker = import_torch("to_torch needs").utils.data.get_worker_info()
+        if worker is None:
+            self.counter.read_loaded()
         rank, world_size = self._rank()
         workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         where = (os.getpid(), rank, world_size, *workers)
@@ -213,49 +214,71 @@ class FlowDataset:
             tail: Tail = "drop" if self._drop_uneven else "keep"
             share_of_rank = _share(self._df, rank, world_size, tail)
             self._flow = where, _resumable(_share(share_of_rank, workers[0], workers[1], "keep"))
+            if self._state is not None:
+                self._load(self._flow[1], self._state)  # it was loaded elsewhere
         flow = self._flow[1]
         state = state_of(flow)
-        if state.entropy is None:
+        root = self.counter.root if self._root is None else self._root
+        if state.entropy != root:
             # Ranks draw different roots; the workers of one rank have theirs in common.
-            state.entropy = self._own_root if self._root is None else self._root
-            state.fixed = self._root is not None or world_size == 1
+            state.entropy = root
+            state.fixed = self._root is not None or world_size == 1 or self.counter.fixed
         return flow, worker
 
-    def counter(self) -> PassCounter | None:
-        """What counts passes in this process, unless it is a worker of a DataLoader that was sent the data set."""
-        if isinstance(self._passes, PassCounter):
-            self._passes = self._passes.in_this_process()
-            return self._passes
-        return None
+    def _load(self, flow: DataFlow, state: Mapping[str, Any]) -> None:
+        resumable = flow if isinstance(flow, ResumableData) else ResumableData(flow)  # raises
+        if self._state is not None and import_torch("to_torch needs").utils.data.get_worker_info() is not None:
+            raise StateMismatch(
+                "to_torch: a state was loaded into the data set, which is now in a worker of a DataLoader; each worker "
+                "has a state of its own. Load it with num_workers=0; or save and load with StatefulDataLoader"
+            )
+        resumable.load_state_dict({key: value for key, value in state.items() if key != "over"})
+        if current_root() is None and self._root not in {None, int(state["root"])}:
+            raise StateMismatch(
+                f"the state was saved with the seed {state['root']}, but this program has called "
+                f"dataflow.seed({self._root}). Leave out the call, or use the same number"
+            )
 
-    def _passes_here(self, worker: Any) -> PassCounter | WorkerPasses:
-        """What counts the passes in this process, which is checked to be the right one."""
-        if isinstance(self._passes, PassCounter) and worker is not None:
-            self._passes = self._passes.in_forked_worker()
-        elif worker is None:
-            self._passes = self._passes.in_this_process()
-        if isinstance(self._passes, WorkerPasses):
-            self._passes.check(worker)
-        return self._passes
+    def _number(self, worker: Any, k: int) -> int:
+        """The number of the pass that begins, the `k`-th of a worker."""
+        if worker is None:
+            return self.counter.next()
+        if self.member is None:
+            raise unnumbered()
+        return self.member.number(worker, k)
 
-    def _warn(self, flow: DataFlow, worker: Any, p: int) -> None:
-        if worker is None or worker.id:
+    def _coming(self, worker: Any) -> int:
+        """The number of the pass that begins with the next step."""
+        if worker is not None:
+            return self._number(worker, max(0, self._num_made - 1))
+        return self.counter.begun
+
+    def _check(self, worker: Any, p: int) -> None:
+        if worker is None:
             return
         runner = next((node for node in walk(self._df) if isinstance(node, WorkerNode) and node.num_workers), None)
-        if p == 0 and runner is not None:
+        if p == 0 and runner is not None and not worker.id:
             _LOG.warning(
                 "%s starts workers of its own in each of the %d workers of a DataLoader: num_workers=0 is enough",
                 runner._df_title,
                 worker.num_workers,
             )
-        is_new = isinstance(self._passes, WorkerPasses) and self._passes.num_begun == 1
-        if p == 1 and is_new and (self._df._df_endless or not isinstance(flow, ResumableData)):
-            _LOG.warning(
-                "pass %d of %s begins again with its first datapoints, because the workers of a DataLoader are new and "
-                "its passes continue where the last one stopped. Pass num_workers=0, or cut it with FixedSizeData",
-                p,
-                type(self._df).__name__,
+        continuing = self._df if self._df._df_endless else self._df._df_continuing()
+        if p and continuing is not None:
+            raise NotReproducible(
+                f"to_torch: the passes of {type(continuing).__name__} continue where the last one stopped, but the "
+                f"workers of a DataLoader cannot tell where: some are new in pass {p}, others have read ahead. Pass "
+                "num_workers=0; or use passes that are independent, such as FixedSizeData(…, keep_state=False)"
             )
+
+
+def _pass_of(state: Mapping[str, Any]) -> int:
+    """The pass that the iteration after a loaded state belongs to."""
+    return int(state["pass"]) - _is_over(state)
+
+
+def _is_over(state: Mapping[str, Any]) -> bool:
+    return bool(state.get("over"))
 
 
 def _require_no_count(df: DataFlow) -> None:
@@ -282,8 +305,18 @@ def _dataset_class() -> Any:
     return type("FlowIterableDataset", (FlowDataset, data.IterableDataset), {"__module__": __name__})
 
 
-def _rebuilt(df: bytes, *values: Any) -> Any:
-    return _dataset_class()(loads(df), *values)
+def _rebuilt(
+    df: bytes,
+    given: tuple[int, int],
+    drop_uneven: bool,
+    count: tuple[int, int, bool],
+    member: Member | None,
+    root: int | None,
+    state: Mapping[str, Any] | None,
+) -> Any:
+    dataset = _dataset_class()(loads(df), given, drop_uneven)
+    dataset.counter, dataset.member, dataset._root, dataset._state = Counter(*count), member, root, state
+    return dataset
 
 
 def _resumable(flow: DataFlow) -> DataFlow:
@@ -291,229 +324,6 @@ def _resumable(flow: DataFlow) -> DataFlow:
         return ResumableData(flow)
     except NotReproducible:
         return flow
-
-
-# -- Counting passes ---------------------------------------------------------------------------------------------------
-
-
-_CURE: Final = (
-    "but the workers of a DataLoader do the work, each with a position of its own. Use StatefulDataLoader of "
-    "torchdata, which saves and loads those, or num_workers=0"
-)
-_PASS_BITS: Final = 32
-_NUMBER, _SLOTS = 0, 1  # words in shared memory: the number of the group begun last; a word for each worker
-
-
-@dataclass(slots=True)
-class _Group:
-    """One start of the workers of a DataLoader, or one iteration without workers.
-
-    Attributes:
-        number: Which group of its data set, from 1.
-        first: The pass that it begins with.
-        num_started: How many workers have been started so far.
-    """
-
-    number: int
-    first: int
-    num_started: int = 0
-
-
-class PassCounter:
-    """Counts the passes of a data set, in the process that iterates.
-
-    A DataLoader starts a group of workers for each iteration, or with ``persistent_workers`` for many, and tells them
-    neither which nor how many there were. But its iterator is on the stack of the thread that starts them, whether the
-    data set is pickled for a worker or inherited by a fork. So this process gives each iterator a number, and the
-    first pass of its group; the worker receives both, and compares its index and the number of workers with what was
-    counted here.
-
-    Guarantees:
-
-    - The number of a pass depends on what this process has iterated, and on nothing else: not on seeds, on when a
-      worker starts, or on forks by others.
-    - Several loaders may be iterated at a time: each iteration is a pass of its own.
-    - A group that goes on (persistent workers) counts its further passes itself. Once another group has begun, it
-      raises instead.
-
-    What workers report, in shared memory: their slot has the number of their group and the pass that they have begun,
-    if it is not the first of their group. Each slot has one writer at a time; a late one has the number of its group.
-    """
-
-    def __init__(self, first: int = 0) -> None:
-        words = import_torch("to_torch needs").zeros(_SLOTS + _MAX_WORKERS, dtype=import_torch("to_torch needs").int64)
-        self._words = words.share_memory_()
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._groups: weakref.WeakKeyDictionary[Any, _Group] = weakref.WeakKeyDictionary()  # by iterator
-        self._last = _Group(0, first - 1)
-        self._forked: dict[int, WorkerPasses] = {}  # by thread: for the worker that it is forking off
-        self.is_with_workers = False  # the last pass was begun by the workers of a DataLoader
-
-    def following(self) -> int:
-        """The number of the next pass."""
-        found = [word & (1 << _PASS_BITS) - 1 for word in self._reported() if word >> _PASS_BITS == self._last.number]
-        return max(found, default=self._last.first) + 1
-
-    def _reported(self) -> list[int]:
-        reported: list[int] = self._words[_SLOTS:].tolist() if self.is_with_workers else []
-        return reported
-
-    def begin(self, loaded: int | None = None) -> int:
-        """Begin an iteration in this process, and return the number of its pass: `loaded`, from a state, if given."""
-        with self._lock:
-            return self._begin(loaded, with_workers=False).first
-
-    def _begin(self, loaded: int | None, *, with_workers: bool) -> _Group:
-        self._last = _Group(self._last.number + 1, self.following() if loaded is None else loaded)
-        self._words[_NUMBER] = self._last.number
-        self.is_with_workers = with_workers
-        return self._last
-
-    def transfer(self, iterator: Any) -> WorkerPasses | None:
-        """What the next worker of a DataLoader's iterator receives; None if it is none, so that a copy counts anew."""
-        if iterator is None:
-            return None
-        with self._lock:
-            group = self._groups.get(iterator)
-            if group is None:
-                group = self._groups[iterator] = self._begin(None, with_workers=True)
-            group.num_started += 1
-            return WorkerPasses(
-                group.number, group.first, group.num_started - 1, vars(iterator)["_num_workers"], self._words
-            )
-
-    def before_fork(self, iterator: Any) -> None:
-        """Note what a worker receives that this thread is about to fork off."""
-        made = self.transfer(iterator)
-        if made is None:
-            self._forked.pop(threading.get_ident(), None)
-        else:
-            self._forked[threading.get_ident()] = made
-
-    def in_forked_worker(self) -> WorkerPasses:
-        """What this worker of a DataLoader has received by the fork; only the thread that forked is left in it."""
-        received = None if os.getpid() == self._pid else self._forked.get(threading.get_ident())
-        if received is None:
-            raise NotReproducible(
-                "to_torch: this worker was not started by torch's DataLoader for this data set, so the number of its "
-                "pass is not known. Pass the data set itself to DataLoader, or use num_workers=0"
-            )
-        return received
-
-    def in_this_process(self) -> PassCounter:
-        """The counter itself; in a forked process, which iterates on its own, one that goes on from here."""
-        return self if os.getpid() == self._pid else PassCounter(self.following())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PassCounter, (self.following(),)
-
-
-class WorkerPasses:
-    """The passes of one worker of a DataLoader, as the process that has started it counts them. Picklable.
-
-    Args:
-        number: Of the group of workers.
-        first: The first pass of the group.
-        index: Which worker of the group this one is.
-        num_workers: How many there are.
-        words: In shared memory.
-    """
-
-    def __init__(self, number: int, first: int, index: int, num_workers: int, words: Any) -> None:
-        self._number, self._first, self._index, self._num_workers, self._words = (
-            number,
-            first,
-            index,
-            num_workers,
-            words,
-        )
-        self.num_begun = 0  # passes, by this worker
-        self._next = first
-
-    def check(self, worker: Any) -> None:
-        """Raise if this is not the worker that was meant.
-
-        Raises:
-            NotReproducible: It is another one.
-        """
-        if worker.num_workers > _MAX_WORKERS:
-            raise ValueError(f"to_torch: a DataLoader may have {_MAX_WORKERS} workers, got {worker.num_workers}")
-        if (worker.id, worker.num_workers) != (self._index, self._num_workers):
-            raise NotReproducible(
-                f"to_torch: this is worker {worker.id} of {worker.num_workers} of a DataLoader, but received the "
-                f"passes of worker {self._index} of {self._num_workers}: the data set was also sent elsewhere while "
-                "the workers were started. Make a data set for each use, by another to_torch"
-            )
-
-    def following(self) -> int:
-        """The number of the next pass."""
-        return self._next
-
-    def begin(self, loaded: int | None = None) -> int:
-        """Begin a pass, and return its number: `loaded`, from a state, if given.
-
-        Raises:
-            NotReproducible: This worker goes on, but the data set was given to another DataLoader meanwhile.
-        """
-        if self.num_begun and int(self._words[_NUMBER]) != self._number:
-            raise NotReproducible(
-                "to_torch: the data set was iterated elsewhere since the persistent workers of this DataLoader began, "
-                "so the number of their next pass is not known. Make a data set for each, by another to_torch"
-            )
-        p = self._next if loaded is None else loaded
-        if p != self._first:
-            self._words[_SLOTS + self._index] = self._number << _PASS_BITS | p
-        self.num_begun += 1
-        self._next = p + 1
-        return p
-
-    def in_this_process(self) -> PassCounter:
-        """The counter of a process that was started by a worker and iterates on its own."""
-        return PassCounter(self._next)
-
-
-_DATASETS: Final[weakref.WeakSet[FlowDataset]] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    """Called in the thread that forks: give each data set that a worker of a DataLoader inherits its number."""
-    iterator = _starting_iterator() if _DATASETS else None
-    for dataset in list(_DATASETS):
-        counter = dataset.counter()
-        if counter is not None:
-            counter.before_fork(
-                iterator if iterator is not None and _holds(vars(iterator)["_dataset"], dataset) else None
-            )
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork)
-
-
-def _starting_iterator() -> Any:
-    """The iterator of a DataLoader whose constructor is on the stack of this thread; None if there is none.
-
-    It is known by its attributes, which are the same in torch and in torchdata.
-    """
-    frame = sys._getframe(1) if "torch.utils.data.dataloader" in sys.modules else None
-    while frame is not None:
-        if frame.f_code.co_name == "__init__":
-            attributes = getattr(frame.f_locals.get("self"), "__dict__", {})
-            if {"_dataset", "_dataset_kind"} <= attributes.keys() and attributes.get("_num_workers"):
-                return frame.f_locals["self"]
-        frame = frame.f_back
-    return None
-
-
-def _holds(value: Any, dataset: FlowDataset, depth: int = 4) -> bool:
-    """Whether `value`, the data set of a DataLoader, is `dataset` or holds it, as a chain of data sets does."""
-    if value is dataset:
-        return True
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    if not items and isinstance(getattr(value, "__dict__", None), dict):
-        items = vars(value).values()
-    return depth > 0 and len(items) <= _MAX_WORKERS and any(_holds(item, dataset, depth - 1) for item in items)
 
 
 # -- shares ------------------------------------------------------------------------------------------------------------

@@ -253,14 +253,6 @@ def test_a_runner_within_workers_is_exact_and_warned_about_once(make, log):
 
 
 @pytest.mark.slow
-def test_an_endless_flow_that_begins_again_in_new_workers_is_warned_about(log):
-    found = loader(to_torch(RepeatedData(shuffled(), -1)), 1)
-    for _ in range(3):
-        next(iter(found))
-    assert log.read_text("utf-8").count("begins again with its first datapoints") == 1
-
-
-@pytest.mark.slow
 def test_ranks_share_the_work_of_a_strict_runner():
     with seeded(3):
         parts = []
