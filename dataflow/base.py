@@ -327,7 +327,7 @@ class DataFlow:
         """Close this node and its inputs. Idempotent."""
         state = state_of(self)
         state.end_session()
-        for ds in (*self._df_inputs, *state.others.values()):
+        for ds in (*self._df_inputs, *(state.others or {}).values()):
             close_flow(ds)
 
     # -- public methods ------------------------------------------------------------------------------------------------

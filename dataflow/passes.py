@@ -13,7 +13,7 @@ from itertools import count, islice, repeat
 from operator import length_hint
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from dataflow.errors import NotReproducible
 from dataflow.parameters import deferred_result
@@ -125,11 +125,13 @@ class RunningCode:
             self._num_begun += 1
             owner = self.df
             ranks = ((rank, 0) for rank in owner._df_shard_ranks)
-            turns = ((owner._df_level, 0), (owner._df_num_calling, self._num_begun), *ranks)
-            stream = replace(self.stream, turns=(*self.stream.turns, *turns))
+            stream = self.stream.at((owner._df_level, 0), (owner._df_num_calling, self._num_begun), *ranks)
             is_new = all(state_of(node).made_in is self.token for node in walk(df, everywhere=True))
             found = self._others[state] = self._place(df, stream, is_new=is_new)
-            state_of(owner).others[id(df)] = df
+            of_owner = state_of(owner)
+            if of_owner.others is None:
+                of_owner.others = WeakValueDictionary()
+            of_owner.others[id(df)] = df
         return found
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
@@ -148,8 +150,7 @@ class RunningCall(RunningCode):
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
         reason = "" if is_new else _in_any_order(type(self.df).__name__)
-        here = replace(stream, turns=(*stream.turns, self._index), standalone=reason)
-        return _NextPass(0, here, stream, is_new=is_new)
+        return _NextPass(0, stream.at(self._index, standalone=reason), stream, is_new=is_new)
 
 
 class RunningPass(RunningCode):
@@ -176,10 +177,9 @@ class RunningPass(RunningCode):
         if stream.shared and stream.drawn:
             _require_seed(df)
         if is_new:
-            fresh = replace(stream, standalone="")
             if df._df_counts_passes or df._df_endless or df._df_continuing() is not None:
-                return _NextPass(0, replace(fresh, turns=(*fresh.turns, (self._p, 0))), stream, is_new=True)
-            return _NextPass(self._p, fresh, stream)
+                return _NextPass(0, stream.at((self._p, 0), standalone=""), stream, is_new=True)
+            return _NextPass(self._p, stream.at(standalone=""), stream)
         if stream.standalone or stream.shared:
             _require_order(df)
         return _NextPass(self._p, stream)

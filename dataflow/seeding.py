@@ -15,7 +15,7 @@ import functools
 import secrets
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,12 @@ class Stream:
 
     def turn(self, level: int, j: int) -> Stream:
         """The stream of input `j` of a node at `level`: input 0 keeps the stream."""
-        return self if j == 0 else replace(self, turns=(*self.turns, (level, j)))
+        return self if j == 0 else self.at((level, j))
+
+    def at(self, *turns: tuple[int, int], standalone: str | None = None) -> Stream:
+        """The stream behind further turns; `standalone` replaces that of this one, if given."""
+        reason = self.standalone if standalone is None else standalone
+        return Stream(self.root, (*self.turns, *turns), self.drawn, reason, self.shared)
 
     def words(
         self, level: int, p: int, *, root: int | None = None, purpose: int = 0, ranks: tuple[int, ...] = ()

@@ -76,9 +76,8 @@ class FlowState:
         self.entropy: int | None = None  # the root of an outermost flow if seed() was not called; drawn once
         self.fixed = False  # not drawn: it came from a saved state
         self.made_in: object = None  # identifies the code of a node that has made the flow
-        self.others: weakref.WeakValueDictionary[int, Any] = (
-            weakref.WeakValueDictionary()
-        )  # begun by the node's code, no inputs
+        # Flows that the node's code has begun, and that are no inputs, by their id; None if there was none.
+        self.others: weakref.WeakValueDictionary[int, Any] | None = None
         self.reset_code: Any = None  # the running `reset_state`, if a flow has begun in it
         self.passes = 0  # passes begun by the user; the number of the next one
         self.stream: Stream | None = None  # the place in the chain, as of the last reset

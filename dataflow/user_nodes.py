@@ -105,7 +105,7 @@ def _reset(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[
     if state in done:
         return
     done.add(state)
-    for other in state.others.values():
+    for other in (state.others or {}).values():
         state_of(other).ready = False  # it is reset when the code begins it again
     # If the user has called `seed` again, the stream of the last reset is out of date.
     if state.stream is None or current_root() not in {None, state.seeded}:
