@@ -234,42 +234,45 @@ def _library(module: str) -> str | None:
         return None
     if top == "dataflow":
         return top  # what its nodes yield does not depend on the version
-    found = sys.modules.get(top)
-    path = getattr(found, "__file__", None) if found is not None else _origin(top)
+    path = _path(module) or _path(top)
     if path is None:
-        if top in sys.stdlib_module_names or top in sys.builtin_module_names:
-            return top
-        return None if found is None else _version(found, top)
+        return top if top in sys.stdlib_module_names or top in sys.builtin_module_names else None
     if any(part in path.split(os.sep) for part in _INSTALLED):
-        return _version(found, top)
+        return _version(top)
     return top if path.startswith(_STDLIB) else None
 
 
-def _origin(name: str) -> str | None:
+def _path(module: str) -> str | None:
+    """The file of a module that is loaded, or of a package; a folder of a package that is spread over several."""
+    found = sys.modules.get(module)
     try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-    return None if spec is None or spec.origin in {"built-in", "frozen"} else spec.origin
+        spec = found.__spec__ if found is not None else None if "." in module else importlib.util.find_spec(module)
+    except (AttributeError, ImportError, ValueError):
+        spec = None
+    path = getattr(found, "__file__", None) or (spec.origin if spec is not None and spec.has_location else None)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return path or next(iter(folders or ()), None)
 
 
-def _version(module: types.ModuleType | None, top: str) -> str | None:
+def _version(top: str) -> str | None:
+    """Name and version of what is installed under a name; None if its code may change while the version stays."""
     from importlib import metadata  # slow to import
 
-    distribution: metadata.Distribution | None
     try:
-        distribution = metadata.distribution(top)
+        distributions = [metadata.distribution(top)]
     except (metadata.PackageNotFoundError, ValueError):
-        names = _distributions().get(top, ())
-        distribution = metadata.distribution(names[0]) if names else None
-    if distribution is None:
-        version = getattr(module, "__version__", None)
+        distributions = [metadata.distribution(name) for name in sorted({*_distributions().get(top, ())})]
+    parts = [top]
+    for distribution in distributions:
+        # A project that was installed from its folder keeps its version while its code changes.
+        origin = distribution.read_text("direct_url.json")
+        if origin is not None and "dir_info" in json.loads(origin):
+            return None
+        parts += [distribution.version] if origin is None else [distribution.version, _hashed(origin)]
+    if not distributions:
+        version = getattr(sys.modules.get(top), "__version__", None)
         return f"{top} {version}" if isinstance(version, str) else None
-    # A project that was installed from its folder keeps its version while its code changes.
-    origin = distribution.read_text("direct_url.json")
-    if origin is None:
-        return f"{top} {distribution.version}"
-    return None if "dir_info" in json.loads(origin) else f"{top} {distribution.version} {_hashed(origin)}"
+    return " ".join(parts)
 
 
 @functools.cache

@@ -1254,6 +1254,24 @@ def project(tmp_path):
     return run
 
 
+@pytest.mark.slow
+def test_every_program_is_described_alike_in_another_process():
+    program = (
+        "from dataflow.fingerprints import digest\nfrom tests.test_fingerprint_changes import *\n"
+        "for row in CHANGES + EQUAL:\n"
+        "    for source in variants(row): print(digest(described(source)), repr(source))"
+    )
+    outputs = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=200
+        )
+        outputs.append(done.stdout.splitlines())
+    assert [pair for pair in zip(*outputs, strict=True) if pair[0] != pair[1]] == []
+
+
 CHILD = """
 def work():
     from dataflow.fingerprints import describe
@@ -1292,3 +1310,47 @@ def test_modules_of_the_program_are_followed(project):
         project(later="ONE = 2\n"),
     ]
     assert len({first, *changed}) == 5
+
+
+INSTALLED = """
+import sys
+sys.path[:0] = ["site-packages"]
+import plain, space.part, own_project
+from dataflow.fingerprints import describe
+from dataflow import *
+def func(dp): return plain.f(dp), space.part.f(dp), own_project.f(dp)
+def later(dp):
+    import space.part
+    return space.part.f(dp)
+print(describe(MapData(MapData(DataFromList([[1]]), func), later)))
+"""
+
+
+@pytest.mark.slow
+def test_installed_packages_count_by_version_and_what_was_installed_from_its_folder_by_code(tmp_path):
+    def install(name, module, version, code, origin=None):
+        path = tmp_path / "site-packages" / module
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"def f(dp): return {code}")
+        info = tmp_path / "site-packages" / f"{name}-1.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "RECORD").write_text(f"{module},,\n")
+        if origin is not None:
+            (info / "direct_url.json").write_text(origin)
+
+    def described_with(plain=("1.0", "1"), part=("1.0", "1"), own=("1.0", "1")):
+        install("plain", "plain.py", *plain)
+        install("space_part", "space/part.py", *part)
+        install("own_project", "own_project.py", *own, origin='{"url": "file:///x", "dir_info": {}}')
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-c", INSTALLED]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=100
+        )
+        return done.stdout
+
+    first = described_with()
+    assert described_with(plain=("1.0", "2"), part=("1.0", "2")) == first
+    changed = [described_with(plain=("1.1", "1")), described_with(part=("1.1", "1")), described_with(own=("1.0", "2"))]
+    assert len({first, *changed}) == 4
