@@ -207,6 +207,11 @@ class DataFlow:
         return next((found for ds in self._df_inputs if (found := ds._df_continuing()) is not None), None)
 
     @property
+    def _df_waits(self) -> bool:
+        """Whether a step may raise `TimeoutError`, because this node or one below has a `timeout`."""
+        return any(ds._df_waits for ds in self._df_inputs)
+
+    @property
     def _df_ends_if_strict(self) -> bool:
         """Whether passes of this node are endless only because it is not ``strict=True``."""
         return False

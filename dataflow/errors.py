@@ -123,7 +123,10 @@ class TooManyFailures(DataFlowError):
 
 
 class TimeoutError(DataFlowError, RuntimeError, builtins.TimeoutError):
-    """No datapoint arrived within `timeout` seconds. The flow stays usable."""
+    """No datapoint arrived within `timeout` seconds. The same iterator continues: its next step waits again.
+
+    Above a user-written node that lets it through, or if a worker raised it, the next step raises `DataFlowTerminated`.
+    """
 
 
 class WorkerError(DataFlowError, RuntimeError):

@@ -15,8 +15,9 @@ from types import CodeType, FrameType
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from dataflow.errors import NotReproducible
+from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.parameters import deferred_result
+from dataflow.pauses import paused, pausing
 from dataflow.seeding import Rng, Stream, current_root, rng
 from dataflow.session import Session, terminated
 from dataflow.state import FlowState, Promise, Taken, state_of
@@ -77,6 +78,8 @@ class Node(Protocol):
     def _df_inputs(self) -> Sequence[Any]: ...
     @property
     def _df_remote_inputs(self) -> bool: ...
+    @property
+    def _df_waits(self) -> bool: ...
     @property
     def _df_level(self) -> int: ...
     @property
@@ -220,6 +223,10 @@ pass from the locals of the frame would cost three times as much (`user node tha
 
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
+    return pausing(_user_pass(df, p, stream), df._df_waits, f"the code of {type(df).__name__}")
+
+
+def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     frame = id(sys._getframe())
     running_passes[frame] = RunningPass(df, p, stream)
     before = _kept_state(df) if stream.standalone else None
@@ -462,22 +469,28 @@ def next_pass(df: Node) -> Iterator[Any]:
     if df._df_remote_inputs:
         return df._df_run_pass(p, stream)  # a node with workers must look at every step anyway
     if df._df_user_written:
-        return _user_pass_until_closed(df, p, stream, state.session)
+        steps = _user_pass_until_closed(df, p, stream, state.session)
+        return pausing(steps, df._df_waits, f"the code of {type(df).__name__}")
     return until_closed(df._df_run_pass(p, stream), df)
 
 
 def until_closed(datapoints: Iterator[Any], df: Node) -> Iterator[Any]:
     """Yield from `datapoints`; after `df` is closed, the next step raises."""
-    return _until_closed(datapoints, state_of(df).session, type(df).__name__)
+    waits = df._df_waits
+    return pausing(_until_closed(datapoints, state_of(df).session, type(df).__name__, waits), waits)
 
 
-def _until_closed(datapoints: Iterator[Any], session: Session, name: str) -> Iterator[Any]:
-    try:
-        while not session.closed:
-            yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
-    except StopIteration:
-        return
-    raise terminated(name)
+def _until_closed(datapoints: Iterator[Any], session: Session, name: str, waits: bool) -> Iterator[Any]:
+    while True:
+        try:
+            while not session.closed:
+                yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
+            raise terminated(name)
+        except StopIteration:
+            return
+        except TimeoutError as error:
+            pause = paused(error, waits)
+        yield pause
 
 
 def root_stream(df: Node) -> Stream:
@@ -606,14 +619,27 @@ def _with_copies(value: Any, copies: Mapping[int, Any]) -> Any:
 
 def passes_on(ds: Node, stream: Stream, begin: int = 0) -> Iterator[Any]:
     """Pass after pass of `ds`, from pass `begin`, until one is empty."""
+    waits = ds._df_waits
+    return pausing(_passes_on(ds, stream, begin, waits), waits)
+
+
+def _passes_on(ds: Node, stream: Stream, begin: int, waits: bool) -> Iterator[Any]:
     for p in count(begin):
-        datapoints = ds._df_run_pass(p, stream)
-        first = next(datapoints, _NOTHING)
-        if first is _NOTHING:
-            return
-        yield first
-        del first  # a reference would keep it in memory during the pass
-        yield from datapoints
+        datapoints, is_empty = ds._df_run_pass(p, stream), True
+        while True:
+            try:
+                if is_empty:
+                    first = next(datapoints, _NOTHING)
+                    if first is _NOTHING:
+                        return
+                    is_empty = False
+                    yield first
+                    del first  # a reference would keep it in memory during the pass
+                yield from datapoints
+                break
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause
 
 
 def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from dataflow.errors import NotReentrant, NotReproducible
+from dataflow.errors import NotReentrant, NotReproducible, TimeoutError
 from dataflow.failures import Tolerance
 from dataflow.interrupts import signals_deferred
+from dataflow.pauses import paused, pausing
 from dataflow.seeding import Rng, Stream, current_root, fresh_root
 from dataflow.session import Session, terminated
 
@@ -245,12 +246,18 @@ class Continued:
         """Begin from the start with the next pass; code that still steps an iterator continues with it."""
         self._held, self._notes = {}, {}
 
-    def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
+    def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], df: Any) -> Iterator[Any]:
         """Continue with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call.
+
+        Args:
+            stream: The place in the chain.
+            begin: Begins the iterator.
+            df: The node, which is not kept.
 
         Raises:
             NotReproducible: The pass must not depend on the passes before it.
         """
+        name, waits = type(df).__name__, df._df_waits
         require_continuing(stream, name)
         held = self._held.get(stream)
         if held is None:
@@ -260,16 +267,19 @@ class Continued:
                     self._held.pop(old, None)
             held = self._held.setdefault(stream, _Held(begin()))
         generation = held.generation = object()
-        return self._steps(stream, held, generation, name)
+        return pausing(self._steps(stream, held, generation, name, waits), waits)
 
-    def _steps(self, stream: Stream, held: _Held, generation: object, name: str) -> Iterator[Any]:
+    def _steps(self, stream: Stream, held: _Held, generation: object, name: str, waits: bool) -> Iterator[Any]:
         lock, iterator = held.lock, held.iterator
         try:
             while True:
-                with lock:
-                    if held.generation is not generation:
-                        break
-                    dp = next(iterator)
+                try:
+                    with lock:
+                        if held.generation is not generation:
+                            break
+                        dp = next(iterator)
+                except TimeoutError as error:
+                    dp = paused(error, waits)
                 yield dp
         except GeneratorExit:
             raise

@@ -21,12 +21,18 @@ class Plain:
     """Anything with attributes has a life."""
 
 
+class Numbers:
+    """A node that never waits."""
+
+    _df_waits = False
+
+
 def numbers():
     return iter(range(100))
 
 
 def take(continued, stream=HERE, begin=numbers):
-    return continued.take(stream, begin, "Numbers")
+    return continued.take(stream, begin, Numbers())
 
 
 def test_a_flow_has_one_life_in_a_process():

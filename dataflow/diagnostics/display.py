@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.datapoint import components, is_datapoint
+from dataflow.errors import TimeoutError
+from dataflow.pauses import Pause, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 
@@ -58,17 +60,25 @@ class PrintData(ProxyDataFlow):
         state_of(self).shown = 0
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        datapoints = self.ds._df_run_pass(p, stream)
-        yield from self._shown(datapoints)
-        yield from datapoints
+        waits = self._df_waits
+        return pausing(self._shown_first(self.ds._df_run_pass(p, stream), waits), waits)
 
-    def _shown(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+    def _shown_first(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
+        yield from self._shown(datapoints, waits)
+        yield from resumed(datapoints, waits)
+
+    def _shown(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
         state = state_of(self)
         while state.shown < self.num:
             try:
                 dp = next(datapoints)
             except StopIteration:
                 return
+            except TimeoutError as error:
+                dp = paused(error, waits)
+            if type(dp) is Pause:
+                yield dp
+                continue
             # One call, so that the output of several workers is not interleaved.
             print(self._text(dp, state.shown))
             state.shown += 1

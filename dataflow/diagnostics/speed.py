@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.parameters import whole_number
 from dataflow.passes import known_length
+from dataflow.pauses import pausing, resumed
 from dataflow.reports.gathering import statistics_of
 from dataflow.seeding import Stream
 
@@ -64,8 +65,12 @@ class TestDataSpeed(ProxyDataFlow):
     start_test = start
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        waits = self._df_waits
+        return pausing(self._after_measuring(p, stream, waits), waits)
+
+    def _after_measuring(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
         self._measure(self.ds._df_run_pass(p, stream))
-        yield from self.ds._df_run_pass(p, stream)
+        yield from resumed(self.ds._df_run_pass(p, stream), waits)
 
     def _measure(self, datapoints: Iterator[Any]) -> float:
         warm = _exhaust(self._bar(itertools.islice(datapoints, self.warmup), self.warmup)) if self.warmup else 0

@@ -20,6 +20,7 @@ from dataflow.datapoint import HOLE, component
 from dataflow.distributed.cluster import connect, ray_package
 from dataflow.errors import DataFlowError, TimeoutError, WorkerDied
 from dataflow.parameters import seconds
+from dataflow.pauses import Pause, pausing, resumed
 from dataflow.seeding import Stream
 
 __all__ = ["ObjectId", "PlasmaGetData", "PlasmaPutData"]
@@ -109,11 +110,31 @@ class PlasmaGetData(_StoreData):
         super().__init__(ds, socket)
         self.timeout = None if timeout is None else seconds(self, "timeout", timeout)
 
+    @property
+    def _df_waits(self) -> bool:
+        return self.timeout is not None or super()._df_waits
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return map(self._get, self.ds._df_run_pass(p, stream))
+        return self._got(self.ds._df_run_pass(p, stream))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return map(self._get, self.ds._df_at(blocks, stream))
+        return self._got(self.ds._df_at(blocks, stream))
+
+    def _got(self, ids: Iterator[Any]) -> Iterator[Any]:
+        return pausing(self._waiting(ids), True) if self._df_waits else map(self._get, ids)
+
+    def _waiting(self, ids: Iterator[Any]) -> Iterator[Any]:
+        for found in resumed(ids, True):
+            dp = found
+            while dp is found and type(found) is not Pause:
+                try:
+                    dp = self._get(found)
+                    break
+                except TimeoutError as error:
+                    pause = Pause(error)
+                yield pause
+            yield dp
+            del dp, found
 
     def _get(self, dp: Any) -> Any:
         if dp is HOLE:

@@ -324,6 +324,7 @@ class Engine(Generic[S]):
                     return self._checked_chunk(now)
                 silent = silent and not progressed
                 if self._wait_timer.is_over(timeout, silent=silent) and not supervisor.states.is_settling:
+                    self._wait_timer.reset()  # the next step waits as long again
                     raise late(self._plan.owner, timeout, supervisor.descriptions())
                 if ready is not None or not (progressed or wait):  # everything was dropped: there is room for more
                     return self._chunk

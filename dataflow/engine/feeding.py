@@ -25,6 +25,8 @@ from dataflow.channel.task_queue import PlainEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.engine.engine import Engine
 from dataflow.engine.schedules import MapTasks
+from dataflow.errors import TimeoutError
+from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream
 
 __all__ = ["Feeder", "SourceReader", "one_pass", "passes_from"]
@@ -50,8 +52,9 @@ class SourceReader:
     iterators guard reading too.
     """
 
-    def __init__(self, passes: Iterable[Iterator[Any]]) -> None:
+    def __init__(self, passes: Iterable[Iterator[Any]], *, waits: bool = False) -> None:
         self._passes = iter(passes)
+        self._waits = waits  # whether a pass may raise `TimeoutError`, and continues after it
         self._lock = threading.Lock()
         self._current: Iterator[Any] | None = None  # None between two passes
         self._is_empty = True  # no datapoint of the current pass was read so far
@@ -84,8 +87,9 @@ class SourceReader:
                 self._is_over = True
                 return NO_ROOM
             other = next(current, NO_ROOM) if encode_plain is None else encode_plain(islice(current, max_count), plain)
-        except BaseException:
-            self._is_over = True
+        except BaseException as error:
+            self._is_over = not (self._waits and isinstance(error, TimeoutError))
+            self._is_empty = self._is_empty and not plain
             raise
         if other is not NO_ROOM or plain:
             self._is_empty = False
@@ -117,17 +121,30 @@ class Feeder:
         self._source = source
         self._num_at_once = 1  # maximum number of datapoints read between two checks of results and time
 
-    def chunks(self, timeout: float | None) -> Iterator[Iterator[Any]]:
+    def chunks(self, timeout: float | None, waits: bool = False) -> Iterator[Iterator[Any]]:
         """Yield chunks of results until the source has ended and all are handed out.
 
-        `timeout` is as for `Engine.chunk`.
+        Args:
+            timeout: As for `Engine.chunk`.
+            waits: Whether the engine or the source may raise `TimeoutError`, after which the next step continues.
         """
+        return pausing(self._chunks(timeout, waits), waits)
+
+    def _chunks(self, timeout: float | None, waits: bool) -> Iterator[Any]:
         session = self._engine.session
         failure: Exception | None = None
+        late: TimeoutError | None = None  # of the source: raised when what was read before is handed out
+        pause: Any = None
         reading = True
         while True:
             more = False
-            if reading:
+            if late is not None and self._pause_source():
+                error, late = late, None
+                pause = paused(error, waits)
+                del error
+                yield pause
+                pause = None
+            if reading and late is None:
                 session.check_process()
                 self._engine.observer.enter()
                 try:
@@ -135,12 +152,22 @@ class Feeder:
                 except Exception as error:
                     if not session.is_own:  # in a child that the source has forked
                         raise
+                    if waits and isinstance(error, TimeoutError):
+                        late = error
+                        continue
                     self._end_source()  # raises instead if the iteration was superseded or the flow is closed
                     failure, reading = error, False
                 except BaseException:  # Ctrl-C in the source: the loop is left
                     self._engine.observer.end_iteration()
                     raise
-            chunk = self._engine.chunk(self._generation, timeout, wait=not more)
+            try:
+                chunk = self._engine.chunk(self._generation, timeout, wait=not more)
+            except TimeoutError as error:
+                pause = paused(error, waits and not session.failed)
+            if pause is not None:
+                yield pause
+                pause = None
+                continue
             if chunk is None:
                 break
             yield chunk
@@ -173,6 +200,8 @@ class Feeder:
             began = now
             try:
                 other = reading.read(max_count, encode_plain, plain)
+            except TimeoutError:  # the source may continue
+                raise
             except BaseException:
                 next(source, None)  # release what the source keeps for the next loop
                 raise
@@ -204,6 +233,14 @@ class Feeder:
         If passes continue one another, it belongs to the iteration that took over in the meantime.
         """
         self._engine.session.check(None if self._engine.schedule.continues else self._generation)
+
+    def _pause_source(self) -> bool:
+        """Issue what was read so far; return whether the workers have nothing to do."""
+        with self._engine.lock:
+            self._engine.session.check(self._generation)
+            self._engine.release_chunk()
+            self._engine.schedule.pause()
+            return self._engine.schedule.is_idle
 
     def _end_source(self) -> None:
         with self._engine.lock:

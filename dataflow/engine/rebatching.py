@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.datapoint import HOLE, components, is_datapoint, stack
+from dataflow.pauses import Pause, pausing, resumed
 
 __all__ = ["WorkerBatch", "regrouped", "stacks_evenly"]
 
@@ -54,7 +55,9 @@ def _hole_or_none(value: Any) -> Any:
     return HOLE if value is HOLE else None
 
 
-def regrouped(results: Iterator[Any], batch_size: int, *, remainder: bool, use_list: bool) -> Iterator[Any]:
+def regrouped(
+    results: Iterator[Any], batch_size: int, *, remainder: bool, use_list: bool, waits: bool = False
+) -> Iterator[Any]:
     """Yield batches of `results`, in order; batches made by workers pass unchanged until a datapoint was dropped.
 
     Args:
@@ -62,9 +65,17 @@ def regrouped(results: Iterator[Any], batch_size: int, *, remainder: bool, use_l
         batch_size: Datapoints per batch.
         remainder: Whether the last batch may be shorter.
         use_list: Whether components of batches are lists.
+        waits: Whether a step of `results` may raise `TimeoutError`, and continues after it.
     """
+    return pausing(_batches(results, batch_size, remainder, use_list, waits), waits)
+
+
+def _batches(results: Iterator[Any], batch_size: int, remainder: bool, use_list: bool, waits: bool) -> Iterator[Any]:
     left: list[Any] = []  # fewer than a batch
-    for result in results:
+    for result in resumed(results, True) if waits else results:
+        if type(result) is Pause:
+            yield result
+            continue
         if type(result) is not WorkerBatch:
             left.append(result)
         elif left:

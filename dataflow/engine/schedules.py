@@ -618,6 +618,11 @@ class MapTasks(TaskSchedule):
         self._unencoded = dp
         self._encode()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no result will come before more is read."""
+        return self.under_way == len(self._collected) + (self._unencoded is not _NOTHING)
+
     def pause(self) -> None:
         """Pause reading: issue the collected datapoints as a task, if the workers are short of tasks."""
         if not self.has_enough and not self._is_fixed:

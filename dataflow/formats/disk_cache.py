@@ -17,10 +17,11 @@ from dataflow.fingerprints import describe, digest
 from dataflow.formats.checksums import masked_crc32, masked_crc32c
 from dataflow.formats.loading import PathLike
 from dataflow.formats.records import RecordEncoder, is_record
-from dataflow.formats.saving import alone, write_all
+from dataflow.formats.saving import alone, writing_all
 from dataflow.formats.tfrecord import HEADER, Compute, RecordReader, writing
 from dataflow.parallel.changes import Snapshot
 from dataflow.passes import known_length, open_flow, until_closed, walk
+from dataflow.pauses import pausing
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.transforms.arguments import require_end
@@ -138,19 +139,21 @@ class DiskCacheData(ProxyDataFlow):
         state_of(self).own(self, None)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return until_closed(self._pass_of_file(p, stream), self)
+        return until_closed(pausing(self._pass_of_file(p, stream), self._df_waits), self)
 
     def _pass_of_file(self, p: int, stream: Stream) -> Iterator[Any]:
         self._notice_changes()
-        self._filled(stream)
+        yield from self._filling(stream)
         yield from pass_by_index(self, p, stream)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         self._notice_changes()
-        return chain.from_iterable(map(partial(self._read, stream), blocks))
+        parts = map(partial(self._read, stream), blocks)
+        return pausing(chain(self._filling(stream), chain.from_iterable(parts)), self._df_waits)
 
     def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
-        reader = self._filled(stream)
+        reader = self._reader()
+        assert reader is not None, "it was filled first"
         _, positions = passes_and_positions(self, indexes, len(reader))
         return reader.read(positions)
 
@@ -175,16 +178,12 @@ class DiskCacheData(ProxyDataFlow):
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
-    def _filled(self, stream: Stream) -> RecordReader:
-        reader = self._reader()
-        if reader is None:
+    def _filling(self, stream: Stream) -> Iterator[Any]:
+        """Fill the file, unless it is there; yields only pauses."""
+        if self._reader() is None:
             with alone(self.path, f"{type(self).__name__} waits for another process or thread to fill {self.path}"):
-                reader = self._reader(explain=True)  # filled meanwhile, by another thread or process?
-                if reader is None:
-                    self._fill(stream)
-                    reader = self._reader()
-        assert reader is not None
-        return reader
+                if self._reader(explain=True) is None:  # not filled meanwhile, by another thread or process
+                    yield from self._fill(stream)
 
     def _reader(self, *, explain: bool = False) -> RecordReader | None:
         """Return the open file; None if there is none of this fingerprint."""
@@ -230,7 +229,7 @@ class DiskCacheData(ProxyDataFlow):
         lines = difflib.unified_diff(head["description"].splitlines(), self._description.splitlines(), lineterm="", n=0)
         return "\n".join(line for line in list(lines)[2:22] if not line.startswith("@@"))
 
-    def _fill(self, stream: Stream) -> None:
+    def _fill(self, stream: Stream) -> Iterator[Any]:
         encoder = RecordEncoder(pickled=self.pickle)
         head = {"version": _VERSION, "fingerprint": self.fingerprint, "description": self._description}
         self._rewind_input()
@@ -238,11 +237,12 @@ class DiskCacheData(ProxyDataFlow):
         open_flow(self.ds, stream)
         with writing(self.path, masked_crc32, overwrite=True) as write:
             write(encoder.encode(head))
-            write_all(
+            yield from writing_all(
                 self.ds._df_run_pass(0, stream),
                 lambda number, dp: write(encoder.encode(dp)),
                 total=known_length(self.ds),
                 label=f"filling {os.path.basename(self.path)}",
+                waits=self._df_waits,
             )
         self._broke_off = False
         if self._df_snapshot is not None:

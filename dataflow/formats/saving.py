@@ -23,12 +23,13 @@ except ImportError:  # no such locks on Windows: files of killed programs stay t
 
 from dataflow.base import DataFlow, require_flow
 from dataflow.descriptors import Descriptor
-from dataflow.errors import NotStorable
+from dataflow.errors import NotStorable, TimeoutError
 from dataflow.formats.loading import PathLike
 from dataflow.passes import known_length
+from dataflow.pauses import Pause, paused
 from dataflow.transforms.arguments import require_end
 
-__all__ = ["alone", "replacing", "save_pass", "write_all"]
+__all__ = ["alone", "replacing", "save_pass", "write_all", "writing_all"]
 
 _INTERVAL = 0.1  # seconds between two attempts at a lock that is held elsewhere
 _log = logging.getLogger("dataflow.formats")
@@ -58,15 +59,34 @@ def write_all(datapoints: Iterable[Any], write: Callable[[int, Any], None], *, t
     Raises:
         NotStorable: Raised by `write`; names the datapoint.
     """
+    for _ in writing_all(iter(datapoints), write, total=total, label=label, waits=False):
+        pass
+
+
+def writing_all(
+    datapoints: Iterator[Any], write: Callable[[int, Any], None], *, total: int | None, label: str, waits: bool
+) -> Iterator[Pause]:
+    """The steps of `write_all`: with `waits`, a generator that yields only pauses.
+
+    Raises:
+        NotStorable: Raised by `write`; names the datapoint.
+    """
     from dataflow.diagnostics.progress import Bar
 
+    numbered = enumerate(datapoints)
     with Bar(total=total, unit="dp", delay=1, desc=label) as bar:
-        for number, dp in enumerate(datapoints):
+        while True:
             try:
-                write(number, dp)
-            except NotStorable as error:
-                raise NotStorable(f"datapoint {number}: {error}") from error.__cause__
-            bar.update()
+                for number, dp in numbered:
+                    try:
+                        write(number, dp)
+                    except NotStorable as error:
+                        raise NotStorable(f"datapoint {number}: {error}") from error.__cause__
+                    bar.update()
+                return
+            except TimeoutError as late:
+                pause = paused(late, waits)
+            yield pause
 
 
 @contextmanager

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.errors import TimeoutError
 from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.parameters import whole_number
 from dataflow.passes import reading_ahead
+from dataflow.pauses import Pause, pausing
 from dataflow.seeding import Stream
 from dataflow.state import Taken, state_of
 
@@ -55,7 +57,7 @@ class PrefetchToDevice(ProxyDataFlow):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         name = type(self).__name__
         if self.ds._df_endless:  # a loop continues with what was read ahead
-            return state_of(self).continued.take(stream, partial(self._endless, p, stream), name)
+            return state_of(self).continued.take(stream, partial(self._endless, p, stream), self)
         below, taken = reading_ahead(self, stream, name)
         return self._ahead(self.ds._df_run_pass(p, below), taken)
 
@@ -66,6 +68,10 @@ class PrefetchToDevice(ProxyDataFlow):
         return self._ahead(self.ds._df_at(blocks, stream), Taken(stream))
 
     def _ahead(self, datapoints: Iterator[Any], taken: Taken) -> Iterator[Any]:
+        waits = self._df_waits
+        return pausing(self._steps(datapoints, taken, waits), waits)
+
+    def _steps(self, datapoints: Iterator[Any], taken: Taken, waits: bool) -> Iterator[Any]:
         """Yield each datapoint when `depth` further copies have begun; a failure comes after those before it."""
         torch = import_torch("PrefetchToDevice needs")
         send = (
@@ -75,14 +81,20 @@ class PrefetchToDevice(ProxyDataFlow):
         )
         waiting: deque[Callable[[], Any]] = deque()
         failure: BaseException | None = None
+        pause: Pause | None = None
         while True:
             try:
                 waiting.append(send(next(datapoints)))
             except StopIteration:
                 break
             except Exception as error:
-                failure = error
-                break
+                if not (waits and isinstance(error, TimeoutError)):
+                    failure = error
+                    break
+                pause = Pause(error)
+            if pause is not None:
+                yield pause
+                pause = None
             if len(waiting) > self.depth:
                 taken.add_one()
                 yield waiting.popleft()()

@@ -11,12 +11,13 @@ from itertools import islice
 from typing import Any, Final
 
 from dataflow.base import DataFlow, ProxyDataFlow, require_flow
-from dataflow.errors import NotReproducible, StateMismatch
+from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
 from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.frameworks.worker_groups import Counter, Member, member_of_started, unnumbered
 from dataflow.parallel.worker_node import WorkerNode
 from dataflow.parameters import flag
 from dataflow.passes import walk
+from dataflow.pauses import paused, pausing, resumed
 from dataflow.pickling import dumps, imported_main, loads
 from dataflow.seeding import Stream, current_root, fresh_root
 from dataflow.state import state_of
@@ -96,9 +97,10 @@ class FlowDataset:
         self._num_made += 1
         self._begun = None
         self.counter.by_workers = False
-        return self._datapoints(self._num_made - 1)
+        waits = self._df._df_waits
+        return pausing(self._datapoints(self._num_made - 1, waits), waits, "the data set")
 
-    def _datapoints(self, k: int) -> Iterator[Any]:
+    def _datapoints(self, k: int, waits: bool) -> Iterator[Any]:
         # A pass begins with its first step: StatefulDataLoader makes iterators that it does not use.
         flow, worker = self._here()
         p = self._number(worker, k)
@@ -124,7 +126,7 @@ class FlowDataset:
                     self._has_ended = True
                     return
                 yield convert(dp)
-        yield from map(convert, datapoints)
+        yield from resumed(map(convert, datapoints), waits)
         self._has_ended = self._begun == p
 
     def join(self, member: Member) -> None:
@@ -370,9 +372,18 @@ class TakenInTurn(ProxyDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         require_seed("to_torch", self.ds, self.world_size, stream)
-        datapoints = self.ds._df_run_pass(p, replace(stream, shared=True))
+        waits = self._df_waits
+        return pausing(self._in_turn(self.ds._df_run_pass(p, replace(stream, shared=True)), waits), waits)
+
+    def _in_turn(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
+        taken: list[Any] = []
         while True:
-            taken = [*islice(datapoints, self.world_size)]
-            if len(taken) < self.world_size and (self.tail == "drop" or len(taken) <= self.rank):
-                return
-            yield taken.pop(self.rank)
+            try:
+                taken.extend(islice(datapoints, self.world_size - len(taken)))
+                if len(taken) < self.world_size and (self.tail == "drop" or len(taken) <= self.rank):
+                    return
+                dp, taken = taken.pop(self.rank), []
+            except TimeoutError as error:
+                dp = paused(error, waits)
+            yield dp
+            del dp

@@ -142,7 +142,11 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return regrouped(
-            self._mapped._df_run_pass(p, stream), self.batch_size, remainder=self.remainder, use_list=self.use_list
+            self._mapped._df_run_pass(p, stream),
+            self.batch_size,
+            remainder=self.remainder,
+            use_list=self.use_list,
+            waits=self._df_waits,
         )
 
     @property

@@ -20,11 +20,13 @@ from dataflow.engine.engine import Engine
 from dataflow.engine.feeding import Feeder, SourceReader, one_pass, passes_from
 from dataflow.engine.jobs import Apply, TaskInput
 from dataflow.engine.schedules import MapTasks
+from dataflow.errors import TimeoutError
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.passes import known_length, reading_ahead, walk
+from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream
 from dataflow.state import Taken, state_of
 from dataflow.transforms.applying import keeps_positions
@@ -189,8 +191,10 @@ class ParallelMap(WorkerNode):
         if not is_consecutive(block):
             return None  # tasks of a map are consecutive: reported failures and random numbers depend on the index
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, int(block[0]), holes=True))
-        feeder = Feeder(engine, generation, SourceReader([self.ds._df_at([block], stream)]))
-        return until_over(feeder.chunks(self.options.timeout), engine, generation, state_of(self), self)
+        feeder = Feeder(engine, generation, SourceReader([self.ds._df_at([block], stream)], waits=self.ds._df_waits))
+        waits = self._df_waits
+        chunks = feeder.chunks(self.options.timeout, waits)
+        return until_over(chunks, engine, generation, state_of(self), self, waits=waits)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
@@ -202,13 +206,14 @@ class ParallelMap(WorkerNode):
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first))
         if not self._reads_by_index:
             stream, taken = reading_ahead(self, stream, self.options.owner)
-            source = SourceReader(one_pass(self.ds, p, stream))
+            source = SourceReader(one_pass(self.ds, p, stream), waits=self.ds._df_waits)
         else:
             # A datapoint dropped below keeps its position, so what is drawn for later ones does not change.
             blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
-            source = SourceReader([self.ds._df_at(blocks, stream)])
-        chunks = Feeder(engine, generation, source).chunks(self.options.timeout)
-        return until_over(chunks, engine, generation, state_of(self), None if self.ds._df_endless else self, taken)
+            source = SourceReader([self.ds._df_at(blocks, stream)], waits=self.ds._df_waits)
+        waits, held = self._df_waits, None if self.ds._df_endless else self
+        chunks = Feeder(engine, generation, source).chunks(self.options.timeout, waits)
+        return until_over(chunks, engine, generation, state_of(self), held, taken, waits=waits)
 
     @property
     def _reads_by_index(self) -> bool:
@@ -219,19 +224,26 @@ class ParallelMap(WorkerNode):
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             return self._df_passes_here(self._df_node_in_worker(self.ds), stream)
-        source = self._df_continued_by(lambda p: SourceReader(passes_from(self.ds, p, stream)), stream)
+        below = self.ds._df_waits
+        source = self._df_continued_by(lambda p: SourceReader(passes_from(self.ds, p, stream), waits=below), stream)
         engine: Engine[MapTasks] = self._df_engine_at(stream)
         tolerance_of(self).begin_pass()
         generation = engine.take_over(engine.schedule.resume)
-        return self._datapoints(engine, generation, source)
+        waits = self._df_waits
+        chunks = Feeder(engine, generation, source).chunks(self.options.timeout, waits)
+        return pausing(self._datapoints(engine, chunks, waits), waits)
 
-    def _datapoints(
-        self, engine: Engine[MapTasks], generation: object, source: Iterator[SourceReader]
-    ) -> Iterator[Any]:
+    def _datapoints(self, engine: Engine[MapTasks], chunks: Iterator[Iterator[Any]], waits: bool) -> Iterator[Any]:
         """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
         try:
-            for chunk in Feeder(engine, generation, source).chunks(self.options.timeout):
-                yield from chunk
+            while True:
+                try:
+                    for chunk in chunks:
+                        yield from chunk
+                    break
+                except TimeoutError as error:
+                    pause = paused(error, waits and not engine.session.failed)
+                yield pause
         finally:
             if engine.session.failed:  # no call: it may be dropped after a break, or as the interpreter ends
                 state_of(self).settle()

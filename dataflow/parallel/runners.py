@@ -24,12 +24,13 @@ from dataflow.channel.flow_control import Window
 from dataflow.engine.engine import Engine
 from dataflow.engine.jobs import Address, Job, Produce, WholePasses
 from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Schedule
-from dataflow.errors import NotAddressable
+from dataflow.errors import NotAddressable, TimeoutError
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
 from dataflow.parameters import hinting, whole_number
 from dataflow.passes import copied_chain, known_length, open_flow, reading_ahead, until_closed, walk
+from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import Taken, state_of
 
@@ -212,15 +213,16 @@ class Runner(WorkerNode):
         self, engine: Engine[Any], generation: object, held: object, taken: Taken | None = None
     ) -> Iterator[Any]:
         chunks = iter(partial(engine.chunk, generation, self.options.timeout), None)
-        return until_over(chunks, engine, generation, state_of(self), held, taken)
+        return until_over(chunks, engine, generation, state_of(self), held, taken, waits=self._df_waits)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         length = known_length(self)
         if self.num_workers == 0:
-            return _first_of(self._df_passes_here(self.ds, stream), length)
+            waits = self._df_waits
+            return pausing(_first_of(self._df_passes_here(self.ds, stream), length, waits), waits)
         engine = self._df_engine_at(stream)
         state_of(self).begun += 1
-        return self._datapoints(engine, engine.take_over(), length)
+        return pausing(self._datapoints(engine, engine.take_over(), length), self._df_waits)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
@@ -243,10 +245,18 @@ class Runner(WorkerNode):
         """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
         left = sys.maxsize if length is None else length
         step = 1  # datapoints between two checks of the engine, which looks at the workers: about `_STEP_SECONDS`
-        timeout = self.options.timeout
+        timeout, waits = self.options.timeout, self._df_waits
+        pause: Pause | None = None
         try:
             while left:
-                chunk = engine.chunk(generation, timeout)
+                try:
+                    chunk = engine.chunk(generation, timeout)
+                except TimeoutError as error:
+                    pause = paused(error, waits and not engine.session.failed)
+                if pause is not None:
+                    yield pause
+                    pause = None
+                    continue
                 if chunk is None:
                     _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                     return
@@ -274,9 +284,9 @@ class Runner(WorkerNode):
                 state_of(self).settle()
 
 
-def _first_of(datapoints: Iterator[Any], num: int | None) -> Iterator[Any]:
+def _first_of(datapoints: Iterator[Any], num: int | None, waits: bool) -> Iterator[Any]:
     """The first `num` datapoints. A generator, as `until_over`: `islice` counts as ended once a thread lost a step."""
-    yield from islice(datapoints, num)
+    yield from resumed(limited(datapoints, waits, num), waits)
 
 
 def window_of(given: SupportsIndex | None, owner: object, name: str) -> Window:

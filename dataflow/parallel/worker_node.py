@@ -42,12 +42,14 @@ from dataflow.engine.jobs import Job, initialise
 from dataflow.engine.observer import figures_of
 from dataflow.engine.schedules import Schedule
 from dataflow.engine.worker_main import FlowPayload, WorkerSpec
+from dataflow.errors import TimeoutError
 from dataflow.failures import FailureReporter, Report, Tolerance, failure_reporter, reporting_to
 from dataflow.interrupts import signals_deferred
 from dataflow.machine import available_cores
 from dataflow.parallel.backends import Backend, Links, Tasks, queued_bytes
 from dataflow.parallel.options import AUTO, WORKING_PER_CORE, WorkerOptions
 from dataflow.passes import known_length, passes_on, picked_here, promise, walk
+from dataflow.pauses import paused, pausing, resumed
 from dataflow.reports.figures import Figures
 from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, Promise, Taken, require_continuing, state_of
@@ -374,6 +376,10 @@ class WorkerNode(ProxyDataFlow):
         return self.strict
 
     @property
+    def _df_waits(self) -> bool:
+        return self.options.timeout is not None or super()._df_waits
+
+    @property
     def _df_ends_if_strict(self) -> bool:
         return not self.strict and not self.ds._df_endless
 
@@ -381,7 +387,9 @@ class WorkerNode(ProxyDataFlow):
         if self.strict and self._df_endless:
             # Its one pass has no end: as without workers, a loop continues where the last one stopped.
             begin = partial(self._df_strict_pass, 0, stream)
-            return self._alive(state_of(self).continued.take(stream, begin, type(self).__name__))
+            waits = self._df_waits
+            steps = state_of(self).continued.take(stream, begin, self)
+            return pausing(self._alive(steps, waits), waits)
         if self.strict:
             return self._df_strict_pass(p, stream)
         require_continuing(stream, self.options.owner)
@@ -401,15 +409,15 @@ class WorkerNode(ProxyDataFlow):
         state = state_of(self)
         p = state.begun
         state.begun += 1
-        return state.continued.take(stream, lambda: begin(p), type(self).__name__)
+        return state.continued.take(stream, lambda: begin(p), self)
 
     def _df_reported_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
         """Wrap `begin` so that failures in the consumer are reported as they would be in a worker."""
         return begin if self.options.max_failures is None else partial(_reported, begin, self)
 
-    def _alive(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+    def _alive(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
         """Yield from `datapoints`, keeping this node alive; iterators that outlive the loop must not hold it."""
-        yield from datapoints
+        yield from resumed(datapoints, waits)
 
     # -- index access --------------------------------------------------------------------------------------------------
 
@@ -420,16 +428,19 @@ class WorkerNode(ProxyDataFlow):
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if not self.strict:
             return DataFlow._df_at(self, blocks, stream)
-        return self._df_at_in_workers(blocks, stream) if self.num_workers else self._df_at_in_consumer(blocks, stream)
+        if not self.num_workers:
+            return self._df_at_in_consumer(blocks, stream)
+        return pausing(self._at_in_workers(blocks, stream), self._df_waits)
 
-    def _df_at_in_workers(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+    def _at_in_workers(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """The datapoints at these indexes, made by the workers if they can be asked."""
-        checked = False
+        checked, waits = False, self._df_waits
         for block in blocks:
             engine = None if picked_here() or len(block) < 2 else self._free_engine(stream, checked=checked)
             checked = True
             made = None if engine is None else self._df_steps_of_block(engine, block, stream)
-            yield from self._df_at_in_consumer([block], stream) if made is None else made
+            made = self._df_at_in_consumer([block], stream) if made is None else made
+            yield from resumed(made, waits)
 
     def _free_engine(self, stream: Stream, *, checked: bool) -> Engine[Any] | None:
         """The engine, if no iteration uses it; `checked` says that the flow was compared for an earlier block."""
@@ -467,17 +478,38 @@ def until_over(
     state: FlowState,
     held: object,
     taken: Taken | None = None,
+    *,
+    waits: bool,
 ) -> Iterator[Any]:
-    """The datapoints of a strict pass; `held` stays alive as long as they are iterated, and `taken` counts them.
+    """The datapoints of a strict pass; `held` stays alive as long as they are iterated, and `taken` counts them."""
+    return pausing(_until_over(chunks, engine, generation, state, held, taken, waits), waits)
+
+
+def _until_over(
+    chunks: Iterable[Iterator[Any]],
+    engine: Engine[Any],
+    generation: object,
+    state: FlowState,
+    held: object,
+    taken: Taken | None,
+    waits: bool,
+) -> Iterator[Any]:
+    """The steps of `until_over`.
 
     A generator rather than `itertools.chain`, because several threads may step it. The losing threads get a ValueError
     ("generator already executing") and disturb nothing; `chain` would drop its chunks then, or crash.
     """
     taken = Taken(engine.stream) if taken is None else taken
     try:
-        for chunk in chunks:
-            taken.add(chunk)
-            yield from chunk
+        while True:
+            try:
+                for chunk in chunks:
+                    taken.add(chunk)
+                    yield from chunk
+                break
+            except TimeoutError as error:
+                pause = paused(error, waits and not engine.session.failed)
+            yield pause
         taken.is_over = True
     finally:
         with signals_deferred(later=True):  # it may be dropped, after a break
@@ -511,16 +543,20 @@ def _reported(begin: Callable[[], Iterator[Any]], owner: WorkerNode) -> Iterator
         if too_many is not None:
             raise too_many
 
-    return _steps(begin, FailureReporter(tolerance_of(owner).inherited, (), process))
+    waits = owner._df_waits
+    return pausing(_steps(begin, FailureReporter(tolerance_of(owner).inherited, (), process), waits), waits)
 
 
-def _steps(begin: Callable[[], Iterator[Any]], reporter: FailureReporter) -> Iterator[Any]:
+def _steps(begin: Callable[[], Iterator[Any]], reporter: FailureReporter, waits: bool) -> Iterator[Any]:
     with reporting_to(reporter):
         steps = begin()
     try:
         while True:
-            with reporting_to(reporter):
-                dp = next(steps)
+            try:
+                with reporting_to(reporter):
+                    dp = next(steps)
+            except TimeoutError as error:
+                dp = paused(error, waits)
             yield dp
     except StopIteration:
         return

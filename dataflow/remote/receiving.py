@@ -30,6 +30,7 @@ from dataflow.base import DataFlow
 from dataflow.errors import SenderLost, TimeoutError
 from dataflow.interrupts import signals_deferred
 from dataflow.parameters import flag, whole_number
+from dataflow.pauses import Pause, pausing, resumed
 from dataflow.remote.frames import FrameReader, Unreadable
 from dataflow.remote.keys import RECEIVER, Keys, load_keys
 from dataflow.remote.messages import ID_BYTES, NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, parse
@@ -83,7 +84,7 @@ class RemoteDataZMQ(Source):
     Raises:
         SenderLost: A sender was silent for three heartbeats, its flow has failed, or datapoints of it are
             missing.
-        TimeoutError: No datapoint came for `timeout` seconds. The flow stays usable.
+        TimeoutError: No datapoint came for `timeout` seconds. The same iterator waits again.
         DataFlowTerminated: The flow was closed, or has failed before.
         ValueError: An address is malformed, or can be reached from other machines without keys.
         OSError: The address is in use, when the flow is first iterated or reset.
@@ -193,15 +194,23 @@ class RemoteDataZMQ(Source):
         receiver = state.resource
         if not isinstance(receiver, ReceivingSocket):
             receiver = self._open()
-        begin = partial(_datapoints, receiver, self.timeout)
-        return self._kept(state.continued.take(stream, begin, type(self).__name__))
+        begin, waits = partial(_datapoints, receiver, self.timeout), self._df_waits
+        return pausing(self._kept(state.continued.take(stream, begin, self), waits), waits)
 
-    def _kept(self, steps: Iterator[Any]) -> Iterator[Any]:
+    @property
+    def _df_waits(self) -> bool:
+        return self.timeout is not None
+
+    def _kept(self, steps: Iterator[Any], waits: bool) -> Iterator[Any]:
         """Keep a reference to the flow while a loop runs; otherwise it could be collected, and so be closed."""
-        yield from steps
+        yield from resumed(steps, waits)
 
 
 def _datapoints(receiver: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
+    return pausing(_received(receiver, timeout), timeout is not None)
+
+
+def _received(receiver: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
     receiver.begin_pass()
     since = time.monotonic()
     while (datapoints := receiver.receive()) is not None:
@@ -214,11 +223,13 @@ def _datapoints(receiver: ReceivingSocket, timeout: float | None) -> Iterator[An
         if received:
             since = now
         elif timeout is not None and now - since >= timeout:
-            raise TimeoutError(
+            text = (
                 f"{_OWNER} received no datapoint for {timeout:g} seconds ({receiver.registry.describe()}). See whether "
                 "the senders run and can reach this address, and whether their keys are those of this side; or raise "
                 "timeout"
             )
+            yield Pause(TimeoutError(text))
+            since = time.monotonic()
 
 
 class ReceivingSocket:

@@ -7,7 +7,9 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, SupportsIndex
 
+from dataflow.errors import TimeoutError
 from dataflow.parameters import chosen_start_method, hinting
+from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream, derived, root_seed
 from dataflow.shared.background import BackgroundProc, checked_options, time_limit
 from dataflow.sources.source import Source
@@ -99,8 +101,12 @@ class BackgroundData(Source):
         processes = f"{self.n_proc} process{'' if self.n_proc == 1 else 'es'}{start and f' ({start})'}"
         return f"{processes if self.n_proc else 'no workers'}, {'ordered' if self.ordered else 'unordered'}"
 
+    @property
+    def _df_waits(self) -> bool:
+        return self.timeout is not None
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return state_of(self).continued.take(stream, partial(self._results, stream), type(self).__name__)
+        return state_of(self).continued.take(stream, partial(self._results, stream), self)
 
     def reset_state(self) -> None:
         """Stop the processes, if there are any; the next pass starts new ones."""
@@ -109,9 +115,16 @@ class BackgroundData(Source):
         state.own(self, None)
 
     def _results(self, stream: Stream) -> Iterator[Any]:
-        source = self._processes().at(stream, partial(self._open, stream))
+        return pausing(self._made(self._processes().at(stream, partial(self._open, stream))), self._df_waits)
+
+    def _made(self, source: BackgroundProc) -> Iterator[Any]:
+        waits = self._df_waits
         while True:
-            yield list(source.get(self.timeout))
+            try:
+                dp: Any = list(source.get(self.timeout))
+            except TimeoutError as error:
+                dp = paused(error, waits)
+            yield dp
 
     def _processes(self) -> _Processes:
         state = state_of(self)

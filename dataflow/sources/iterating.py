@@ -39,7 +39,7 @@ class _Iterated(Source):
         if not isinstance(iterable, Iterator):
             return begun_by_code(self, p, stream, lambda: iterable)
         begin = partial(self._remaining, iterable, stream)
-        return state_of(self).continued.take(stream, begin, type(self).__name__)
+        return state_of(self).continued.take(stream, begin, self)
 
     def _remaining(self, iterator: Iterator[Any], stream: Stream) -> Iterator[Any]:
         read_before, self._touched = self._touched, True

@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 from dataflow.errors import TimeoutError
 from dataflow.parameters import seconds
+from dataflow.pauses import Pause, pausing
 from dataflow.seeding import Stream
 from dataflow.session import Session, terminated
 from dataflow.sources.source import Source
@@ -43,7 +44,7 @@ class DataFromQueue(Source):
         timeout: Seconds to wait for a datapoint; None waits as long as the flow is open.
 
     Raises:
-        TimeoutError: Nothing arrived for `timeout` seconds. The flow stays usable.
+        TimeoutError: Nothing arrived for `timeout` seconds. The same iterator waits again.
         DataFlowTerminated: The flow was closed, possibly by another thread, while a step waited for a datapoint.
 
     Example:
@@ -75,8 +76,12 @@ class DataFromQueue(Source):
     def _df_reproducible(self) -> bool:
         return False
 
+    @property
+    def _df_waits(self) -> bool:
+        return self.timeout is not None
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return self._received(state_of(self).session)
+        return pausing(self._received(state_of(self).session), self._df_waits)
 
     def _received(self, session: Session) -> Iterator[Any]:
         while True:
@@ -90,11 +95,13 @@ class DataFromQueue(Source):
                     if session.closed:
                         raise terminated(type(self).__name__) from None
                     if deadline is not None and time.monotonic() >= deadline:
-                        raise TimeoutError(
+                        text = (
                             f"DataFromQueue received no datapoint for {self.timeout} seconds. Check that its producer "
                             "is running, or raise timeout"
-                        ) from None
-            if self._ends(dp):
+                        )
+                        dp = Pause(TimeoutError(text))
+                        break
+            if type(dp) is not Pause and self._ends(dp):
                 return
             yield dp
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, component, replaced
-from dataflow.errors import NotReproducible
+from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
 from dataflow.passes import RunningCall, calls_code, walk
 from dataflow.seeding import Rng, Stream
@@ -48,12 +48,14 @@ def explain(error: Exception, owner: str, func: object, place: tuple[int, int] |
     """Add a note to `error`: raised by `func`, for the datapoint at `place`. Call it before ``raise``.
 
     Raises:
-        RuntimeError: `error` is a StopIteration, which would look like the end of the pass and silently cut it short.
+        RuntimeError: `error` is a StopIteration, which would look like the end of the pass and silently cut it short;
+            or a TimeoutError of another flow, after which the pass would go on without the datapoint.
     """
     where = "" if place is None else f", for datapoint {place[1]} of pass {place[0]}"
     error.add_note(f"raised by the function of {owner}: {name_of(func)}{where}")
-    if isinstance(error, StopIteration):
-        raise RuntimeError(f"the function of {owner}, {name_of(func)}, raised StopIteration{where}") from error
+    if isinstance(error, StopIteration | TimeoutError):
+        kind = type(error).__name__
+        raise RuntimeError(f"the function of {owner}, {name_of(func)}, raised {kind}{where}: {error}") from error
 
 
 def shared_rng(node: object, func: object, owner: str) -> NotReproducible:
@@ -278,8 +280,8 @@ class Uncopied(Applied):
         p, position = self._place(self.begun - 1)
         where = f"raised by {self.owner}, for datapoint {position} of pass {p}"
         error.add_note(where)
-        if isinstance(error, StopIteration):  # would look like the end of the pass
-            raise RuntimeError(f"StopIteration was {where}") from error
+        if isinstance(error, StopIteration | TimeoutError):  # as in `explain`
+            raise RuntimeError(f"{type(error).__name__} was {where}: {error}") from error
 
 
 def _has_dropped_below(df: DataFlow) -> bool:

@@ -14,10 +14,11 @@ from numpy.typing import DTypeLike
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import INT32, component, present, stack
-from dataflow.errors import LengthUnknown, ShapeMismatch
+from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, whole_number
 from dataflow.passes import known_length
+from dataflow.pauses import Pause, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
@@ -65,7 +66,7 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
-        taken = partial(_take, self.ds._df_run_pass(p, stream), self.batch_size)
+        taken = partial(_NextGroup(self.ds._df_run_pass(p, stream)).take, self.batch_size)
         groups = iter(taken, [])
         made = self._df_made(self._df_combiner(), lambda k: (p, k), stream)
         return present(made.over(groups if self.remainder else takewhile(self._is_whole, groups)))
@@ -74,9 +75,10 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
         n = None if self.ds._df_endless else len(self.ds)
         requested = RequestedBlocks(blocks, partial(known_length, self))
         made = self._df_made(self._df_combiner(), requested.place, (stream, RequestedBlocks))
-        return made.over(self._groups_at(requested.recorded(made), n, stream))
+        waits = self._df_waits
+        return made.over(pausing(self._groups_at(requested.recorded(made), n, stream, waits), waits))
 
-    def _groups_at(self, blocks: Blocks, n: int | None, stream: Stream) -> Iterator[list[Any]]:
+    def _groups_at(self, blocks: Blocks, n: int | None, stream: Stream, waits: bool) -> Iterator[Any]:
         """The datapoints of each batch; `n` is the number of datapoints in a pass."""
         for block in blocks:
             if n is None:
@@ -88,7 +90,15 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
-            yield from map(partial(_take, datapoints), size.tolist())
+            group = _NextGroup(datapoints)
+            for num in size.tolist():
+                while True:
+                    try:
+                        yield group.take(num)
+                        break
+                    except TimeoutError as error:
+                        pause = paused(error, waits)
+                    yield pause
 
     def _is_whole(self, group: list[Any]) -> bool:
         return len(group) == self.batch_size
@@ -259,15 +269,20 @@ class BatchDataByShape(ProxyDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.remainder:
-            return self._with_remainders(p, stream)
+            waits = self._df_waits
+            return pausing(self._with_remainders(p, stream, waits), waits)
         continued = state_of(self).continued
         gathering: _Gathering = continued.note(stream, _Gathering)
         gathering.p = p
         gathering.num_begun += 1
-        batches = continued.take(stream, partial(self._batches, stream, gathering), type(self).__name__)
+        batches = continued.take(stream, partial(self._batches, stream, gathering), self)
         return takewhile(_is_batch, batches)
 
     def _batches(self, stream: Stream, gathering: _Gathering) -> Iterator[Any]:
+        waits = self._df_waits
+        return pausing(self._gathered(stream, gathering, waits), waits)
+
+    def _gathered(self, stream: Stream, gathering: _Gathering, waits: bool) -> Iterator[Any]:
         """The batches of pass after pass, with `_END` after those of each."""
         groups: dict[tuple[int, ...], list[Any]] = {}
         datapoints: Iterator[Any] | None = None  # the rest of pass `q` of the input; None between two passes
@@ -282,7 +297,10 @@ class BatchDataByShape(ProxyDataFlow):
                         raise self._too_many(groups, num_left)
                     q, num_passes, is_empty = max(q + 1, gathering.p), num_passes + 1, True
                     datapoints = self.ds._df_run_pass(q, stream)
-                for dp in datapoints:
+                for dp in resumed(datapoints, True) if waits else datapoints:
+                    if type(dp) is Pause:
+                        yield dp
+                        continue
                     is_empty = False
                     shape = np.shape(component(dp, self.idx))
                     group = groups.setdefault(shape, [])
@@ -312,9 +330,13 @@ class BatchDataByShape(ProxyDataFlow):
             "remainder=True"
         )
 
-    def _with_remainders(self, p: int, stream: Stream) -> Iterator[Any]:
+    def _with_remainders(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
         groups: dict[tuple[int, ...], list[Any]] = {}
-        for dp in self.ds._df_run_pass(p, stream):
+        datapoints = self.ds._df_run_pass(p, stream)
+        for dp in resumed(datapoints, True) if waits else datapoints:
+            if type(dp) is Pause:
+                yield dp
+                continue
             shape = np.shape(component(dp, self.idx))
             group = groups.setdefault(shape, [])
             group.append(dp)
@@ -341,5 +363,15 @@ def _require_one_batch(ds: DataFlow, batch_size: int, owner: object) -> None:
         )
 
 
-def _take(datapoints: Iterator[Any], num: int) -> list[Any]:
-    return list(islice(datapoints, num))
+class _NextGroup:
+    """The datapoints of the next batch, taken from `datapoints`: what was taken before a timeout is kept."""
+
+    def __init__(self, datapoints: Iterator[Any]) -> None:
+        self._datapoints = datapoints
+        self._taken: list[Any] = []
+
+    def take(self, num: int) -> list[Any]:
+        """The next `num` datapoints, or those that are left."""
+        self._taken.extend(islice(self._datapoints, num - len(self._taken)))
+        taken, self._taken = self._taken, []
+        return taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
-from dataflow.errors import DataFlowTerminated
+from dataflow.errors import DataFlowTerminated, TimeoutError
 from dataflow.parameters import flag
 from dataflow.passes import walk
+from dataflow.pauses import Pause, paused, pausing
 from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.transforms.arguments import require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
@@ -92,18 +94,26 @@ class CacheData(ProxyDataFlow):
         if self.shuffle and len(indexes):
             (positions,) = reordered(passes, positions, partial(self._order, stream, n))
         if slots.num_unread:
-            return self._read_on(stream, slots, positions.tolist())
+            waits = self._df_waits
+            return pausing(self._read_on(stream, slots, positions.tolist(), waits), waits)
         return map(slots.copy, map(slots.datapoints.__getitem__, positions.tolist()))
 
-    def _read_on(self, stream: Stream, slots: _Slots, wanted: list[int]) -> Iterator[Any]:
+    def _read_on(self, stream: Stream, slots: _Slots, wanted: list[int], waits: bool) -> Iterator[Any]:
         datapoints = slots.datapoints
         unread = [k for k in dict.fromkeys(wanted) if datapoints[k] is _UNREAD]
         # Two threads may read the same position: both read the same datapoint, and the later one is kept.
-        coming = zip(unread, self.ds._df_at([np.array(unread, dtype=np.int64)], stream), strict=False)
+        # `zip` asks its first argument first: a position is taken only when its datapoint has come.
+        coming = zip(self.ds._df_at([np.array(unread, dtype=np.int64)], stream), unread, strict=False)
         for k in wanted:
             while datapoints[k] is _UNREAD:
-                position, dp = next(coming)
-                slots.keep(position, dp)
+                try:
+                    dp, position = next(coming)
+                except TimeoutError as error:
+                    dp, position = paused(error, waits), -1
+                if position < 0:
+                    yield dp
+                else:
+                    slots.keep(position, dp)
             yield _fresh(datapoints[k])
 
     # -- input that is only a sequence of passes: its first pass is recorded -------------------------------------------
@@ -120,16 +130,20 @@ class CacheData(ProxyDataFlow):
         assert isinstance(recording, _Recording)
         if recording.is_whole and not self.shuffle:
             return map(recording.copy, recording.datapoints)
-        return self._played(p, stream, recording)
+        waits = self._df_waits
+        return pausing(self._played(p, stream, recording, waits), waits)
 
-    def _played(self, p: int, stream: Stream, recording: _Recording) -> Iterator[Any]:
+    def _played(self, p: int, stream: Stream, recording: _Recording, waits: bool) -> Iterator[Any]:
         positions: Iterator[int] = count()
         if self.shuffle:
-            (order,) = self._order(stream, recording.record_all(), p)
+            yield from _read_up_to(sys.maxsize, recording, waits)
+            (order,) = self._order(stream, len(recording.datapoints), p)
             positions = iter(order.tolist())
         for k in positions:
-            if not recording.has(k):
-                return
+            if k >= len(recording.datapoints):
+                yield from _read_up_to(k, recording, waits)
+                if k >= len(recording.datapoints):
+                    return
             yield _fresh(recording.datapoints[k])
 
     # -- both ----------------------------------------------------------------------------------------------------------
@@ -208,28 +222,31 @@ class _Recording(_Kept):
         """Whether all datapoints are recorded."""
         return self._rest is None
 
-    def has(self, k: int) -> bool:
-        """Whether the pass has a datapoint `k`. Reads up to it."""
+    def read(self, k: int, waits: bool) -> None:
+        """Read up to datapoint `k`, or to the end of the pass; with `waits`, a timeout leaves it as it is."""
         while len(self.datapoints) <= k:
             with self._lock:
                 if self._rest is None:
-                    return len(self.datapoints) > k
+                    return
                 if self.failed:
                     raise DataFlowTerminated("the input of CacheData failed while another iteration read it")
                 try:
                     self.datapoints.append(self.freeze(next(self._rest)))
                 except StopIteration:
                     self._rest = None
-                except BaseException:
-                    self.failed = True
+                except BaseException as error:
+                    self.failed = not (waits and isinstance(error, TimeoutError))
                     raise
-        return True
 
-    def record_all(self) -> int:
-        """Read all datapoints, and return their number."""
-        while self.has(len(self.datapoints)):
-            pass
-        return len(self.datapoints)
+
+def _read_up_to(k: int, recording: _Recording, waits: bool) -> Iterator[Pause]:
+    """Read up to datapoint `k`, or to the end of the pass; yield only pauses."""
+    while True:
+        try:
+            return recording.read(k, waits)
+        except TimeoutError as error:
+            pause = paused(error, waits)
+        yield pause
 
 
 # The types that need no copy: values of these cannot be changed.

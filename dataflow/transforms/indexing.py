@@ -5,7 +5,7 @@ Index `i` of a flow of `n` datapoints is position ``i % n`` of pass ``i // n``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
 from dataflow.datapoint import HOLE, present
-from dataflow.errors import Dropped
+from dataflow.errors import Dropped, TimeoutError
 from dataflow.passes import picked_here, walk
+from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 
@@ -59,7 +60,7 @@ def order_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of an addressable node, read by index; an endless one continues where its last pass stopped."""
     if not df._df_endless:
         return pass_by_index(df, p, stream)
-    return state_of(df).continued.take(stream, partial(_endless, df, stream), type(df).__name__)
+    return state_of(df).continued.take(stream, partial(_endless, df, stream), df)
 
 
 def _endless(df: DataFlow, stream: Stream) -> Iterator[Any]:
@@ -102,8 +103,8 @@ def reordered(
     return out
 
 
-def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
-    """Yield the same datapoints, checking that none was dropped.
+def none_dropped(datapoints: Iterator[Any], df: DataFlow) -> Iterator[Any]:
+    """The same datapoints; a step checks that the next one was not dropped.
 
     Raises:
         Dropped: There is a hole among them, so the positions of `df`, which counts datapoints, are undefined; or the
@@ -114,11 +115,22 @@ def none_dropped(datapoints: Iterable[Any], df: DataFlow) -> Iterator[Any]:
             drops = state_of(node).drops
             if drops.has_dropped or (drops.has_skipped and node is not df):
                 raise _dropped_below(df)
-    for dp in datapoints:
-        if dp is HOLE:
-            state_of(df).drops.has_dropped = True
-            raise _dropped_below(df)
-        yield dp
+    waits = df._df_waits
+    return pausing(_none_dropped(datapoints, df, waits), waits)
+
+
+def _none_dropped(datapoints: Iterator[Any], df: DataFlow, waits: bool) -> Iterator[Any]:
+    while True:
+        try:
+            for dp in datapoints:
+                if dp is HOLE:
+                    state_of(df).drops.has_dropped = True
+                    raise _dropped_below(df)
+                yield dp
+            return
+        except TimeoutError as error:
+            pause = paused(error, waits)
+        yield pause
 
 
 def _dropped_below(df: DataFlow) -> Dropped:

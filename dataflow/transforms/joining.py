@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from dataflow.base import Blocks, DataFlow
-from dataflow.errors import ShapeMismatch
+from dataflow.errors import ShapeMismatch, TimeoutError
 from dataflow.passes import known_length
+from dataflow.pauses import limited, paused, pausing, side_by_side
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import require_end, require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passes_and_positions
@@ -54,11 +55,24 @@ def interleaved(
     flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes
 ) -> Iterator[Any]:
     """For each `k`, the datapoint at ``indexes[k]`` of the flow ``numbers[k]``."""
+    waits = any(ds._df_waits for ds in flows)
+    return pausing(_interleaved(flows, streams, numbers, indexes, waits), waits)
+
+
+def _interleaved(
+    flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes, waits: bool
+) -> Iterator[Any]:
     sources = [
         ds._df_at([indexes[numbers == j]], stream) for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
     ]
     for j in numbers.tolist():
-        yield next(sources[j])
+        while True:
+            try:
+                yield next(sources[j])
+                break
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause
 
 
 class JoinData(SeveralInputs):
@@ -100,6 +114,8 @@ class JoinData(SeveralInputs):
         passes = [
             pass_from(ds, p, n, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)
         ]
+        if self._df_waits:
+            return limited(map(_joined_row, side_by_side(passes, True)), True, n)
         return islice(map(_joined, *passes), n)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -110,7 +126,7 @@ class JoinData(SeveralInputs):
             none_dropped(ds._df_at([self._below(ds, indexes, n)], stream), self)
             for ds, stream in zip(self._df_flows, streams, strict=True)
         ]
-        return map(_joined, *columns)
+        return map(_joined_row, side_by_side(columns, True)) if self._df_waits else map(_joined, *columns)
 
     def _below(self, ds: DataFlow, indexes: Indexes, n: int | None) -> Indexes:
         if n is None:
@@ -168,6 +184,10 @@ class ConcatData(SeveralInputs):
         numbers = np.searchsorted(ends, positions, side="right")
         within = positions - (ends - lengths)[numbers]
         return interleaved(self._df_flows, streams, numbers, passes * lengths[numbers] + within)
+
+
+def _joined_row(datapoints: tuple[Any, ...]) -> Any:
+    return _joined(*datapoints)
 
 
 def _joined(*datapoints: Any) -> Any:

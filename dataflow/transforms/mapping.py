@@ -89,7 +89,7 @@ class MapData(ToleratesFailures, ProxyDataFlow):
             return present(applied.over(self.ds._df_run_pass(p, stream)))
         if not self.ds._df_endless:
             return self._numbered(p, p, stream)
-        return state_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), type(self).__name__)
+        return state_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), self)
 
     def _numbered(self, drawn_as: int, p: int, stream: Stream) -> Iterator[Any]:
         rngs = self._df_index_rngs(stream, None)

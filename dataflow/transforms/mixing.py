@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, RNGDataFlow, require_flow
-from dataflow.errors import EmptyPass, LengthUnknown
+from dataflow.errors import EmptyPass, LengthUnknown, TimeoutError
 from dataflow.passes import known_length, passes_on
+from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.state import state_of
 from dataflow.transforms.arguments import require_flows, require_one_list
@@ -66,7 +67,8 @@ class RandomMixData(SeveralInputs, RNGDataFlow):
         if self._df_indexed and all(ds._df_addressable for ds in self._df_flows):
             return pass_by_index(self, p, stream)
         numbers, _ = self._order(lengths, stream, p)
-        return _mixed(numbers, list(self._df_passes(p, stream)))
+        waits = self._df_waits
+        return pausing(_mixed(numbers, list(self._df_passes(p, stream)), waits), waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         lengths = tuple(map(len, self._df_flows))
@@ -87,12 +89,17 @@ class RandomMixData(SeveralInputs, RNGDataFlow):
         return order
 
 
-def _mixed(numbers: NDArray[Any], passes: list[Iterator[Any]]) -> Iterator[Any]:
+def _mixed(numbers: NDArray[Any], passes: list[Iterator[Any]], waits: bool) -> Iterator[Any]:
     for j in chain.from_iterable(numbers[k : k + _CHUNK].tolist() for k in range(0, len(numbers), _CHUNK)):
-        try:
-            yield next(passes[j])
-        except StopIteration:
-            pass  # the flow has fewer datapoints than its length
+        while True:
+            try:
+                yield next(passes[j])
+                break
+            except StopIteration:
+                break  # the flow has fewer datapoints than its length
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause
 
 
 def _mix(words: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -150,15 +157,24 @@ class RandomChooseData(SeveralInputs, RNGDataFlow):
         return all(ds._df_endless for ds, probability in chosen if probability > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        waits = self._df_waits
+        return pausing(self._chosen(p, stream, waits), waits)
+
+    def _chosen(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
         passes = list(self._df_passes(p, stream))
         ends = np.cumsum(self.probabilities)
         generator = rng(self._df_words(stream, p))
         while True:
             for j in np.searchsorted(ends / ends[-1], generator.random(_CHUNK), side="right").tolist():
-                try:
-                    yield next(passes[j])
-                except StopIteration:
-                    return
+                while True:
+                    try:
+                        yield next(passes[j])
+                        break
+                    except StopIteration:
+                        return
+                    except TimeoutError as error:
+                        pause = paused(error, waits)
+                    yield pause
 
 
 def _weighted(entries: list[Any]) -> tuple[list[Any], list[float]]:
@@ -256,16 +272,25 @@ class MixData(SeveralInputs):
             )
         if self._df_addressable:
             return order_by_index(self, p, stream)
-        return continued.take(stream, partial(self._in_order, stream), type(self).__name__)
+        return continued.take(stream, partial(self._in_order, stream), self)
 
     def _in_order(self, stream: Stream) -> Iterator[Any]:
+        waits = self._df_waits
+        return pausing(self._in_blocks(stream, waits), waits)
+
+    def _in_blocks(self, stream: Stream, waits: bool) -> Iterator[Any]:
         passes = [passes_on(ds, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
         for block in count():
             for j in self._order(stream, block)[0].tolist():
-                try:
-                    yield next(passes[j])
-                except StopIteration:
-                    raise self._empty(j) from None
+                while True:
+                    try:
+                        yield next(passes[j])
+                        break
+                    except StopIteration:
+                        raise self._empty(j) from None
+                    except TimeoutError as error:
+                        pause = paused(error, waits)
+                    yield pause
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         weights = _checked(self.weights, len(self._df_flows))  # which the user may change between two passes

@@ -16,9 +16,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataflow.base import DataFlow, ProxyDataFlow
 from dataflow.datapoint import as_number_or_array, columns_of, component, empty, present, require_kept, stack_column
-from dataflow.errors import LengthUnknown, ShapeMismatch
+from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, positional_arguments, whole_number
+from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import ToleratesFailures
 from dataflow.transforms.arguments import integer_dtype
@@ -161,18 +162,26 @@ class BucketBatchData(ToleratesFailures, ProxyDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         made = self._df_made(partial(_padded, node=self), lambda k: (p, k), stream)
-        return present(made.over(self._full_buckets(p, stream)))
+        waits = self._df_waits
+        return present(made.over(pausing(self._full_buckets(p, stream, waits), waits)))
 
-    def _full_buckets(self, p: int, stream: Stream) -> Iterator[list[Any]]:
+    def _full_buckets(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
         """The datapoints of each batch."""
         buckets: list[list[Any]] = [[] for _ in range(len(self.boundaries) + 1)]
         placed = self._df_made(self._with_bucket, lambda k: (p, k), stream)
         placed.label += "(key)"  # its positions count datapoints, not batches
-        for k, dp in present(placed.over(self.ds._df_run_pass(p, stream))):
-            buckets[k].append(dp)
-            del dp  # the receiver of a batch may reuse its memory
-            if len(buckets[k]) == self.batch_size:
-                yield _emptied(buckets, k)
+        datapoints = present(placed.over(self.ds._df_run_pass(p, stream)))
+        while True:
+            try:
+                for k, dp in datapoints:
+                    buckets[k].append(dp)
+                    del dp  # the receiver of a batch may reuse its memory
+                    if len(buckets[k]) == self.batch_size:
+                        yield _emptied(buckets, k)
+                break
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause
         for k in range(len(buckets)):
             if buckets[k]:
                 yield _emptied(buckets, k)

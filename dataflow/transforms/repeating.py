@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE
-from dataflow.errors import Dropped, EmptyPass, LengthUnknown, NotReentrant
+from dataflow.errors import Dropped, EmptyPass, LengthUnknown, NotReentrant, TimeoutError
 from dataflow.parameters import flag, hinting, whole_number
 from dataflow.passes import known_length, passes_on
+from dataflow.pauses import flattened, limited, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.transforms.arguments import endless_input
@@ -71,7 +72,7 @@ class RepeatedData(ProxyDataFlow):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         self._warn_if_useless()
         if self.num == -1:
-            return state_of(self).continued.take(stream, partial(self._endless, stream), type(self).__name__)
+            return state_of(self).continued.take(stream, partial(self._endless, stream), self)
         passes = range(p * self.num, (p + 1) * self.num)
         return chain.from_iterable(map(self.ds._df_run_pass, passes, repeat(stream)))
 
@@ -94,7 +95,11 @@ class RepeatedData(ProxyDataFlow):
             )
 
     def _endless(self, stream: Stream) -> Iterator[Any]:
-        yield from passes_on(self.ds, stream)
+        waits = self._df_waits
+        return pausing(self._passes(stream, waits), waits)
+
+    def _passes(self, stream: Stream, waits: bool) -> Iterator[Any]:
+        yield from resumed(passes_on(self.ds, stream), waits)
         _logger.warning("RepeatedData(…, -1) ends, because a pass of %s was empty", type(self.ds).__name__)
 
 
@@ -123,7 +128,7 @@ class RepeatedDataPoint(ProxyDataFlow):
         return self.ds._df_grain * self.num
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(map(repeat, self.ds._df_run_pass(p, stream), repeat(self.num)))
+        return flattened(map(repeat, self.ds._df_run_pass(p, stream), repeat(self.num)), self._df_waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
@@ -133,7 +138,7 @@ class RepeatedDataPoint(ProxyDataFlow):
         below = indexes // self.num
         first = np.flatnonzero(np.diff(below, prepend=-1))
         lengths = np.diff(first, append=len(below))
-        return chain.from_iterable(map(repeat, self.ds._df_at([below[first]], stream), lengths.tolist()))
+        return flattened(map(repeat, self.ds._df_at([below[first]], stream), lengths.tolist()), self._df_waits)
 
 
 class _Place:
@@ -210,15 +215,16 @@ class FixedSizeData(ProxyDataFlow):
             most = 2 * n if n else _MANY
             place = state_of(self).continued.note(stream, _Place) if self.keep_state else _Place()
             generation = place.generation = object()
-            datapoints = self._present(begin if place.next is None else place.next, most, stream, place, generation)
+            begin = begin if place.next is None else place.next
+            datapoints = pausing(self._present(begin, most, stream, place, generation), self._df_waits)
         elif self.keep_state and self.ds._df_endless and self.ds._df_continues:
             datapoints = self.ds._df_run_pass(p, stream)  # continues where it stopped
         elif self.keep_state:
             begin_again = partial(passes_on, self.ds, stream)
-            datapoints = state_of(self).continued.take(stream, begin_again, type(self).__name__)
+            datapoints = state_of(self).continued.take(stream, begin_again, self)
         else:
             datapoints = passes_on(self.ds, stream, p * (-(-self._size // n) if n else self._size))
-        return islice(chain(datapoints, self._ended()), self._size)
+        return limited(chain(datapoints, self._ended()), self._df_waits, self._size)
 
     def _present(self, begin: int, most: int, stream: Stream, place: _Place, generation: object) -> Iterator[Any]:
         """The datapoints from index `begin` that are present; ends after `most` holes in a row.
@@ -232,24 +238,34 @@ class FixedSizeData(ProxyDataFlow):
         has_dropped = place.next is not None
         if stream.standalone and has_dropped:
             raise self._continues(stream)
-        for index, dp in enumerate(self.ds._df_at(onwards(begin, self._size), stream), start=begin + 1):
-            if dp is HOLE:
-                if stream.standalone and self.keep_state:
-                    raise self._continues(stream)
-                holes, has_dropped = holes + 1, True
-                if holes >= most:
-                    return
-                continue
-            holes = 0
-            if has_dropped:
-                if place.generation is not generation:
-                    raise NotReentrant(
-                        f"a later iteration of {type(self).__name__} took over; it can serve one at a time, because a "
-                        "map below drops datapoints, so that a pass continues where the last one stopped. Make one "
-                        "flow for each loop"
-                    )
-                place.next = index
-            yield dp
+        waits = self._df_waits
+        numbered = enumerate(self.ds._df_at(onwards(begin, self._size), stream), start=begin + 1)
+        while True:
+            try:
+                for index, dp in numbered:
+                    if dp is HOLE:
+                        if stream.standalone and self.keep_state:
+                            raise self._continues(stream)
+                        holes, has_dropped = holes + 1, True
+                        if holes >= most:
+                            return
+                        continue
+                    holes = 0
+                    if has_dropped:
+                        if place.generation is not generation:
+                            raise self._taken_over()
+                        place.next = index
+                    yield dp
+                return
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause
+
+    def _taken_over(self) -> NotReentrant:
+        return NotReentrant(
+            f"a later iteration of {type(self).__name__} took over; it can serve one at a time, because a map below "
+            "drops datapoints, so that a pass continues where the last one stopped. Make one flow for each loop"
+        )
 
     def _continues(self, stream: Stream) -> Dropped:
         return Dropped(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import present
-from dataflow.errors import NotReproducible, StateMismatch
+from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
 from dataflow.fingerprints import changed_code, described, difference
 from dataflow.passes import known_length, picked_here, promise, root_stream, walk
+from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.seeding import Stream, current_root
 from dataflow.state import Promise, state_of
 from dataflow.transforms.indexing import consecutive, onwards
@@ -153,31 +154,39 @@ class ResumableData(ProxyDataFlow):
         if loaded is None or not loaded.loaded or loaded.p != p or loaded.root != stream.root or not loaded.offset:
             return self._counted(mark, stream)
         mark.offset = loaded.offset
-        return self._rest(mark, stream)
+        waits = self._df_waits
+        return pausing(self._rest(mark, stream, waits), waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if not picked_here():
             raise TypeError(_OUTERMOST)  # a node above reads by index, and would ignore the position
         return super()._df_at(blocks, stream)
 
-    def _rest(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
+    def _rest(self, mark: _Bookmark, stream: Stream, waits: bool) -> Iterator[Any]:
         """The rest of the pass; or the next pass if the state was saved right after the last datapoint."""
         p = mark.p
         datapoints = self._counted(mark, stream)
-        first = next(datapoints, _NOTHING)
+        first: Any = Pause
+        while first is Pause:
+            try:
+                first = next(datapoints, _NOTHING)
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            if first is Pause:
+                yield pause
         if first is not _NOTHING:
             yield first
             del first  # a reference would keep it in memory during the pass
         else:
             state_of(self).passes = max(state_of(self).passes, p + 2)
             datapoints = self._counted(mark, stream)
-        yield from datapoints
+        yield from resumed(datapoints, waits)
 
     def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The datapoints from the bookmark to the end of its pass; the bookmark moves with them."""
         if not self.ds._df_addressable:
             standalone = replace(stream, standalone=_STANDALONE)
-            datapoints = islice(self.ds._df_run_pass(mark.p, standalone), mark.offset, None)
+            datapoints = limited(self.ds._df_run_pass(mark.p, standalone), self._df_waits, None, mark.offset)
             return chain(map(mark.advance, datapoints), mark.end_pass())
         if self.ds._df_endless:
             blocks = onwards(mark.offset)

@@ -13,6 +13,7 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE, selected
 from dataflow.errors import LengthUnknown, ShapeMismatch
 from dataflow.parameters import whole_number
+from dataflow.pauses import flattened
 from dataflow.seeding import Stream
 from dataflow.transforms.indexing import Indexes
 
@@ -94,7 +95,7 @@ class FlattenData(ProxyDataFlow):
         return len(self.ds) * self.num
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return chain.from_iterable(map(self._split, self.ds._df_run_pass(p, stream)))
+        return flattened(map(self._split, self.ds._df_run_pass(p, stream)), self._df_waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if self.num is None:
@@ -106,7 +107,7 @@ class FlattenData(ProxyDataFlow):
         below, components = np.divmod(indexes, num)
         first = np.flatnonzero(np.diff(below, prepend=-1))
         wanted = np.split(components, first[1:])
-        return chain.from_iterable(map(self._pick, self.ds._df_at([below[first]], stream), wanted))
+        return flattened(map(self._pick, self.ds._df_at([below[first]], stream), wanted), self._df_waits)
 
     def _pick(self, dp: Any, wanted: Indexes) -> list[Any]:
         if dp is HOLE:

@@ -6,14 +6,16 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
+from dataflow.errors import TimeoutError
 from dataflow.parameters import hinting, whole_number
 from dataflow.passes import passes_on
+from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.state import state_of
 from dataflow.transforms.arguments import require_addressable, require_end
@@ -131,30 +133,43 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
         return len(self.ds) * self.num_reuse
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return state_of(self).continued.take(stream, partial(self._shuffled, stream), type(self).__name__)
+        return state_of(self).continued.take(stream, partial(self._shuffled, stream), self)
 
     def _shuffled(self, stream: Stream) -> Iterator[Any]:
+        waits = self._df_waits
+        return pausing(self._steps(stream, waits), waits)
+
+    def _steps(self, stream: Stream, waits: bool) -> Iterator[Any]:
         generator = rng(self._df_words(stream, 0))
         buffer: deque[Any] = deque()
         datapoints = passes_on(self.ds, stream)
         interval = self.shuffle_interval
-        yield from self._through(buffer, islice(datapoints, interval - 1))
+        yield from self._through(buffer, limited(datapoints, waits, interval - 1), waits)
         # Each interval begins with a datapoint, because there is no shuffle after the last one.
-        for dp in datapoints:
+        for dp in resumed(datapoints, True) if waits else datapoints:
+            if type(dp) is Pause:
+                yield dp
+                continue
             buffer = deque(map(list(buffer).__getitem__, generator.permutation(len(buffer)).tolist()))
-            yield from self._through(buffer, chain((dp,), islice(datapoints, interval - 1)))
+            yield from self._through(buffer, chain((dp,), limited(datapoints, waits, interval - 1)), waits)
         _logger.warning("LocallyShuffleData ends, because a pass of %s was empty", type(self.ds).__name__)
 
-    def _through(self, buffer: deque[Any], datapoints: Iterator[Any]) -> Iterator[Any]:
+    def _through(self, buffer: deque[Any], datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
         """Append the datapoints to the buffer; yield those that leave it."""
         pop, put = buffer.popleft, buffer.append
-        if self.num_reuse == 1 and len(buffer) == self.buffer_size:
-            for dp in datapoints:
-                yield pop()
-                put(dp)
-            return
-        for dp in datapoints:
-            for _ in range(self.num_reuse):
-                if len(buffer) == self.buffer_size:
-                    yield pop()
-                put(dp)
+        while True:
+            try:
+                if self.num_reuse == 1 and len(buffer) == self.buffer_size:
+                    for dp in datapoints:
+                        yield pop()
+                        put(dp)
+                    return
+                for dp in datapoints:
+                    for _ in range(self.num_reuse):
+                        if len(buffer) == self.buffer_size:
+                            yield pop()
+                        put(dp)
+                return
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause

@@ -116,8 +116,8 @@ def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutErr
     """Make the error for `timeout` seconds without a datapoint; `states` describes what each worker is doing."""
     workers = "; ".join(f"worker {k}: {state}" for k, state in enumerate(states))
     return TimeoutError(
-        f"no datapoint from {owner} for {timeout:g} seconds ({workers}). The flow stays usable: iterate it again, "
-        "raise timeout=, or look at a worker with py-spy dump --pid PID"
+        f"no datapoint from {owner} for {timeout:g} seconds ({workers}). The same iterator waits "
+        "again: continue with it, raise timeout=, or look at a worker with py-spy dump --pid PID"
     )
 
 

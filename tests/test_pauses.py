@@ -1,0 +1,365 @@
+"""A timeout is a pause: the iterator that raised `TimeoutError` waits again, and nothing that was collected is lost."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataflow
+from dataflow import (
+    BatchData,
+    BatchDataByShape,
+    BucketBatchData,
+    CacheData,
+    ConcatData,
+    DataFlow,
+    DataFlowTerminated,
+    DataFromList,
+    DataFromQueue,
+    DiskCacheData,
+    FilterData,
+    FixedSizeData,
+    FlattenData,
+    JoinData,
+    LocallyShuffleData,
+    MapData,
+    MapDataComponent,
+    MixData,
+    MultiProcessMapData,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    PadBatchData,
+    ParallelData,
+    PrintData,
+    ProxyDataFlow,
+    RandomChooseData,
+    RandomMapData,
+    RandomMixData,
+    RepeatedData,
+    RepeatedDataPoint,
+    ResumableData,
+    SelectComponent,
+    ShardData,
+    ShuffleData,
+    TestDataSpeed,
+)
+from dataflow.base import Blocks
+from dataflow.frameworks.torch_dataset import TakenInTurn
+from dataflow.pauses import Pause, pausing
+from dataflow.seeding import Stream
+from tests.support.faults import deadline
+
+SIZE = 12
+SOON = 0.05
+LIMIT = 60
+
+
+class Late(ProxyDataFlow):
+    """A built-in node that is late before every second datapoint, without waiting."""
+
+    is_late = True
+
+    @property
+    def _df_waits(self) -> bool:
+        return self.is_late
+
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return pausing(self._steps(self.ds._df_run_pass(p, stream)), self.is_late)
+
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        return pausing(self._steps(self.ds._df_at(blocks, stream)), self.is_late)
+
+    def _steps(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+        for k, dp in enumerate(datapoints):
+            if self.is_late:
+                for _ in range(k % 3):
+                    yield Pause(dataflow.TimeoutError("late"))
+            yield dp
+        if self.is_late:
+            yield Pause(dataflow.TimeoutError("late"))
+
+
+class LateInOrder(Late):
+    """The same, which cannot be addressed."""
+
+    _df_indexed = False
+
+
+class Own(ProxyDataFlow):
+    def __iter__(self):
+        yield from self.ds
+
+
+class Patient(ProxyDataFlow):
+    """A user's node that waits for as long as it takes."""
+
+    def __iter__(self):
+        steps = iter(self.ds)
+        while True:
+            try:
+                dp = next(steps)
+            except dataflow.TimeoutError:
+                continue
+            except StopIteration:
+                return
+            yield dp
+
+
+def listed() -> DataFromList:
+    return DataFromList([[np.full(1 + k % 3, k), k] for k in range(SIZE)], shuffle=False)
+
+
+def is_odd(dp: Any) -> bool:
+    return bool(dp[1] % 2)
+
+
+def first(component: Any) -> Any:
+    return component + 1
+
+
+def same(dp: Any) -> Any:
+    return dp
+
+
+def drawn(dp: Any, rng: Any) -> Any:
+    return [dp[0], dp[1], rng.normal()]
+
+
+NODES: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "itself": lambda ds: ds,
+    "BatchData": lambda ds: BatchData(SelectComponent(ds, [1]), 5),
+    "BatchData with a remainder": lambda ds: BatchData(SelectComponent(ds, [1]), 5, remainder=True),
+    "BatchDataByShape": lambda ds: BatchDataByShape(ds, 2, 0),
+    "BatchDataByShape with remainders": lambda ds: BatchDataByShape(ds, 3, 0, remainder=True),
+    "BucketBatchData": lambda ds: BucketBatchData(ds, 3, key=lambda dp: len(dp[0]), boundaries=[2]),
+    "PadBatchData": lambda ds: PadBatchData(ds, 5, remainder=True),
+    "CacheData": CacheData,
+    "CacheData, shuffled": lambda ds: CacheData(ds, shuffle=True),
+    "ConcatData": lambda ds: ConcatData([ds, listed(), ds]),
+    "FilterData": lambda ds: FilterData(ds, is_odd),
+    "FixedSizeData": lambda ds: FixedSizeData(ds, 17),
+    "FixedSizeData from the start": lambda ds: FixedSizeData(ds, 7, keep_state=False),
+    "FixedSizeData of what is left": lambda ds: FixedSizeData(MapData(ds, lambda dp: dp if dp[1] % 2 else None), 7),
+    "FlattenData": FlattenData,
+    "JoinData": lambda ds: JoinData([listed(), ds, ds]),
+    "JoinData of other lengths": lambda ds: JoinData([FilterData(ds, is_odd), FilterData(ds, is_odd)]),
+    "LocallyShuffleData": lambda ds: FixedSizeData(LocallyShuffleData(ds, 5), 20),
+    "MapData": lambda ds: MapData(ds, same),
+    "MapDataComponent": lambda ds: MapDataComponent(ds, first, 1),
+    "MixData": lambda ds: FixedSizeData(MixData([ds, listed()], [2, 1]), 20),
+    "PrintData": PrintData,
+    "RandomChooseData": lambda ds: RandomChooseData([ds, ds]),
+    "RandomMapData": lambda ds: RandomMapData(ds, drawn),
+    "RandomMixData": lambda ds: RandomMixData([ds, listed()]),
+    "RepeatedData": lambda ds: RepeatedData(ds, 2),
+    "RepeatedData without end": lambda ds: FixedSizeData(RepeatedData(ds, -1), 30),
+    "RepeatedDataPoint": lambda ds: RepeatedDataPoint(ds, 2),
+    "ResumableData": ResumableData,
+    "SelectComponent": lambda ds: SelectComponent(ds, [1]),
+    "TakenInTurn": lambda ds: TakenInTurn(ds, 1, 2, "keep"),
+    "a strict map": lambda ds: MultiThreadMapData(ds, 2, same, strict=True),
+    "a default map": lambda ds: FixedSizeData(MultiThreadMapData(ds, 1, same), 30),
+    "a runner without workers": lambda ds: MultiProcessRunnerZMQ(ds, 0),
+    "a strict runner without workers": lambda ds: MultiProcessRunnerZMQ(ds, 0, strict=True, max_failures=1),
+    "a patient node": Patient,
+}
+ADDRESSED = {
+    "ShuffleData": ShuffleData,
+    "ShardData": lambda ds: ShardData(ds, 0, 2, "keep"),
+    "batches, shuffled": lambda ds: ShuffleData(BatchData(SelectComponent(ds, [1]), 5)),
+    "rows, shuffled": lambda ds: ShuffleData(JoinData([listed(), ds, ds])),
+    "a cache, shuffled": lambda ds: ShuffleData(CacheData(ds)),
+    "a mixture, shuffled": lambda ds: ShuffleData(RandomMixData([ds, listed()])),
+}
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def patiently(steps: Iterator[Any]) -> tuple[list[Any], int]:
+    """All datapoints, and how many timeouts there were between them."""
+    found, num_late = [], 0
+    while True:
+        try:
+            found.append(plain(next(steps)))
+        except dataflow.TimeoutError:
+            num_late += 1
+        except StopIteration:
+            return found, num_late
+
+
+@pytest.mark.parametrize("late", [Late, LateInOrder])
+@pytest.mark.parametrize("name", [*NODES, *ADDRESSED])
+def test_what_stands_above_a_timeout_loses_nothing(name, late, caplog, capsys):
+    make = {**NODES, **ADDRESSED}[name]
+    if late is LateInOrder and name in ADDRESSED:
+        return
+    dataflow.seed(7)
+    try:
+        source = late(listed())
+        source.is_late = False
+        with deadline(LIMIT), make(source) as df:
+            wanted = [patiently(iter(df)) for _ in range(2)]
+        source = late(listed())
+        with deadline(LIMIT), make(source) as df:
+            found = [patiently(iter(df)) for _ in range(2)]
+    finally:
+        dataflow.seed(None)
+    assert [dps for dps, _ in found] == [dps for dps, _ in wanted]
+    assert name == "a patient node" or found[0][1]  # there were timeouts
+
+
+def test_a_cache_on_disk_is_filled_after_timeouts(tmp_path):
+    df = DiskCacheData(LateInOrder(listed()), str(tmp_path / "cache"))
+    found, num_late = patiently(iter(df))
+    assert found == plain(list(listed())) and num_late == SIZE + 1
+    assert plain(list(df)) == found
+    with DiskCacheData(Late(listed()), str(tmp_path / "other")) as other:
+        assert patiently(iter(ShuffleData(other)))[1] and plain(list(other)) == found
+
+
+def test_a_speed_test_can_be_continued_after_it():
+    assert len(patiently(iter(TestDataSpeed(ConcatData([listed()]), 3)))[0]) == SIZE
+
+
+def test_a_users_node_that_lets_it_through_says_that_it_cannot_continue():
+    for make in (Own, lambda ds: BatchData(SelectComponent(Own(ds), [1]), 2), lambda ds: RepeatedData(Own(ds), 2)):
+        steps = iter(make(LateInOrder(listed())))
+        with pytest.raises(dataflow.TimeoutError):
+            for _ in steps:
+                pass
+        with pytest.raises(DataFlowTerminated, match=r"left the code of Own, which cannot continue\. Iterate"):
+            next(steps)
+
+
+def test_a_timeout_raised_by_the_function_of_a_map_is_an_error_of_the_function():
+    flow = LateInOrder(listed())
+    steps = iter(flow)
+    df = MapData(DataFromList([[0]] * 5), lambda dp: next(steps))
+    with pytest.raises(RuntimeError, match="raised TimeoutError, for datapoint 1 of pass 0: late"):
+        list(df)
+
+
+@pytest.mark.parametrize("tool", [list, lambda it: list(islice(it, SIZE)), lambda it: [dp for (dp,) in zip(it)]])
+def test_what_python_offers_to_iterate_continues_with_the_same_iterator(tool):
+    steps, found = iter(LateInOrder(listed())), []
+    for _ in range(3 * SIZE):
+        try:
+            found += tool(_kept(steps, found_now := []))
+            break
+        except dataflow.TimeoutError:
+            found += found_now
+    assert plain(found) == plain(list(listed()))
+
+
+def _kept(steps: Iterator[Any], kept: list[Any]) -> Iterator[Any]:
+    for dp in steps:
+        kept.append(dp)
+        yield dp
+
+
+def test_threads_that_step_one_iterator_share_it():
+    steps, found = iter(BatchData(SelectComponent(LateInOrder(listed()), [1]), 1)), []
+
+    def take() -> None:
+        while True:
+            try:
+                found.extend(next(steps)[0].tolist())
+            except (dataflow.TimeoutError, ValueError):  # "generator already executing"
+                continue
+            except StopIteration:
+                return
+
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    with deadline(LIMIT):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(found) == list(range(SIZE))
+
+
+class Gate:
+    """A function that waits at one datapoint until it is let through, by a file."""
+
+    def __init__(self, path: Any, k: int) -> None:
+        self.path, self.k = str(path), k
+
+    def __call__(self, dp: Any) -> Any:
+        import os
+        import time
+
+        while dp[1] == self.k and not os.path.exists(self.path):
+            time.sleep(0.005)
+        return dp
+
+
+RUNNERS: dict[str, Callable[[DataFlow, Any], DataFlow]] = {
+    "ParallelData": lambda ds, gate: ParallelData(MapData(ds, gate), 1, timeout=SOON),
+    "a runner": lambda ds, gate: MultiProcessRunnerZMQ(MapData(ds, gate), 1, timeout=SOON),
+    "threads": lambda ds, gate: MultiThreadRunner(lambda: MapData(ds, gate), 5, 1, timeout=SOON),
+    "strict threads": lambda ds, gate: MultiThreadRunner(lambda: MapData(ds, gate), 5, 2, strict=True, timeout=SOON),
+    "a map": lambda ds, gate: MultiProcessMapData(ds, 1, gate, strict=True, timeout=SOON),
+    "a default map": lambda ds, gate: FixedSizeData(MultiThreadMapData(ds, 1, gate, timeout=SOON), SIZE),
+    "a map over a runner": lambda ds, gate: MultiThreadMapData(
+        MultiProcessRunnerZMQ(MapData(ds, gate), 1, strict=True, timeout=SOON), 1, same, strict=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_every_runner_waits_again(name, tmp_path):
+    path = tmp_path / "open"
+    with deadline(LIMIT), RUNNERS[name](listed(), Gate(path, 4)) as runner:
+        df = BatchData(SelectComponent(runner, [1]), 6)
+        steps, num_late, found = iter(df), 0, []
+        while len(found) < SIZE:
+            try:
+                found += plain(next(steps)[0])
+            except dataflow.TimeoutError as error:
+                num_late += "The same iterator waits again" in str(error)
+                if num_late == 2:
+                    path.touch()
+        assert num_late >= 2 and found == list(range(SIZE))
+
+
+def test_another_loop_after_a_timeout_is_another_pass(tmp_path):
+    path = tmp_path / "open"
+    with deadline(LIMIT), ParallelData(MapData(listed(), Gate(path, 0)), 1, timeout=SOON) as df:
+        steps = iter(df)
+        with pytest.raises(dataflow.TimeoutError):
+            next(steps)
+        path.touch()
+        assert len(patiently(iter(df))[0]) == SIZE
+        with pytest.raises(dataflow.NotReentrant):
+            next(steps)
+
+
+def test_a_timeout_in_a_worker_ends_it_and_says_so():
+    with deadline(LIMIT), MultiThreadRunner(lambda: LateInOrder(listed()), 5, 1, strict=True) as df:
+        steps = iter(df)
+        with pytest.raises(dataflow.TimeoutError):
+            list(steps)
+        with pytest.raises(DataFlowTerminated, match="left a worker, which cannot continue"):
+            next(steps)
+
+
+def test_a_queue_is_waited_for_again():
+    q: queue.Queue[Any] = queue.Queue()
+    df = BatchData(DataFromQueue(q, sentinel=None, timeout=0.001), 2)
+    steps = iter(df)
+    for value in (1, 2):
+        with pytest.raises(dataflow.TimeoutError):
+            next(steps)
+        q.put([value])
+    assert plain(next(steps)) == [[1, 2]]
+    q.put(None)
+    assert list(steps) == []
