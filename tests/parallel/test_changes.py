@@ -21,6 +21,7 @@ from dataflow import (
     NotPicklable,
     ParallelData,
 )
+from dataflow.state import state_of
 
 RUNNERS = {
     "process": lambda ds: ParallelData(ds, 2),
@@ -199,10 +200,10 @@ def test_an_unchanged_flow_keeps_its_workers():
     func = Scale()
     with ParallelData(MapData(source(4), func), 2) as df:
         list(df)
-        before = [worker.pid for worker in df.statistics().runners[0].workers]
+        before = state_of(df).resource
         for _ in range(3):
             list(df)
-        assert [worker.pid for worker in df.statistics().runners[0].workers] == before
+        assert state_of(df).resource is before
 
 
 def test_a_failed_flow_stays_failed_even_if_it_changes():

@@ -68,6 +68,9 @@ class HandStepped:
         self.while_waiting = while_waiting
         self.workers: dict[int, HandWorker] = {}  # by index: the one that was started last
 
+    def is_forked(self, options: WorkerOptions) -> bool:
+        return True
+
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         return "worker", " stepped by hand"
 
