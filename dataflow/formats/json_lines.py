@@ -19,7 +19,7 @@ from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, fi
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.transforms.mapping import MapData
 
-__all__ = ["JSONLinesData", "LinesData"]
+__all__ = ["JSONLinesData", "LinesData", "finite"]
 
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
 _PIECE = 1 << 22  # bytes that are searched for ends of lines at a time
@@ -110,14 +110,19 @@ def parse_line(dp: list[Any]) -> Any:
     return value
 
 
-def _finite(text: str) -> float:
+def finite(text: str | bytes) -> float:
+    """Return the number that a text is.
+
+    Raises:
+        ValueError: It is none, or beyond the largest float.
+    """
     value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"the number {text} is beyond the largest float")
+    if math.isinf(value) and b"inf" not in (text if isinstance(text, bytes) else text.encode()).lower():
+        raise ValueError(f"the number {text!r} is beyond the largest float")
     return value
 
 
-_parsed: Final = json.JSONDecoder(parse_float=_finite).decode
+_parsed: Final = json.JSONDecoder(parse_float=finite).decode
 
 
 def _invalid(path: str, number: int, offset: int, reason: str) -> FileDamaged:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.formats.checksums import file_damaged
+from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.positional import PositionalFile
 
@@ -128,10 +129,10 @@ class _LineReader:
             label, *pairs = text.split(b"#", 1)[0].split()
             split = [pair.split(b":") for pair in pairs if not pair.startswith(b"qid:")]
             columns = np.array([int(column) for column, _ in split], np.int64)
-            values = np.array([float(value) for _, value in split], np.float64)
+            values = np.array([finite(value) for _, value in split], np.float64)
             if len(columns) and (columns.min() < 0 or len(set(columns.tolist())) < len(columns)):
                 raise ValueError("a feature is negative, or is there twice")
-            return np.float64(float(label)), columns, values
+            return np.float64(finite(label)), columns, values
         except ValueError as error:
             raise file_damaged(
                 self._path, "", f"a line that is not 'label feature:value …' ({error}),", begin

@@ -37,6 +37,7 @@ from dataflow.failures import Budget
 from dataflow.formats.brace_expansion import expanded
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.index_files import Offsets, read_index, write_index
+from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.parameters import flag
@@ -71,10 +72,14 @@ def _array(data: bytes) -> NDArray[Any]:
     return loaded
 
 
+def _json(data: bytes) -> Any:
+    return json.loads(data, parse_float=finite)
+
+
 _DECODERS: Mapping[str, Decoder] = {
     **dict.fromkeys(("txt", "text", "transcript"), _text),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id", "count"), int),
-    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("json", "jsn"), _json),
     "npy": _array,
 }
 

@@ -61,10 +61,19 @@ def test_the_first_feature_may_be_0(tmp_path):
         len(df)
 
 
-@pytest.mark.parametrize("line", ["x 1:2", "1 a:2", "1 2:b", "1 2", "1 -2:3", "1 1:2 1:3", "1 1:2:3"])
+@pytest.mark.parametrize(
+    "line", ["x 1:2", "1 a:2", "1 2:b", "1 2", "1 -2:3", "1 1:2 1:3", "1 1:2:3", "1 1:1e400", "-1e400 1:1"]
+)
 def test_a_line_that_is_none_is_named_by_its_place(line, tmp_path):
     path = tmp_path / "file"
     path.write_text(f"1 1:1\n{line}\n")
     with SVMLightData(path) as df, pytest.raises(FileDamaged, match="at byte 6 of the file") as caught:
         len(df)
     assert caught.value.offset == 6
+
+
+def test_infinity_is_a_number(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("-inf 1:Infinity\n")
+    with SVMLightData(path) as df:
+        assert df[0][0].tolist() == [float("inf")] and df[0][1] == -float("inf")

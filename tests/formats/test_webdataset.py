@@ -467,6 +467,14 @@ def test_an_extension_of_two_parts_is_decoded_by_its_last(tmp_path):
         assert repr(df).splitlines()[0].endswith("decode={'txt': bytes.decode})") or "decode=" in repr(df)
 
 
+def test_a_number_beyond_the_floats_is_not_decoded_as_infinity(tmp_path):
+    path = write(tmp_path / "s.tar", [("a.json", b"[1e308, Infinity]"), ("b.json", b"[-1e400]")])
+    with WebDatasetData(path, decode=True) as df:
+        assert df[0]["json"] == [1e308, float("inf")]
+        with pytest.raises(ValueError, match=r"sample 'b', extension 'json': .*'-1e400' is beyond the largest float"):
+            df[1]
+
+
 def test_a_file_that_cannot_be_decoded_is_named_and_skipped_within_the_budget(tmp_path):
     path = write(tmp_path / "s.tar", [("a.cls", b"1"), ("b.cls", b"one"), ("c.cls", b"3")])
     message = r"s\.tar, sample 'b', extension 'cls': it cannot be decoded \(ValueError"
