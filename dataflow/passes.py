@@ -463,21 +463,24 @@ def next_pass(df: Node) -> Iterator[Any]:
         p, stream = following.claim()
         open_flow(df, following.reset)
         return df._df_run_pass(p, stream)
-    p, stream = state.passes, root_stream(df)
-    state.passes += 1
-    open_flow(df, stream)
+    with state.lock:  # of two threads that begin, each gets a number; a flow closed from here on ends this pass
+        p, stream = state.passes, root_stream(df)
+        state.passes += 1
+        open_flow(df, stream)
+        session = state.session
     if df._df_remote_inputs:
         return df._df_run_pass(p, stream)  # a node with workers must look at every step anyway
     if df._df_user_written:
-        steps = _user_pass_until_closed(df, p, stream, state.session)
+        steps = _user_pass_until_closed(df, p, stream, session)
         return pausing(steps, df._df_waits, f"the code of {type(df).__name__}")
-    return until_closed(df._df_run_pass(p, stream), df)
+    return until_closed(df._df_run_pass(p, stream), df, session)
 
 
-def until_closed(datapoints: Iterator[Any], df: Node) -> Iterator[Any]:
-    """Yield from `datapoints`; after `df` is closed, the next step raises."""
+def until_closed(datapoints: Iterator[Any], df: Node, session: Session | None = None) -> Iterator[Any]:
+    """Yield from `datapoints`; after `df` is closed, or `session` of it, the next step raises."""
     waits = df._df_waits
-    return pausing(_until_closed(datapoints, state_of(df).session, type(df).__name__, waits), waits)
+    session = state_of(df).session if session is None else session
+    return pausing(_until_closed(datapoints, session, type(df).__name__, waits), waits)
 
 
 def _until_closed(datapoints: Iterator[Any], session: Session, name: str, waits: bool) -> Iterator[Any]:

@@ -69,11 +69,30 @@ class FirstCalls:
 
 
 class FlowState:
-    """The state of one flow in one process."""
+    """The state of one flow in one process.
+
+    What lies between two states changes in one step, under `lock`, whichever threads call:
+
+    | | `ready` | `session` | `resource`, `tolerance` |
+    |---|---|---|---|
+    | new, or closed | no | open, of no iteration yet | none |
+    | reset | yes | open | of the new workers, both |
+    | failed | yes | open | both remain, to say what happened: steps raise `DataFlowTerminated` |
+
+    A reset leads from any of them to *reset*, and `close` to *closed*; iterators of the session before then raise. A
+    reset that raises leaves the flow not ready, as a new one. The first iteration resets what is not ready.
+
+    Guarantees:
+
+    - Locks are taken from above: that of a node before those of its inputs. A step waits for datapoints under no lock
+      of a flow, so `reset_state` and `close` in another thread reach it.
+    - `close` marks the session before it waits for the lock.
+    - A forked process has a new state, with a lock of its own.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.lock = threading.RLock()  # held while the flow is reset: of two threads that begin, one resets
+        self.lock = threading.RLock()  # held while the flow is reset, started or closed, and as a pass gets its number
         self.entropy: int | None = None  # the root of an outermost flow if seed() was not called; drawn once
         self.fixed = False  # not drawn: it came from a saved state
         self.made_in: object = None  # identifies the code of a node that has made the flow
@@ -138,12 +157,14 @@ class FlowState:
 
     def end_session(self) -> None:
         """Make live iterators raise at their next step."""
-        ended, self.session = self.session, Session()
-        ended.closed = True
-        self.ready = False
-        self.continued.drop()
-        self.taken, self.has_left = None, False
-        self.own(None, None)
+        self.session.closed = True  # before the lock: who makes a step gives way, also within a start
+        with signals_deferred(), self.lock:
+            ended, self.session = self.session, Session()
+            ended.closed = True
+            self.ready = False
+            self.continued.drop()
+            self.taken, self.has_left = None, False
+            self.own(None, None)
         if self.sampler is not None:
             self.sampler.stop()
 

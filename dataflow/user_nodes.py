@@ -102,6 +102,11 @@ def tracked_reset(reset: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _reset(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[FlowState]) -> None:
+    with state.lock:  # one transition: see `FlowState`
+        _reset_once(self, state, reset, done)
+
+
+def _reset_once(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[FlowState]) -> None:
     if state in done:
         return
     done.add(state)
@@ -111,6 +116,7 @@ def _reset(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[
     if state.stream is None or current_root() not in {None, state.seeded}:
         assign_streams(self, root_stream(self))
     try:
+        state.ready = False
         state.resetting, state.rng, state.tolerance = done, None, None
         _call_reset(self, reset)
         state.ready = True

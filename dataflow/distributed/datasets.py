@@ -332,7 +332,8 @@ class DataFromRayDataset(Source):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         readings = state_of(self).resource
-        assert isinstance(readings, _Readings), "a pass begins after a reset"
+        if not isinstance(readings, _Readings):  # it was closed by another thread after the reset
+            raise terminated(type(self).__name__)
         batches = iter(self.ds.iter_batches(batch_size=self.batch_size, batch_format="numpy"))
         return self._datapoints(_Reading(batches, type(self).__name__), readings)
 

@@ -234,6 +234,11 @@ class Engine(Generic[S]):
         return self._supervisor.workers
 
     @property
+    def tolerance(self) -> Tolerance:
+        """The failure budget of its workers."""
+        return self._plan.tolerance
+
+    @property
     def turns(self) -> Turns | None:
         """The turns that the workers take, if they do."""
         return self._plan.credit.turns

@@ -23,7 +23,7 @@ from dataflow.engine.schedules import MapTasks
 from dataflow.errors import TimeoutError
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
-from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
+from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
 from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.passes import known_length, reading_ahead, walk
 from dataflow.pauses import paused, pausing
@@ -200,7 +200,7 @@ class ParallelMap(WorkerNode):
         if self.num_workers == 0:
             return self._df_reported_here(partial(self._map_here()._df_run_pass, p, stream))()
         engine: Engine[MapTasks] = self._df_engine_at(stream)
-        tolerance_of(self).begin_pass()
+        engine.tolerance.begin_pass()
         first = p * self._stride
         taken: Taken | None = None
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first))
@@ -227,7 +227,7 @@ class ParallelMap(WorkerNode):
         below = self.ds._df_waits
         source = self._df_continued_by(lambda p: SourceReader(passes_from(self.ds, p, stream), waits=below), stream)
         engine: Engine[MapTasks] = self._df_engine_at(stream)
-        tolerance_of(self).begin_pass()
+        engine.tolerance.begin_pass()
         generation = engine.take_over(engine.schedule.resume)
         waits = self._df_waits
         chunks = Feeder(engine, generation, source).chunks(self.options.timeout, waits)

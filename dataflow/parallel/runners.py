@@ -27,7 +27,7 @@ from dataflow.engine.schedules import IndexRanges, MixedSchedule, OnePass, Sched
 from dataflow.errors import NotAddressable, TimeoutError
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
-from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, tolerance_of, until_over
+from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
 from dataflow.parameters import hinting, whole_number
 from dataflow.passes import copied_chain, known_length, open_flow, reading_ahead, until_closed, walk
 from dataflow.pauses import Pause, limited, paused, pausing, resumed
@@ -228,7 +228,7 @@ class Runner(WorkerNode):
         if self.num_workers == 0:
             return until_closed(self._df_reported_here(partial(self.ds._df_run_pass, p, stream))(), self)
         engine = self._df_engine_at(stream)
-        tolerance_of(self).begin_pass()
+        engine.tolerance.begin_pass()
         begin = engine.schedule.begin_pass
         if not self._df_by_index:
             below, taken = reading_ahead(self, stream, self.options.owner)

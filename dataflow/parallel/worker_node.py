@@ -52,6 +52,7 @@ from dataflow.passes import known_length, passes_on, picked_here, promise, walk
 from dataflow.pauses import paused, pausing, resumed
 from dataflow.reports.figures import Figures
 from dataflow.seeding import Stream, current_root
+from dataflow.session import terminated
 from dataflow.state import FlowState, Promise, Taken, require_continuing, state_of
 from dataflow.workers.info import worker_info, worker_info_of
 from dataflow.workers.native_threads import share_of_cores
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from dataflow.engine.scaling import WorkerCount
     from dataflow.parallel.changes import Snapshot
 
-__all__ = ["UNBOUNDED", "WorkerNode", "is_consecutive", "tolerance_of", "until_over"]
+__all__ = ["UNBOUNDED", "WorkerNode", "is_consecutive", "until_over"]
 
 
 T = TypeVar("T")
@@ -522,13 +523,6 @@ def _until_over(
 # -- failures of single items, without workers -------------------------------------------------------------------------
 
 
-def tolerance_of(owner: WorkerNode) -> Tolerance:
-    """The `Tolerance` that counts the failures of the workers that `owner` has started."""
-    tolerance = state_of(owner).tolerance
-    assert tolerance is not None, "the start has made it"
-    return tolerance
-
-
 def _reported(begin: Callable[[], Iterator[Any]], owner: WorkerNode) -> Iterator[Any]:
     """Iterate a flow in the consumer, reporting failures of its nodes as in a worker of `owner`.
 
@@ -544,7 +538,12 @@ def _reported(begin: Callable[[], Iterator[Any]], owner: WorkerNode) -> Iterator
             raise too_many
 
     waits = owner._df_waits
-    return pausing(_steps(begin, FailureReporter(tolerance_of(owner).inherited, (), process), waits), waits)
+    state = state_of(owner)
+    with state.lock:  # a reset in another thread replaces it
+        if state.tolerance is None:
+            raise terminated(owner.options.owner)
+        reporter = FailureReporter(state.tolerance.inherited, (), process)
+    return pausing(_steps(begin, reporter, waits), waits)
 
 
 def _steps(begin: Callable[[], Iterator[Any]], reporter: FailureReporter, waits: bool) -> Iterator[Any]:
