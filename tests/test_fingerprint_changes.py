@@ -807,6 +807,138 @@ def test_a_change_is_noticed(row):
         assert found.setdefault(described(source), source) == source
 
 
+OF_LIBRARIES = rows(
+    """
+import torch
+k = torch.arange(«3|4|3.0|3, dtype=torch.int32»)
+def func(dp): return k
+---
+import torch
+k = torch.zeros(«2, 3|3, 2|6|2, 3, dtype=torch.bfloat16|0|2, 3, requires_grad=True»)
+def func(dp): return k
+---
+import torch
+m = torch.nn.Linear(2, 2)
+torch.nn.init.constant_(m.weight, «1|2»)
+torch.nn.init.constant_(m.bias, 1)
+def func(dp): return m(dp)
+---
+import torch
+class Net(torch.nn.Module):
+    def forward(self, x): return x * «1|2»
+m = Net()
+def func(dp): return m(dp)
+---
+import torch
+m = torch.nn.Sequential(torch.nn.ReLU()«|, torch.nn.ReLU()»)
+def func(dp): return m(dp)
+---
+import torch
+m = torch.nn.Dropout(«0.5|0.6»)
+def func(dp): return m(dp)
+---
+import torch
+m = torch.nn.Dropout(0.5)
+m.«train|eval»()
+func = m
+---
+import torch
+g = torch.Generator().manual_seed(«1|2»)
+def func(dp): return torch.rand(3, generator=g)
+---
+import torch
+func = torch.«sin|cos|as_tensor|float32»
+if not callable(func): func = func.__repr__
+---
+import torch
+@torch.no_grad()
+def func(dp): return dp + «1|2»
+---
+import torch
+k = torch.device("«cpu|meta»")
+def func(dp): return k
+---
+import torch
+func = torch.arange(«3|4»).tolist
+---
+import torch
+class Data(torch.utils.data.Dataset):
+    def __init__(self, k): self.k = k
+    def __getitem__(self, i): return [self.k[i]]
+    def __len__(self): return 2
+df = DataFromList(Data([1, «2|3»]))
+---
+import torch
+k = torch.nn.Parameter(torch.ones(«1|2»))
+def func(dp): return k
+---
+import pandas as pd
+k = pd.DataFrame({"a": [1, «2|3|2.0»]})
+def func(dp): return k
+---
+import pandas as pd
+k = pd.Series(["a", "«b|c»"], name="x")
+def func(dp): return k
+---
+import pandas as pd
+k = pd.DataFrame({"a": [1, 2]}, index=[0, «1|2»])
+df = TableData(k)
+---
+import polars as pl
+k = pl.DataFrame({"a": [1, «2|3»]})
+df = TableData(k)
+---
+import pyarrow as pa
+k = pa.table({"a": [1, «2|3»]})
+df = TableData(k)
+---
+import pyarrow as pa
+k = pa.array([1, «2|3»])
+def func(dp): return k
+---
+import scipy.sparse as sp
+k = sp.csr_matrix(np.diag([1., «2|3»]))
+def func(dp): return k
+---
+import scipy.special as s
+func = s.«expit|logit»
+---
+from PIL import Image
+k = Image.fromarray(np.full((2, 2), «1|2», np.uint8))
+def func(dp): return k
+---
+import jax.numpy as jnp
+k = jnp.arange(«3|4»)
+def func(dp): return k
+---
+import jax
+f = jax.jit(lambda x: x + «1|2»)
+def func(dp): return f(dp)
+---
+import torchvision.transforms as T
+t = T.Compose([T.Resize(«3|4»)])
+func = t
+---
+import torchvision.transforms.v2 as T
+func = T.Compose([T.Resize(«3|4»)])
+---
+import torchvision.transforms.functional as F
+def func(dp): return F.resize(dp, «3|4»)
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", OF_LIBRARIES, ids=range(len(OF_LIBRARIES)))
+def test_a_change_of_what_a_library_made_is_noticed(row):
+    pytest.importorskip(re.split(r"[ .\n]", row)[1])
+    found = {}
+    for source in variants(row):
+        text = described(source)
+        assert found.setdefault(text, source) == source
+        assert described(source) == text
+
+
 REFUSED = rows(
     """
 holds a generator
