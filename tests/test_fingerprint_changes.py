@@ -789,6 +789,24 @@ old, json.loads = json.loads, mine
 def func(dp): return json.loads(dp)
 def after(): json.loads = old
 ---
+import functools
+class A:
+    @functools.cached_property
+    def size(self): return 3
+    def __call__(self, dp): return self.size
+func = A()
+func.size = «4|5»
+---
+class Config:
+    size: «int|float|"str"|list[int]|list[str]|dict»
+def func(dp): return Config
+---
+import typing
+T = typing.TypeVar("T")
+class Config(typing.Generic[T]):
+    size: typing.«Optional[T]|List[T]»
+def func(dp): return Config
+---
 k = [np.array([«1|2»]), "a"]
 def func(dp): return k
 """
@@ -1071,11 +1089,6 @@ def func(«dp: list|dp»): return dp
 ---
 def func(dp)«| -> list»: return dp
 ---
-class A:
-    size«|: int» = 1
-    def __call__(self, dp): return dp
-func = A()
----
 UNUSED = «1|2»
 def func(dp): return dp
 ---
@@ -1103,14 +1116,6 @@ import functools
 def helper(x): return x
 «|helper(1)|helper(2)»
 def func(dp): return helper(dp[0])
----
-import functools
-class A:
-    @functools.cached_property
-    def size(self): return 3
-    def __call__(self, dp): return self.size
-func = A()
-«|func.size»
 ---
 import pickle
 class A:
