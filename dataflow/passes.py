@@ -179,12 +179,12 @@ class RunningPass(RunningCode):
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
         if stream.shared and stream.drawn:
             _require_seed(df)
+        if stream.standalone or stream.shared:
+            _require_order(df)
         if is_new:
             if df._df_counts_passes or df._df_endless or df._df_continuing() is not None:
                 return _NextPass(0, stream.at((self._p, 0), standalone=""), stream, is_new=True)
             return _NextPass(self._p, stream.at(standalone=""), stream)
-        if stream.standalone or stream.shared:
-            _require_order(df)
         return _NextPass(self._p, stream)
 
 

@@ -208,6 +208,9 @@ def test_an_undefined_order_in_code_is_refused():
 
     with pytest.raises(NotReproducible, match="the order of the datapoints of DataFromQueue is not defined"):
         list(ResumableData(Inner(lambda: DataFromQueue(queue.Queue()))))
+    mixed = DataFromGenerator(lambda: MultiThreadRunner(shuffled, 3, 2))
+    with pytest.raises(NotReproducible, match="the order of the datapoints of MultiThreadRunner is not defined"):
+        list(ResumableData(mixed))
 
 
 class Counting(DataFlow):
