@@ -459,6 +459,21 @@ def test_some_values_come_out_of_files_and_workers(route, tmp_path):
     check(route, FEW, tmp_path)
 
 
+@pytest.mark.parametrize("step", [1, -2])
+def test_padding_is_zero_in_files_and_on_the_network(step, tmp_path):
+    dtype = np.dtype([("a", "i1"), ("b", "i8")], align=True)
+    array = np.full(16 * 8, 7, np.uint8).view(dtype)
+    array["a"], array["b"] = 1, np.arange(8) + 1000
+    array = array[::step]
+    expected = np.zeros(array.shape, dtype)
+    expected["a"], expected["b"] = array["a"], array["b"]
+    for form in (TFRECORD, NPZ):
+        assert expected.tobytes() in pathlib.Path(form.saved(tmp_path, [[array]])).read_bytes()
+    encoder = FrameEncoder(1 << 24)
+    body, _ = encoder.join([encoder.encode([array])])
+    assert expected.tobytes() in b"".join(map(bytes, map(memoryview, body)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("route", [*EXACT, "row of a table", "batch of a table", *ROUNDED])
 def test_tensors_come_out_equal_or_are_refused_by_name(route, tmp_path):

@@ -311,7 +311,8 @@ class ArrayEncoder:
             self.nbytes += array.nbytes
             source, source_order = array, order
             if has_padding(array.dtype):
-                source, source_order = without_padding(array, order), "C"
+                source = without_padding(array, order).reshape(-1, order=order).view(np.uint8)
+                source_order = "C"
             is_small = array.nbytes < LARGE_BYTES or self._inline
             piece = source.tobytes(source_order) if is_small else self._arena.copy(source, source_order)
             if piece is None:

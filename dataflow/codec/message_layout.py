@@ -445,16 +445,18 @@ def _dtype(name: Any) -> np.dtype[Any]:
 
 def has_padding(dtype: np.dtype[Any]) -> bool:
     """Whether there are bytes between the fields, which NumPy does not copy: a copy has there what was in memory."""
+    if dtype.kind != "V":
+        return False
     dtype = dtype.base
     fields = [dtype[name] for name in dtype.names or ()]
     return bool(fields) and (sum(one.itemsize for one in fields) != dtype.itemsize or any(map(has_padding, fields)))
 
 
-def without_padding(array: NDArray[Any], order: Any) -> NDArray[np.uint8]:
-    """Return the bytes of an array, with zeros where it has padding."""
+def without_padding(array: NDArray[Any], order: Any) -> NDArray[Any]:
+    """Return a copy of an array, with zeros where it has padding."""
     out = np.zeros(array.shape, array.dtype, order)
     out[...] = array
-    return out.reshape(-1, order=order).view(np.uint8)
+    return out
 
 
 def name_of(dtype: np.dtype[Any]) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import DataFlow
+from dataflow.codec.message_layout import has_padding, without_padding
 from dataflow.errors import PickleRefused
 from dataflow.formats.checksums import ALGORITHM, CHECKSUMS, check_version, checksum, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
@@ -456,10 +457,12 @@ class _RowColumn:
         self.dtype = dtype_of(column.dtype)
         self.checksums = bytearray()
         self._rows_per_block = _rows_per_block(column)
+        self._has_padding = has_padding(self.dtype)
         self._pending: list[bytes] = []
 
     def write(self, value: Any) -> None:
-        self._pending.append(np.asarray(value, self.dtype).tobytes())
+        row = np.asarray(value, self.dtype)
+        self._pending.append((without_padding(row, "C") if self._has_padding else row).tobytes())
         if len(self._pending) == self._rows_per_block:
             self.finish()
 

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+from dataflow.codec.message_layout import has_padding, without_padding
 from dataflow.errors import PickleRefused
 from dataflow.extras import optional
 from dataflow.formats.checksums import Damaged, checksum, file_damaged, old_checksum
@@ -94,7 +95,8 @@ class RecordEncoder:
         if arrays:
             parts.append(bytes(-(_SIZE + len(skeleton)) % ALIGNMENT))
         for array in arrays:
-            data = array.tobytes("F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C")
+            order: Any = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+            data = (without_padding(array, order) if has_padding(array.dtype) else array).tobytes(order)
             parts += [data, bytes(-len(data) % ALIGNMENT)]
         body = b"".join(parts)
         size, flags = len(body), 0

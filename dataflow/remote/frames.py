@@ -23,7 +23,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dataflow.codec.message_layout import NO_ROOM
+from dataflow.codec.message_layout import NO_ROOM, has_padding, without_padding
 from dataflow.errors import NotStorable
 from dataflow.failures import Report
 from dataflow.remote.messages import readable
@@ -91,6 +91,9 @@ class FrameEncoder:
             if nbytes > self._max_bytes:
                 raise self._too_large(nbytes)
             for array, size in zip(arrays, sizes, strict=True):
+                if has_padding(array.dtype):
+                    is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+                    array = without_padding(array, "F" if is_fortran else "C")
                 if size < LARGE:
                     small.append(array.tobytes("A"))
                 else:
