@@ -22,6 +22,8 @@ from tests.support.waits import LIMIT
 torch = pytest.importorskip("torch")
 data = torch.utils.data
 
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more than there are cores
+
 N = 13
 SEED = 5
 OF_TORCHDATA = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 with torch 2.13
