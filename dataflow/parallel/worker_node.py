@@ -101,6 +101,14 @@ class WorkerNode(ProxyDataFlow):
         self.options = options
         self._df_backend = backend
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OPTIONS:
+            raise AttributeError(
+                f"{name} of {type(self).__name__} cannot be changed, since workers were given it: make another node "
+                f"with {name}={value!r:.40}"
+            )
+        super().__setattr__(name, value)
+
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
     def _df_nodes_of_workers(self) -> Iterable[DataFlow]:

@@ -206,6 +206,14 @@ def test_an_unchanged_flow_keeps_its_workers():
         assert state_of(df).resource is before
 
 
+@pytest.mark.parametrize("name", ["timeout", "max_restarts", "strict", "num_workers", "worker_init"])
+def test_an_option_cannot_be_changed(name):
+    df = ParallelData(source(4), 1)
+    with pytest.raises(AttributeError, match=f"{name} of ParallelData cannot be changed"):
+        setattr(df, name, 5)
+    assert list(MapData(ParallelData(source(2), 0), list)) == [[0], [1]]
+
+
 def test_a_failed_flow_stays_failed_even_if_it_changes():
     batches = BatchData(MapData(source(4), lambda dp: 1 / 0), 2)
     with ParallelData(batches, 2) as df:
