@@ -141,6 +141,8 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
         return BatchData(self._mapped, self.batch_size, self.remainder, self.use_list)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if not self._mapped.num_workers:
+            return super()._df_run_pass(p, stream)
         return regrouped(
             self._mapped._df_run_pass(p, stream),
             self.batch_size,

@@ -257,7 +257,8 @@ class MultiThreadMapData(ParallelMap):
     """Apply a function to every datapoint, in `num_thread` threads, for work that releases the interpreter's lock.
 
     The consumer reads `ds` itself, and idle threads take the next datapoints. Datapoints are passed on without copying:
-    the function gets a shallow copy, as in `MapData`, so changing an array in place changes it in the source, too.
+    the function gets a shallow copy, as in `MapData`, so changing an array in place changes it in the source, too. The
+    source has to yield new arrays, not one array again and again with other values.
 
     By default passes never end, as in tensorpack: the passes of `ds` follow one another and mix, and results are
     yielded in the order in which they are completed. Datapoints that the function drops (by returning None) are left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from operator import is_not
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
 from dataflow.transforms.arguments import integer_dtype
+from dataflow.transforms.gathering import NextGroup, owned
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
 __all__ = ["BatchData", "BatchDataByShape", "GroupedData"]
@@ -57,6 +58,11 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
         raise NotImplementedError
 
     @property
+    def _df_copies(self) -> bool:
+        """Whether the source may use the memory of a datapoint for later ones of a batch."""
+        return True
+
+    @property
     def _df_grain(self) -> int:
         return self.ds._df_grain // math.gcd(self.ds._df_grain, self.batch_size)
 
@@ -66,7 +72,7 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
-        taken = partial(_NextGroup(self.ds._df_run_pass(p, stream)).take, self.batch_size)
+        taken = partial(NextGroup(self.ds._df_run_pass(p, stream), copies=self._df_copies).take, self.batch_size)
         groups = iter(taken, [])
         made = self._df_made(self._df_combiner(), lambda k: (p, k), stream)
         return present(made.over(groups if self.remainder else takewhile(self._is_whole, groups)))
@@ -90,7 +96,7 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
-            group = _NextGroup(datapoints)
+            group = NextGroup(datapoints, copies=self._df_copies)
             for num in size.tolist():
                 while True:
                     try:
@@ -111,6 +117,9 @@ class BatchData(GroupedData):
     Python ints int32, Python floats float32. Tensors of torch, arrays of JAX, PIL images, and anything else with
     ``__array__`` or ``__dlpack__`` are read as arrays; so are lists of numbers, which must have one length. Batches
     are NumPy arrays. Lists and tuples become a list, dicts a dict.
+
+    The source may yield one buffer again and again, with other values. With `use_list` or `collate`, and under threads
+    and `LocallyShuffleData`, datapoints are kept as they are: there a source has to yield new arrays.
 
     Args:
         ds: Datapoints of one kind: same components, same shapes.
@@ -191,6 +200,10 @@ class BatchData(GroupedData):
             "int_dtype": given.get("int_dtype", INT32),
             "collate": given.get("collate"),
         }
+
+    @property
+    def _df_copies(self) -> bool:
+        return not self.use_list and vars(self).get("collate") is None  # these hand on what they get
 
     def _df_made(self, func: Callable[[Any], Any], place: Place, scope: Any) -> Uncopied:
         made = super()._df_made(func, place, scope)
@@ -304,7 +317,7 @@ class BatchDataByShape(ProxyDataFlow):
                     is_empty = False
                     shape = np.shape(component(dp, self.idx))
                     group = groups.setdefault(shape, [])
-                    group.append(dp)
+                    group.append(owned(dp))
                     if len(group) == self.batch_size:
                         break
                 else:
@@ -339,7 +352,7 @@ class BatchDataByShape(ProxyDataFlow):
                 continue
             shape = np.shape(component(dp, self.idx))
             group = groups.setdefault(shape, [])
-            group.append(dp)
+            group.append(owned(dp))
             if len(group) == self.batch_size:
                 yield stack(groups.pop(shape))
         while groups:
@@ -361,17 +374,3 @@ def _require_one_batch(ds: DataFlow, batch_size: int, owner: object) -> None:
             f"{type(owner).__name__}: batch_size {batch_size} is more than the {n} datapoints of a pass of "
             f"{type(ds).__name__}, so a pass would have no batch. Lower batch_size, or pass remainder=True"
         )
-
-
-class _NextGroup:
-    """The datapoints of the next batch, taken from `datapoints`: what was taken before a timeout is kept."""
-
-    def __init__(self, datapoints: Iterator[Any]) -> None:
-        self._datapoints = datapoints
-        self._taken: list[Any] = []
-
-    def take(self, num: int) -> list[Any]:
-        """The next `num` datapoints, or those that are left."""
-        self._taken.extend(islice(self._datapoints, num - len(self._taken)))
-        taken, self._taken = self._taken, []
-        return taken

@@ -24,6 +24,7 @@ from dataflow.seeding import Stream
 from dataflow.transforms.applying import ToleratesFailures
 from dataflow.transforms.arguments import integer_dtype
 from dataflow.transforms.batching import GroupedData
+from dataflow.transforms.gathering import owned
 
 __all__ = ["BucketBatchData", "PadBatchData"]
 
@@ -174,7 +175,7 @@ class BucketBatchData(ToleratesFailures, ProxyDataFlow):
         while True:
             try:
                 for k, dp in datapoints:
-                    buckets[k].append(dp)
+                    buckets[k].append(owned(dp))
                     del dp  # the receiver of a batch may reuse its memory
                     if len(buckets[k]) == self.batch_size:
                         yield _emptied(buckets, k)

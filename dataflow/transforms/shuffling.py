@@ -85,6 +85,8 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
     meet; an input shorter than the buffer is in it several times. An iteration continues where the last one stopped,
     so only one is possible at a time. ``len`` is the number of datapoints that one pass of the input contributes.
 
+    Datapoints stay in the buffer without a copy, so the input has to yield new arrays, not one array again and again.
+
     Args:
         ds: The input.
         buffer_size: Datapoints in the buffer, at least 1.

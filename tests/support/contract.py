@@ -147,6 +147,13 @@ def iterates_again_and_again(case: Case) -> None:
     assert bool(df) is True
 
 
+def yields_new_arrays(case: Case) -> None:
+    with seeded(7):
+        df = case.make()
+        kept = [(dp, plain(dp)) for dp in itertools.islice(df, MAX)]
+    assert [plain(dp) for dp, _ in kept] == [before for _, before in kept], "a datapoint changed after it was yielded"
+
+
 def is_reset_by_whoever_comes_first(case: Case) -> None:
     expected = case.passes(2)
     with seeded(7):
@@ -251,6 +258,7 @@ def a_pass_broken_off_is_over(case: Case) -> None:
 
 CHECKS = (
     iterates_again_and_again,
+    yields_new_arrays,
     is_reset_by_whoever_comes_first,
     copies_are_unstarted,
     same_seed_gives_the_same,

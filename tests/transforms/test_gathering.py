@@ -1,0 +1,133 @@
+"""Sources that use memory again: one buffer, or several by turns."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dataflow import (
+    BatchData,
+    BatchDataByShape,
+    BucketBatchData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    MultiProcessMapAndBatchData,
+    PadBatchData,
+    RepeatedDataPoint,
+)
+from tests.support.contract import check_node
+
+SHAPE = (2, 3)
+
+
+def whole_array():
+    buffer = np.zeros(SHAPE)
+    for k in range(7):
+        buffer[:] = k
+        yield [buffer, k]
+
+
+def views_of_it():
+    buffer = np.zeros(SHAPE)
+    for k in range(7):
+        buffer[:] = k
+        yield (buffer[:], k)
+
+
+def lists():
+    row = [0, [0, 0]]
+    for k in range(7):
+        row[0], row[1][:] = k, [k, k]
+        yield row
+
+
+def plain_lists():
+    row = [0, "0"]
+    for k in range(7):
+        row[:] = k, str(k)
+        yield row
+
+
+def dicts():
+    row = {"x": np.zeros(SHAPE), "k": 0}
+    for k in range(7):
+        row["x"][:], row["k"] = k, k
+        yield row
+
+
+def turns(num):
+    buffers = [np.zeros(SHAPE) for _ in range(num)]
+    for k in range(12):
+        buffers[k % num][:] = k
+        yield [buffers[k % num]]
+
+
+def plain(batches):
+    return [[np.asarray(value).tolist() for value in (b.values() if isinstance(b, dict) else b)] for b in batches]
+
+
+def kept(source):
+    return DataFromList([deep(dp) for dp in source()], shuffle=False)
+
+
+def deep(value):
+    if isinstance(value, list | tuple):
+        return type(value)(map(deep, value))
+    return {key: deep(item) for key, item in value.items()} if isinstance(value, dict) else np.copy(value)[()]
+
+
+BATCHING = {
+    "BatchData": lambda ds: BatchData(ds, 3, remainder=True),
+    "BatchData of mapped": lambda ds: BatchData(MapData(ds, lambda dp: dp), 3, remainder=True),
+    "PadBatchData": lambda ds: PadBatchData(ds, 3, remainder=True),
+    "MultiProcessMapAndBatchData": lambda ds: MultiProcessMapAndBatchData(
+        ds, 0, lambda dp: dp, 3, strict=True, remainder=True
+    ),
+}
+
+
+@pytest.mark.parametrize("source", [whole_array, views_of_it, lists, plain_lists, dicts])
+@pytest.mark.parametrize("make", BATCHING.values(), ids=BATCHING)
+def test_one_buffer_gives_right_batches(source, make):
+    assert plain(make(DataFromGenerator(source))) == plain(make(kept(source)))
+
+
+@pytest.mark.parametrize("make", [
+    lambda ds: BatchDataByShape(ds, 3, 0, remainder=True),
+    lambda ds: BucketBatchData(ds, 3, key=lambda dp: len(dp[0]), boundaries=[5]),
+])  # fmt: skip
+def test_one_buffer_gives_right_batches_where_datapoints_wait(make):
+    assert plain(make(DataFromGenerator(whole_array))) == plain(make(kept(whole_array)))
+
+
+def test_several_buffers_by_turns_are_found_out():
+    with pytest.raises(ValueError, match=r"has changed while a batch .* Yield copies"):
+        list(BatchData(DataFromGenerator(lambda: turns(2)), 4))
+    found = list(BatchData(DataFromGenerator(lambda: turns(5)), 4))
+    assert plain(found) == plain(BatchData(kept(lambda: turns(5)), 4))
+
+
+def test_the_same_datapoint_several_times_is_no_mistake():
+    dp = [np.ones(SHAPE), 1]
+    assert [batch[1].tolist() for batch in BatchData(DataFromList([dp] * 4), 2)] == [[1, 1]] * 2
+    assert [batch[0].shape for batch in BatchData(RepeatedDataPoint(DataFromList([dp] * 3), 2), 3)] == [(3, *SHAPE)] * 2
+    nan = [float("nan"), np.array([np.nan])]
+    assert len(list(BatchData(DataFromList([nan, [0.0, np.zeros(1)]] * 2, shuffle=False), 2))) == 2
+
+
+def test_what_is_kept_as_a_list_is_not_copied():
+    dp = [np.ones(SHAPE)]
+    batch = next(iter(BatchData(DataFromList([dp, dp]), 2, use_list=True)))
+    assert batch[0][0] is dp[0]
+
+
+class OneBuffer(DataFlow):
+    def __iter__(self):
+        return itertools.islice(whole_array(), 3)
+
+
+def test_the_contract_finds_a_source_that_uses_memory_again():
+    with pytest.raises(AssertionError, match="changed after it was yielded"):
+        check_node(OneBuffer, source=True, addressable=False)
