@@ -20,6 +20,7 @@ from dataflow import (
     MultiThreadMapData,
     MultiThreadRunner,
     NotReentrant,
+    TooManyFailures,
 )
 from dataflow.parallel.worker_node import WorkerNode
 from tests.support.faults import deadline
@@ -94,7 +95,7 @@ class Transitions(RuleBasedStateMachine):
         for _ in range(num):
             try:
                 self.in_thread(k, lambda: next(self.steps[k], None))
-            except (*ENDS, Broken):
+            except (*ENDS, Broken, TooManyFailures):
                 return
 
     @rule(k=st.integers(0, 1))
