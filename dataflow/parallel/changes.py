@@ -43,19 +43,22 @@ class Snapshot:
 
     Args:
         nodes: The nodes.
+        owner: The node that keeps this snapshot, if it is one of them: a reference would keep it alive.
         attributes: Compare the attributes of the nodes.
         deep: Compare also what is inside of functions and objects: code, defaults, closures, the globals that the code
             names, attributes. Needed where workers have copies of them.
     """
 
-    def __init__(self, nodes: Iterable[DataFlow], *, attributes: bool = True, deep: bool = True) -> None:
+    def __init__(
+        self, nodes: Iterable[DataFlow], owner: DataFlow | None = None, *, attributes: bool = True, deep: bool = True
+    ) -> None:
         self.variables: list[GlobalVariable] = []
         self._entries: dict[str, Any] = {}
         self._seen: set[int] = set()
         self._deep = deep
         for number, node in enumerate(nodes):
             name = f"{type(node).__name__}" if number == 0 else f"{type(node).__name__} (node {number})"
-            self._entries[name] = node
+            self._entries[name] = None if node is owner else node
             if attributes:
                 self._entries[f"len of {name}"] = known_length(node)
                 skipped = node._df_run_settings.union(OF_THIS_PROCESS)

@@ -229,7 +229,7 @@ class WorkerNode(ProxyDataFlow):
         from dataflow.parallel.changes import Snapshot  # which workers do not need
 
         nodes = self._df_nodes_of_workers()
-        return Snapshot(nodes, attributes=self._df_is_copied, deep=self._df_backend.own_process)
+        return Snapshot(nodes, self, attributes=self._df_is_copied, deep=self._df_backend.own_process)
 
     def _df_start(self, stream: Stream) -> Engine[Any]:
         """Stop the workers, if there are any, and start new ones. A failed or interrupted start leaves nothing behind.

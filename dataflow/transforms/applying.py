@@ -82,8 +82,7 @@ class Applied:
         scope: Identifies this run among others of the same node that have the same pass numbers.
 
     Example:
-        >>> from dataflow.errors import NotReproducible
-    from dataflow.failures import Tolerance
+        >>> from dataflow.failures import Tolerance
         >>> from dataflow.transforms.applying import Applied
         >>> tolerance = Tolerance("MapData", 1)
         >>> applied = Applied("MapData", lambda dp: [1 / dp[0]], lambda k: (0, k), tolerance)

@@ -1,6 +1,8 @@
 """A flow that changes after its workers have started: the next pass is one of the new flow."""
 
 import functools
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -212,6 +214,19 @@ def test_an_option_cannot_be_changed(name):
     with pytest.raises(AttributeError, match=f"{name} of ParallelData cannot be changed"):
         setattr(df, name, 5)
     assert list(MapData(ParallelData(source(2), 0), list)) == [[0], [1]]
+
+
+@pytest.mark.parametrize("make", [lambda ds: ParallelData(ds, 1), lambda ds: MultiProcessMapData(ds, 1, list)])
+def test_what_is_remembered_of_a_flow_does_not_keep_it_alive(make):
+    df = make(source(4))
+    next(iter(df))
+    engine, gone = state_of(df).resource, weakref.ref(df)
+    gc.disable()
+    try:
+        del df
+        assert gone() is None and engine.session.closed
+    finally:
+        gc.enable()
 
 
 def test_a_failed_flow_stays_failed_even_if_it_changes():
