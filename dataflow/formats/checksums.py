@@ -1,6 +1,6 @@
 """Verification of files: checksums, versions, and the error about a damaged file.
 
-CRC-32 is for our own formats, CRC-32C for TFRecord; files of release 0.1 have a sum of their own.
+CRC-32 is for our own formats, CRC-32C for TFRecord.
 
 A file of ours names its algorithm (`ALGORITHM`); the choice does not depend on the installed packages.
 """
@@ -10,17 +10,14 @@ from __future__ import annotations
 import functools
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
-
-import numpy as np
 
 from dataflow.errors import FileDamaged
 from dataflow.extras import optional
 
 __all__ = [
     "ALGORITHM",
-    "CHECKSUMS",
     "Damaged",
     "check_version",
     "checksum",
@@ -29,14 +26,11 @@ __all__ = [
     "file_damaged",
     "masked_crc32",
     "masked_crc32c",
-    "old_checksum",
+    "other_version",
 ]
 
 ALGORITHM: Final = "crc32"
 """The checksum algorithm named in files that this release writes."""
-
-_LARGE = 8192  # minimum size in bytes for which `old_checksum` adds columns
-_COLUMNS = 255  # 64-bit words per row; odd, so that blocks of a file that change places change columns, too
 
 _MASK_DELTA = 0xA282EAD8
 
@@ -73,37 +67,23 @@ def file_damaged(path: str, place: str, reason: str, offset: int | None = None) 
     )
 
 
-def check_version(path: str, place: str, version: Any, newest: int, algorithm: Any) -> None:
-    """Check the header of a file of ours: versions from 1 to `newest`; all after 1 name their checksums.
+def other_version(what: str, version: Any, read: int) -> str:
+    """What is wrong with a file or record whose format has another version than the one that this release reads."""
+    cure = "upgrade dataflow to read it" if type(version) is int and version > read else "save it again"
+    return f"the {what} has format version {version}, and this release reads version {read}: {cure}"
+
+
+def check_version(path: str, place: str, version: Any, read: int, algorithm: Any) -> None:
+    """Check the header of a file of ours.
 
     Raises:
         FileDamaged: This release does not read such a file.
     """
-    if type(version) is not int or not 1 <= version <= newest:
-        raise file_damaged(path, place, f"a file of version {version}; this release reads versions 1 to {newest}")
-    if (version == 1) != (algorithm is None):
-        raise file_damaged(path, place, f"a file of version {version} whose checksums are {algorithm!r}")
-    if algorithm not in (None, ALGORITHM):
+    if type(version) is not int or version != read:
+        where = f"{path}, {place}" if place else path
+        raise FileDamaged(f"{where}: {other_version('file', version, read)}", path=path, offset=None)
+    if algorithm != ALGORITHM:
         raise file_damaged(path, place, f"its checksums are {algorithm!r}; this release reads {ALGORITHM!r}")
-
-
-def old_checksum(data: Any, value: int = 0) -> int:
-    """The checksum of files written by release 0.1, for verification; continues from `value`.
-
-    CRC-32 of short data; of long data, CRC-32 of the sums of their 255 columns of 64-bit words and of the rest. Changes
-    that cancel in a column are not detected, so new files do not use it.
-    """
-    size = len(data)
-    if size < _LARGE:
-        return zlib.crc32(data, value)
-    num_rows = size // (8 * _COLUMNS)
-    words = np.frombuffer(data, "<u8", num_rows * _COLUMNS).reshape(num_rows, _COLUMNS)
-    value = zlib.crc32(np.add.reduce(words, axis=0), value)
-    return zlib.crc32(memoryview(data)[num_rows * _COLUMNS * 8 :], value)
-
-
-CHECKSUMS: Final[Mapping[str | None, Callable[..., int]]] = {None: old_checksum, ALGORITHM: checksum}
-"""The checksum function of each algorithm that a file may name; release 0.1 has named none."""
 
 
 def crc32c(data: Any) -> int:

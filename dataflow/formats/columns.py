@@ -230,7 +230,6 @@ class RecordRows:
         ends: End of each record among the bytes of the column.
         fetch: Return the bytes between two of them, for rows from the first one on: (row, begin, end).
         offset: Where the bytes of the column begin in the file, if known.
-        old: Read records of version 1, too.
     """
 
     def __init__(
@@ -242,7 +241,6 @@ class RecordRows:
         fetch: Callable[[int, int, int], Any],
         *,
         offset: int | None = None,
-        old: bool,
     ) -> None:
         self.column = column
         self.row_bytes = int(ends[-1]) // len(ends) if len(ends) else 0
@@ -251,14 +249,13 @@ class RecordRows:
         self._ends = np.concatenate([np.zeros(1, np.uint64), ends])
         self._fetch = fetch
         self._offset = offset
-        self._old = old
 
     def values(self, first: int, end: int) -> list[Any]:
         """Return the values of these rows in datapoints."""
         ends = self._ends[first : end + 1].tolist()
         base = ends[0]
         data = memoryview(self._fetch(first, base, ends[-1]))
-        decode = RecordDecoder(self._path, self._unit, foreign=False, old=self._old).decode
+        decode = RecordDecoder(self._path, self._unit, foreign=False).decode
         name, offset = self.column.name, self._offset
         return [
             decode(

@@ -14,11 +14,11 @@ from typing import Any
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
 from dataflow.fingerprints import describe, digest
-from dataflow.formats.checksums import masked_crc32, masked_crc32c
+from dataflow.formats.checksums import masked_crc32
 from dataflow.formats.loading import PathLike
 from dataflow.formats.records import RecordEncoder, is_record
 from dataflow.formats.saving import alone, writing_all
-from dataflow.formats.tfrecord import HEADER, Compute, RecordReader, writing
+from dataflow.formats.tfrecord import HEADER, RecordReader, writing
 from dataflow.parallel.changes import Snapshot
 from dataflow.passes import known_length, open_flow, until_closed, walk
 from dataflow.pauses import pausing
@@ -199,7 +199,7 @@ class DiskCacheData(ProxyDataFlow):
 
     def _opened(self, *, explain: bool) -> RecordReader | None:
         try:
-            reader = RecordReader(self.path, pickled=self.pickle, skip=1, compute=_checksum_in(self.path))
+            reader = RecordReader(self.path, pickled=self.pickle, skip=1, compute=masked_crc32)
         except (FileDamaged, MissingExtra) as error:
             if not _begins_like_a_cache(self.path):
                 raise self._no_cache() from error
@@ -258,14 +258,6 @@ class DiskCacheData(ProxyDataFlow):
             )
         if any(self._broke_off or (node._df_remote_inputs and state_of(node).begun) for node in continuing):
             self.ds.close()
-
-
-def _checksum_in(path: str) -> Compute:
-    """Return the checksum of the frames of a cache: CRC-32, or CRC-32C if release 0.1 has written it."""
-    with open(path, "rb") as file:
-        head = file.read(HEADER.size)
-    is_new = len(head) == HEADER.size and HEADER.unpack(head)[1] == masked_crc32(head[:8])
-    return masked_crc32 if is_new else masked_crc32c
 
 
 def _begins_like_a_cache(path: str) -> bool:

@@ -189,7 +189,7 @@ class _HDF5Reader:
             dataset = self._dataset(name)
             if column is not None and column.is_record:
                 ends = self._dataset(name + ENDS)
-                stored.append(self._records(dataset, column, ends, old=about["version"] == 1))
+                stored.append(self._records(dataset, column, ends))
                 lengths[name] = len(ends)
             else:
                 stored.append(_DatasetRows(self, dataset, column or self._foreign(name, dataset)))
@@ -203,13 +203,13 @@ class _HDF5Reader:
             return table, stored, num
         return ColumnTable("list", tuple(one.column for one in stored)), stored, num
 
-    def _records(self, dataset: Any, column: Column, ends: Any, *, old: bool) -> RecordRows:
+    def _records(self, dataset: Any, column: Column, ends: Any) -> RecordRows:
         found = self.asked(lambda: ends[:], column.name, 0, ends)
 
         def fetch(row: int, begin: int, end: int) -> Any:
             return self.asked(lambda: dataset[begin:end], column.name, row, dataset)
 
-        return RecordRows(self.path, f"dataset {column.name!r}", column, found, fetch, old=old)
+        return RecordRows(self.path, f"dataset {column.name!r}", column, found, fetch)
 
     def _about(self) -> Any:
         try:

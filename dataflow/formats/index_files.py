@@ -14,7 +14,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.formats.checksums import ALGORITHM, CHECKSUMS, checksum
+from dataflow.formats.checksums import ALGORITHM, checksum
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.formats.saving import replacing
 
@@ -52,13 +52,12 @@ def write_index(file: PositionalFile, kind: str, offsets: Offsets) -> None:
         _log.info("the index of %s could not be written, so it will be made again: %s", file.path, error)
 
 
-def read_index(file: PositionalFile, kind: str, old: str | None = None) -> Offsets | None:
+def read_index(file: PositionalFile, kind: str) -> Offsets | None:
     """Return the offsets in the index of a file; None if there is no index of its present state.
 
     Args:
         file: The file.
         kind: What the offsets are.
-        old: What those are in an index that does not name it, as release 0.1 wrote them.
     """
     try:
         index = open_positional(_index_path(file))
@@ -69,10 +68,10 @@ def read_index(file: PositionalFile, kind: str, old: str | None = None) -> Offse
         end = bytes(content[:_MAX_HEAD]).index(b"\n")
         head, data = json.loads(bytes(content[:end])), content[end + 1 :]
         is_unchanged = head["of"][0] == file.size if isinstance(file, UrlFile) else head["of"] == file.identity
-        if not is_unchanged or head.get("kind", old) != kind:
+        if not is_unchanged or head.get("kind") != kind:
             _log.info("%s has changed since its index was made, which will be made again", file.path)
             return None
-        if CHECKSUMS[head.get("algorithm")](data) == head["checksum"]:
+        if head.get("algorithm") == ALGORITHM and checksum(data) == head["checksum"]:
             return np.frombuffer(data, "<u8").astype(np.uint64)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         pass

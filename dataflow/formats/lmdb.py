@@ -400,7 +400,6 @@ class _LMDBKeyReader:
             "key",
             pickled=pickled,
             foreign=not self._version,
-            old=self._version <= 1,
             name=lambda k: repr(self._key_at(k)),
         )
 

@@ -10,7 +10,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dataflow.base import DataFlow
 from dataflow.codec.message_layout import has_padding, without_padding
 from dataflow.errors import PickleRefused
-from dataflow.formats.checksums import ALGORITHM, CHECKSUMS, check_version, checksum, file_damaged
+from dataflow.formats.checksums import ALGORITHM, check_version, checksum, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
 from dataflow.formats.positional import PositionalFile
@@ -185,8 +185,7 @@ class _NpzReader:
         return self._table.read(self._columns, positions)
 
     def _ours(self, archive: zipfile.ZipFile, about: Any) -> tuple[ColumnTable, int, list[StoredColumn]]:
-        version, algorithm = about["version"], about.get("checksum")
-        check_version(self._path, _ABOUT, version, _VERSION, algorithm)
+        check_version(self._path, _ABOUT, about["version"], _VERSION, about.get("checksum"))
         table, num = ColumnTable.from_json(about["table"]), about["size"]
         columns: list[StoredColumn] = []
         for column in table.columns:
@@ -195,20 +194,20 @@ class _NpzReader:
             if column.is_record:
                 ends = _read_array(self._path, archive, f"{column.name}{ENDS}.npy")
                 begin = end - int(ends[-1]) if num else end
-                columns.append(self._records(column, begin, ends, old=version == 1))
+                columns.append(self._records(column, begin, ends))
             else:
                 summed = bytes.fromhex(about["checksums"][column.name])
                 begin = end - num * column.row_bytes
-                columns.append(_StoredRows(self._file, column, begin, num, summed, CHECKSUMS[algorithm]))
+                columns.append(_StoredRows(self._file, column, begin, num, summed))
         return table, num, columns
 
-    def _records(self, column: Column, offset: int, ends: NDArray[np.uint64], *, old: bool) -> RecordRows:
+    def _records(self, column: Column, offset: int, ends: NDArray[np.uint64]) -> RecordRows:
         place = f"array {column.name!r}"
 
         def fetch(_: int, begin: int, end: int) -> Any:
             return self._file.read(offset + begin, end - begin, place)
 
-        return RecordRows(self._path, place, column, ends, fetch, offset=offset, old=old)
+        return RecordRows(self._path, place, column, ends, fetch, offset=offset)
 
     def _foreign(self, archive: zipfile.ZipFile, files: ExitStack) -> tuple[ColumnTable, int, list[StoredColumn]]:
         columns: list[StoredColumn] = []
@@ -292,7 +291,6 @@ class _StoredRows:
         offset: int,
         num: int,
         checksums: bytes = b"",
-        compute: Callable[..., int] = zlib.crc32,
     ) -> None:
         self.column = column
         self.row_bytes = column.row_bytes
@@ -301,7 +299,6 @@ class _StoredRows:
         self._num = num
         self._dtype = dtype_of(column.dtype)
         self._checksums = np.frombuffer(checksums, "<u4")
-        self._compute = compute
         self._rows_per_block = _rows_per_block(column)
         self._verified = bytearray(len(self._checksums))
 
@@ -327,7 +324,7 @@ class _StoredRows:
 
     def _verify(self, block: int, rows: NDArray[Any]) -> None:
         data = rows.reshape(-1).view(np.uint8) if rows.nbytes else b""
-        if self._compute(data) != self._checksums[block]:
+        if checksum(data) != self._checksums[block]:
             first = block * self._rows_per_block
             place = f"array {self.column.name!r}, rows {first} to {first + len(rows) - 1}"
             at = self._offset + first * self.row_bytes

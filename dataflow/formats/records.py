@@ -4,7 +4,6 @@ Guarantees:
 
 - A record that is cut off or has changed is reported: `Damaged` gives the offset. So is an undamaged record under
   another key than the one it was written for: the checksum, CRC-32, covers the key and the record.
-- Records of version 1 (release 0.1) are still read. Their checksum is another one and does not cover the key.
 - Other data (pickles, msgpack-numpy) are recognised by the first byte: ours is 0xC1, with which no msgpack and no
   pickle begins.
 - Arrays come back writable. Those of one datapoint lie in one piece of memory, which belongs to that datapoint alone.
@@ -19,7 +18,7 @@ from typing import Any, Final
 from dataflow.codec.message_layout import has_padding, without_padding
 from dataflow.errors import PickleRefused
 from dataflow.extras import optional
-from dataflow.formats.checksums import Damaged, checksum, file_damaged, old_checksum
+from dataflow.formats.checksums import Damaged, checksum, file_damaged, other_version
 from dataflow.formats.foreign import unpack_foreign
 from dataflow.serial.packing import ALIGNMENT, pack
 from dataflow.serial.unpacking import Unpacker
@@ -28,7 +27,6 @@ __all__ = ["RecordDecoder", "RecordEncoder", "is_last", "is_record", "marked_las
 
 _MAGIC: Final = 0xC1
 _VERSION: Final = 2
-_OLD_VERSION: Final = 1
 _ZSTD: Final = 1  # a flag: everything after the header is compressed
 _LAST: Final = 2  # a flag: it is the last one of a file of consecutive records
 _HEADER = struct.Struct("<BBHIQII")
@@ -115,7 +113,6 @@ class RecordDecoder:
         name: Returns the name of a place, for messages.
         pickled: Load pickles.
         foreign: Read pickles and msgpack-numpy, too; otherwise everything must be a record of ours.
-        old: Read records of version 1, too.
     """
 
     def __init__(
@@ -125,7 +122,6 @@ class RecordDecoder:
         *,
         pickled: bool = False,
         foreign: bool = True,
-        old: bool = True,
         name: Callable[[Any], object] = str,
     ) -> None:
         self._path = path
@@ -133,7 +129,6 @@ class RecordDecoder:
         self._unit = unit
         self._pickled = pickled
         self._foreign = foreign
-        self._min_version = _OLD_VERSION if old else _VERSION
         unpacker = Unpacker(_SIZE, pickled=pickled)
         self._unpack = unpacker.unpack
         self._read = unpacker.read
@@ -224,15 +219,10 @@ class RecordDecoder:
         _, version, _, _, total, _, summed = _unpack_header(data)
         if total > size:
             raise Damaged(f"only {size} of {total} bytes of a record", size)
-        if not self._min_version <= version <= _VERSION:
-            raise Damaged(
-                f"a record of version {version}; this file has records of version {self._min_version} to {_VERSION}", 1
-            )
+        if version != _VERSION:
+            raise Damaged(other_version("record", version, _VERSION), 1)
         view = memoryview(data)
-        if version == _OLD_VERSION:
-            found = old_checksum(view[_SIZE:], old_checksum(view[:_CHECKED]))
-        else:
-            found = checksum(view[_SIZE:], checksum(view[:_CHECKED], checksum(key)))
+        found = checksum(view[_SIZE:], checksum(view[:_CHECKED], checksum(key)))
         if found != summed or total != size:
             raise Damaged("the checksum of a record does not match its content" + " and its key" * bool(key))
 

@@ -283,7 +283,7 @@ def _load_offsets(file: PositionalFile, compute: Compute) -> tuple[Offsets, bool
     Raises:
         FileDamaged: A checksum does not match, or the file was cut off.
     """
-    kept = read_index(file, _KIND, old=_KIND)
+    kept = read_index(file, _KIND)
     if kept is not None and _fits(file, kept):
         return kept, False
     if not file.size:

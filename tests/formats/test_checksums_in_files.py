@@ -1,14 +1,11 @@
-"""What checksums in files cover: keys, changes that cancel, pages that lead elsewhere; and files of release 0.1."""
+"""What checksums in files cover: keys, changes that cancel, pages that lead elsewhere; and versions of formats."""
 
-import io
 import json
 import os
 import random
 import struct
 import sys
-import tarfile
 import zipfile
-import zlib
 from pathlib import Path
 
 import h5py
@@ -20,19 +17,13 @@ import pytest
 from dataflow import (
     DiskCacheData,
     FileDamaged,
-    HDF5Serializer,
     LMDBData,
-    LMDBSerializer,
-    NumpySerializer,
-    TFRecordSerializer,
 )
 from dataflow.formats import checksums
-from dataflow.formats.checksums import old_checksum
 from dataflow.formats.records import RecordDecoder, RecordEncoder
 from tests.formats.files import FORMATS, HDF5, LMDB, NPZ, assert_same, by_name, flow
 from tests.formats.test_damage import assert_none, verdicts_of
 
-OLD = Path(__file__).parent / "written_before" / "release_0_1.tar.xz"
 PAGE = 4096
 
 every_format = pytest.mark.parametrize("form", FORMATS, ids=by_name)
@@ -105,15 +96,18 @@ def test_a_datapoint_under_the_key_of_another_is_reported(num, compress, tmp_pat
         list(df)
 
 
-def test_an_older_record_is_refused_in_a_newer_file(tmp_path):
+def test_a_record_of_another_version_is_refused(tmp_path):
     path = LMDB.saved(tmp_path, [[1], [2]])
     body = RecordEncoder().encode([7])
-    header = b"\xc1\x01" + body[2:20]
-    old = header + old_checksum(body[24:], old_checksum(header)).to_bytes(4, "little") + body[24:]
-    assert RecordDecoder("file").decode(old, 0) == [7]
+    old = b"\xc1\x01" + body[2:]
     with lmdb.open(path, subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
         transaction.put(b"00000001", old)
-    with LMDB.load(path, shuffle=False) as df, pytest.raises(FileDamaged, match="a record of version 1"):
+    with (
+        LMDB.load(path, shuffle=False) as df,
+        pytest.raises(
+            FileDamaged, match="the record has format version 1, and this release reads version 2: save it again"
+        ),
+    ):
         list(df)
 
 
@@ -151,12 +145,6 @@ def test_changes_that_cancel_are_reported(form, tmp_path):
     Path(path).write_bytes(content)
     with form.load(path, shuffle=False) as df:
         assert_same(list(df), [[array]])
-
-
-def test_the_old_checksum_misses_them():
-    data = np.random.default_rng(0).integers(1, 200, 4000).tobytes()
-    assert {old_checksum(changed) for changed in cancelling(data, 64)} == {old_checksum(data)}
-    assert zlib.crc32(data) not in {zlib.crc32(changed) for changed in cancelling(data, 64)}
 
 
 @pytest.mark.parametrize("form", [NPZ, HDF5], ids=by_name)
@@ -222,11 +210,11 @@ def test_a_file_names_its_checksum_whatever_is_installed(form, tmp_path, monkeyp
     ("change", "message"),
     [
         ({"checksum": "blake9"}, "its checksums are 'blake9'; this release reads 'crc32'"),
-        ({"checksum": None}, "version 2 whose checksums are None"),
-        ({"version": 3}, "a file of version 3; this release reads versions 1 to 2"),
-        ({"version": 1}, "version 1 whose checksums are 'crc32'"),
-        ({"version": 0, "checksum": None}, "a file of version 0"),
-        ({"version": "2"}, "a file of version 2"),
+        ({"checksum": None}, "its checksums are None; this release reads 'crc32'"),
+        ({"version": 3}, "format version 3, and this release reads version 2: upgrade dataflow to read it$"),
+        ({"version": 1}, "format version 1, and this release reads version 2: save it again$"),
+        ({"version": 0, "checksum": None}, "format version 0, and this release reads version 2: save it again$"),
+        ({"version": "2"}, "format version 2, and this release reads version 2: save it again$"),
     ],
 )
 def test_a_file_that_names_another_algorithm_or_version_says_so(form, change, message, tmp_path):
@@ -236,82 +224,7 @@ def test_a_file_that_names_another_algorithm_or_version_says_so(form, change, me
         list(df)
 
 
-# -- files of release 0.1 ----------------------------------------------------------------------------------------------
-
-
-def datapoints_of_old_files():
-    return [[k, f"text {k}", np.arange(1100) * k, (k, None)] for k in range(4)]
-
-
-@pytest.fixture
-def old_files(tmp_path):
-    with tarfile.open(fileobj=io.BytesIO(OLD.read_bytes())) as archive:
-        archive.extractall(tmp_path, filter="data")
-    for name in ("file.tfrecord", "file.cache"):  # an index knows its file by size and time
-        _, changed = json.loads((tmp_path / f"{name}.index").read_bytes().partition(b"\n")[0])["of"]
-        os.utime(tmp_path / name, ns=(changed, changed))
-    return tmp_path
-
-
-OLD_FILES = {
-    "file.lmdb": LMDBSerializer,
-    "packed.lmdb": LMDBSerializer,
-    "file.npz": NumpySerializer,
-    "file.h5": HDF5Serializer,
-    "file.tfrecord": TFRecordSerializer,
-}
-
-
-@pytest.mark.parametrize("name", OLD_FILES)
-def test_an_old_file_is_read(old_files, name):
-    with OLD_FILES[name].load(old_files / name, shuffle=False) as df:
-        for _ in range(2):
-            assert_same(list(df), datapoints_of_old_files())
-        assert_same(df[2], datapoints_of_old_files()[2])
-
-
-def found_in(content, part):
-    """Where a part of a file is, each time: LMDB leaves old copies in pages that are not in use."""
-    return [place for place in range(len(content)) if content.startswith(part, place)]
-
-
-@pytest.mark.parametrize("name", OLD_FILES)
-def test_an_old_file_that_has_changed_is_reported(old_files, name):
-    path = old_files / name
-    content = path.read_bytes()
-    numbers = (np.arange(1100) * 3).tobytes()
-    parts = [b"\x28\xb5\x2f\xfd"] if name == "packed.lmdb" else [b"text 2", numbers]  # the first begins a frame of zstd
-    for part in parts:
-        changed = bytearray(content)
-        for place in found_in(content, part):
-            changed[place + len(part) // 2 + 3] ^= 4
-        assert changed != content
-        path.write_bytes(changed)
-        with OLD_FILES[name].load(path, shuffle=False) as df, pytest.raises(FileDamaged):
-            list(df)
-
-
-def test_the_values_of_an_old_lmdb_file_are_verified_as_well(old_files):
-    path = old_files / "file.lmdb"
-    with LMDBData(path, shuffle=False) as df:
-        assert [key for key, _ in df] == [b"%08d" % k for k in range(4)]
-    content = bytearray(path.read_bytes())
-    content[content.index(b"text 2")] ^= 4
-    path.write_bytes(content)
-    with LMDBData(path, shuffle=False) as df, pytest.raises(FileDamaged, match="key b'00000002'"):
-        list(df)
-
-
-def test_an_old_index_is_used(old_files, monkeypatch):
-    monkeypatch.setattr("dataflow.formats.tfrecord._scan", None)  # so making a new one would fail
-    with TFRecordSerializer.load(old_files / "file.tfrecord") as df:
-        assert len(df) == 4
-
-
-def test_an_old_cache_is_used(old_files):
-    df = DiskCacheData(flow([["something else"]]), old_files / "file.cache", fingerprint="written before")
-    with df:
-        assert_same(list(df), datapoints_of_old_files())
+# -- disk caches -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -321,7 +234,7 @@ def no_crc32c(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_crc32c")
-def test_a_cache_needs_no_other_package(old_files, tmp_path):
+def test_a_cache_needs_no_other_package(tmp_path):
     path = tmp_path / "new.cache"
     for dps in ([[1], [2]], [["never read"]]):
         with DiskCacheData(flow(dps), path, fingerprint="x") as df:
@@ -329,14 +242,3 @@ def test_a_cache_needs_no_other_package(old_files, tmp_path):
     os.unlink(f"{path}.index")
     with DiskCacheData(flow([[3]]), path, fingerprint="x") as df:
         assert list(df) == [[1], [2]]
-    with DiskCacheData(flow([[3]]), old_files / "file.cache", fingerprint="written before") as df:
-        assert_same(list(df), datapoints_of_old_files())
-    os.unlink(old_files / "file.cache.index")
-    with DiskCacheData(flow([[3]]), old_files / "file.cache", fingerprint="written before") as df:
-        assert list(df) == [[3]]  # it cannot be verified, and can be made again
-
-
-def test_an_old_cache_without_its_index_is_used(old_files):
-    os.unlink(old_files / "file.cache.index")
-    with DiskCacheData(flow([["something else"]]), old_files / "file.cache", fingerprint="written before") as df:
-        assert_same(list(df), datapoints_of_old_files())
