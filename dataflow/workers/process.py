@@ -276,7 +276,10 @@ class ProcessWorker:
 
     def has_ended(self) -> bool:
         """Whether it is no longer running, or was never started."""
-        return self._process is None or self.exitcode() is not None or not _exists(self.pid)
+        if self._process is None or self.exitcode() is not None or not _exists(self.pid):
+            return True
+        # Its parent, the fork server, may not have collected and reported it yet: a pass must not end meanwhile.
+        return self._context.get_start_method() == "forkserver" and _is_zombie(self.pid)
 
     def exitcode(self) -> int | None:
         """Negative for a signal; None while it runs, or if it was reaped elsewhere (`SIGCHLD` ignored)."""
@@ -501,10 +504,21 @@ def _exists(pid: int | None) -> bool:
     return True
 
 
+def _is_zombie(pid: Any) -> bool:
+    """Whether all threads of this process have ended, and its parent has not collected it."""
+    fields = _stat_fields(pid)
+    return fields[:1] == ["Z"] and int(fields[17]) <= 1  # the number of threads: the first may end before the others
+
+
 def _scheduler_state(pid: Any) -> str:
     names = {"R": "running", "S": "waiting", "D": "waiting for a device", "T": "stopped by a signal", "Z": _ENDED}
+    return names.get("".join(_stat_fields(pid)[:1]), "alive")
+
+
+def _stat_fields(pid: Any) -> list[str]:
+    """What the kernel says of a process, from its state on; empty if it is gone, and on systems other than Linux."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
-            return names.get(stat.read().rpartition(")")[2].split()[0], "alive")
+            return stat.read().rpartition(")")[2].split()
     except OSError:
-        return "alive"
+        return []

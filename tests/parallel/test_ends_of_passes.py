@@ -2,11 +2,15 @@
 
 import collections
 import itertools
+import multiprocessing
 import os
 import signal
 import sys
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 
 import numpy as np
+import psutil
 import pytest
 
 from dataflow import (
@@ -76,7 +80,10 @@ def has_ended(worker):
     """Whether the whole process has, not only its first thread; it can still be collected."""
     try:
         return os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-    except ChildProcessError:
+    except ChildProcessError:  # a child of the fork server, or collected
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(worker.pid)
+            return process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
         return True
 
 
@@ -108,6 +115,32 @@ def test_a_worker_that_is_killed_in_a_pass_fails_that_pass(name, num, taken, vic
             next(iter(df))
         df.reset_state()
         assert len(list(df)) == N
+
+
+@contextmanager
+def stopped_fork_server():
+    """Meanwhile the fork server collects and reports no worker that has ended."""
+    server = psutil.Process(forkserver._forkserver._forkserver_pid)
+    server.suspend()
+    try:
+        wait_until(lambda: server.status() == psutil.STATUS_STOPPED, LIMIT, "SIGSTOP does not stop it")
+        yield
+    finally:
+        server.resume()
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("name", ["pipe", "zmq", "map"])
+def test_a_death_that_the_fork_server_has_not_reported_fails_the_pass(name, context):
+    with KINDS[name](2, context=context) as df, deadline(LIMIT):
+        assert len(list(df)) == N
+        iterator = iter(df)
+        assert len(list(itertools.islice(iterator, N))) == N
+        with stopped_fork_server():
+            kill(workers_of(df)[0])
+            with pytest.raises(WorkerDied, match="worker 0 of 2"):
+                next(iterator)
+    wait_until(lambda: not multiprocessing.active_children(), LIMIT, "they are not collected")
 
 
 @pytest.mark.parametrize("name", KINDS)
