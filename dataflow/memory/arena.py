@@ -244,10 +244,6 @@ class Base(np.ndarray[Any, Any]):
     """
 
     block: Block | None = None  # set for an output buffer; None where the consumer reads
-    last: _OrphanedBlockLease | None = None  # set once the worker has ended
-    # Set then, too: the views may outlive their runner, and a forked child finds `last` through the reader. (`last`
-    # itself must not keep the reader, which keeps `last`: both would wait for the garbage collector.)
-    reader: ArenaReader | None = None
 
 
 class Lease(weakref.ref[Base]):
@@ -295,6 +291,10 @@ class _Freeing(dict[int, Callable[[_BlockLease], None]]):
 
 
 _readers: Final[weakref.WeakSet[ArenaReader]] = weakref.WeakSet()
+
+# By the base: what releases its pages, and what removes this entry. Neither the reader nor the base could keep them: the
+# views may outlive the runner, and attributes of the base are gone before the callbacks of its weak references run.
+_orphaned: Final[dict[int, tuple[_OrphanedBlockLease, weakref.ref[Base]]]] = {}
 
 
 class ArenaReader:
@@ -346,7 +346,7 @@ class ArenaReader:
                 memory, at = self._memory.at(start)
                 last = _OrphanedBlockLease(base, methodcaller("madvise", _GIVE_BACK, at, end - start))
                 last.madvise = memory.madvise
-                base.last, base.reader = last, self
+                _orphaned[id(base)] = last, weakref.ref(base, partial(_orphaned.pop, id(base)))
                 self._last.append(last)
                 ranges.append((start, end))
             del base  # if this was the last reference, its pages are returned below
@@ -361,8 +361,6 @@ class ArenaReader:
     def forget(self) -> None:
         """In a forked child, which drops only copies: free nothing, because the parent still reads these blocks."""
         self._leases.clear()
-        for last in self._last:
-            last.madvise = _do_nothing
 
     def _byte_range(self, status: int) -> tuple[int, int]:
         """Begin and end of the block with that status byte."""
@@ -379,6 +377,8 @@ class ArenaReader:
 def _forked() -> None:
     for reader in list(_readers):
         reader.forget()
+    for last, _ in list(_orphaned.values()):
+        last.madvise = _do_nothing
 
 
 if hasattr(os, "register_at_fork"):
