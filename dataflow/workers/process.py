@@ -311,6 +311,8 @@ class ProcessWorker:
 
     def release(self) -> None:
         """Release its system resources. This ends a process that is still alive, which needs a second call."""
+        if self.has_ended():
+            self.join(_KILL_TIMEOUT)  # until the fork server has reported it
         exitcode = self.exitcode()  # read first: closing the lifeline kills at once
         if self._lifeline is not None:
             self._lifeline.close()
