@@ -462,7 +462,7 @@ class Images(DataFlow):
     def __iter__(self):
         while True:
             yield [np.ones({size}, np.uint8)]
-df = {runner}(Images(), {arguments})
+df = {runner}(Images(), {arguments}, context="fork")  # others need a guard
 iterator = iter(df)
 kept = [next(iterator) for _ in range(20)]
 kept.append(kept)

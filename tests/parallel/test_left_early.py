@@ -66,7 +66,7 @@ INDEPENDENT = {
 AHEAD = {
     "thread runner": lambda ds: MultiThreadRunner(lambda: ds, 10, 1, strict=True),
     "thread map": lambda ds: MultiThreadMapData(ds, 2, list, strict=True),
-    "process runner": lambda ds: MultiProcessRunner(ds, 10, 1, strict=True),
+    "process runner": lambda ds: MultiProcessRunner(ds, 10, 1, strict=True, context="fork"),  # carries iterators
     "process map": lambda ds: MultiProcessMapData(ds, 1, list, strict=True),
     "nested": lambda ds: MultiThreadRunner(
         lambda: FilterData(MultiThreadRunner(lambda: ds, 3, 1, strict=True), always), 10, 1, strict=True

@@ -525,7 +525,7 @@ def test_a_datapoint_that_cannot_be_sent_to_a_worker_is_named():
     with pytest.raises(TypeError, match="pickle") as caught:
         found.extend(parallel_map("process", source, 2, same, strict=True))
     assert found == [[0]]
-    assert "index 1 of the input" in caught.value.__notes__[0]
+    assert "index 1 of the input" in caught.value.__notes__[-1]
 
 
 def test_parameters_are_checked(kind):

@@ -307,7 +307,8 @@ def test_help_shows_a_signature_as_a_person_would_write_it(kind):
     text = str(inspect.signature(kind))
     assert "timeout: float | None = None, max_restarts: SupportsIndex = 0" in text
     assert re.search(r"ForwardRef|'DataFlow'|inspect\.", text) is None
-    assert pydoc.plain(pydoc.render_doc(kind)).splitlines()[3].removeprefix(" |  ") == kind.__name__ + text
+    margin = r"[\s|]+"  # from Python 3.13 on, a long signature has a line for each parameter
+    assert re.sub(margin, "", kind.__name__ + text) in re.sub(margin, "", pydoc.plain(pydoc.render_doc(kind)))
 
 
 @pytest.mark.slow

@@ -303,12 +303,12 @@ def test_an_interrupt_while_get_waits_does_no_harm():
 
 
 def test_an_interrupt_of_a_process_is_not_its_business():
-    others = psutil.Process().children()
+    others = psutil.Process().children(recursive=True)
     gate = SharedMem.puthandle("i8", 1)
     with BackgroundProc(wait_at, ["i8"], [(3,)], n_proc=2, target_args=(gate,)) as bg:
         with pytest.raises(DataFlowTimeout):
             bg.get(timeout=0.1)
-        for child in psutil.Process().children():
+        for child in psutil.Process().children(recursive=True):
             if child not in others:
                 child.send_signal(signal.SIGINT)
         SharedMem.shm2ndarray(gate)[0] = 1
@@ -359,10 +359,11 @@ def test_shutdown_frees_whoever_waits_in_another_thread():
 
 
 def test_nothing_is_left_when_it_is_forgotten():
-    before = psutil.Process().children()
+    before = psutil.Process().children(recursive=True)
     bg = BackgroundProc(drawn, n_proc=2)
     (array,) = bg.get(timeout=LIMIT)
-    alive, known = weakref.ref(bg), [child for child in psutil.Process().children() if child not in before]
+    after = psutil.Process().children(recursive=True)
+    alive, known = weakref.ref(bg), [child for child in after if child not in before]
     assert len(known) == 2
     del bg
     gc.collect()
@@ -405,11 +406,11 @@ def test_who_waits_uses_no_cpu(monkeypatch):
         with pytest.raises(DataFlowTimeout):
             bg.get(timeout=1.0)
         assert len(waits) < 30, "get is busy while it waits"
-    others = psutil.Process().children()
+    others = psutil.Process().children(recursive=True)
     with BackgroundProc(drawn, n_proc=2) as bg:
         for _ in range(2):
             bg.get(timeout=LIMIT)
-        workers = [child for child in psutil.Process().children() if child not in others]
+        workers = [child for child in psutil.Process().children(recursive=True) if child not in others]
         wait_until(lambda: all(worker.status() == "sleeping" for worker in workers), LIMIT, "they never wait")
         before = [sum(worker.num_ctx_switches()) for worker in workers]
         with pytest.raises(DataFlowTimeout):  # half a second goes by

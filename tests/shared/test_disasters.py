@@ -162,18 +162,21 @@ def test_what_a_killed_process_was_writing_is_never_seen(method, copy):
         taken(bg, 2 * GOOD, 1)
 
 
+def started_since(before):
+    return [child for child in psutil.Process().children(recursive=True) if child not in before]
+
+
 def kill_workers(before):
-    """Kill the workers that were started since; nobody reaps them but their owner."""
-    for child in psutil.Process().children():
-        if child not in before:
-            child.kill()
+    """Kill the workers that were started since; nobody reaps them but their owner, or the fork server."""
+    for worker in started_since(before):
+        worker.kill()
 
 
 def test_a_process_that_is_killed_while_it_waits_has_its_result_given_out_first():
-    before = psutil.Process().children()
+    before = psutil.Process().children(recursive=True)
     with deadline(3 * LIMIT), BackgroundProc(Counting(), ["i8", "i8"], [(SIZE,)] * 2, n_proc=2) as bg:
         taken(bg, 2, 2)
-        workers = [child for child in psutil.Process().children() if child not in before]
+        workers = started_since(before)
         wait_until(lambda: all(worker.status() == "sleeping" for worker in workers), LIMIT, "they never wait")
         kill_workers(before)
         assert [bg.get(timeout=LIMIT)[1][0] for _ in range(2)] == [1, 1]
@@ -244,13 +247,15 @@ def test_what_a_killed_job_was_writing_is_never_seen(method):
 
 
 def test_a_process_that_is_killed_while_it_has_nothing_to_do_is_not_missed():
-    before = psutil.Process().children()
+    before = psutil.Process().children(recursive=True)
     with deadline(3 * LIMIT), SharedQ() as queue:
         queue.startproc(["i8"], [SIZE], fill, (1,))
         queue.get(timeout=LIMIT)
         kill_workers(before)
         wait_until(
-            lambda: all(child in before or child.status() == "zombie" for child in psutil.Process().children()),
+            lambda: all(
+                child in before or child.status() == "zombie" for child in psutil.Process().children(recursive=True)
+            ),
             LIMIT,
             "it does not die",
         )
