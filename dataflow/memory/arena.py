@@ -292,8 +292,8 @@ class _Freeing(dict[int, Callable[[_BlockLease], None]]):
 
 _readers: Final[weakref.WeakSet[ArenaReader]] = weakref.WeakSet()
 
-# By the base: what releases its pages, and what removes this entry. Neither the reader nor the base could keep them: the
-# views may outlive the runner, and attributes of the base are gone before the callbacks of its weak references run.
+# By the base: what releases its pages, and what removes this entry. Neither the reader nor the base could keep them:
+# the views may outlive the runner, and a base loses its attributes before the callbacks of its weak references run.
 _orphaned: Final[dict[int, tuple[_OrphanedBlockLease, weakref.ref[Base]]]] = {}
 
 
