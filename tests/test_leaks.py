@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from multiprocessing import shared_memory
 
@@ -80,12 +79,6 @@ def block():
     memory.unlink()
 
 
-@contextlib.contextmanager
-def directory():
-    with tempfile.TemporaryDirectory(prefix="dataflow-"):
-        yield
-
-
 LEAKS = [
     (child, r"process \d+ .*input\(\)"),
     (zombie, r"process \d+ \(zombie\)"),
@@ -94,7 +87,6 @@ LEAKS = [
     (thread, "thread .*forgotten"),
     (descriptor, "descriptor .*null"),
     (block, "shared memory"),
-    (directory, "directory .*dataflow-"),
 ]
 
 
