@@ -29,6 +29,8 @@ from dataflow import (
     MapData,
     MapDataComponent,
     MixData,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapAndBatchDataZMQ,
     MultiProcessMapData,
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
@@ -48,46 +50,13 @@ from dataflow import (
     ShuffleData,
     TestDataSpeed,
 )
-from dataflow.base import Blocks
 from dataflow.frameworks.torch_dataset import TakenInTurn
-from dataflow.pauses import Pause, pausing
-from dataflow.seeding import Stream
 from tests.support.faults import deadline
+from tests.support.pauses import Gate, Late, LateInOrder, patiently, plain, taken_patiently
 
 SIZE = 12
 SOON = 0.05
 LIMIT = 60
-
-
-class Late(ProxyDataFlow):
-    """A built-in node that is late before every second datapoint, without waiting."""
-
-    is_late = True
-
-    @property
-    def _df_waits(self) -> bool:
-        return self.is_late
-
-    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return pausing(self._steps(self.ds._df_run_pass(p, stream)), self.is_late)
-
-    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return pausing(self._steps(self.ds._df_at(blocks, stream)), self.is_late)
-
-    def _steps(self, datapoints: Iterator[Any]) -> Iterator[Any]:
-        for k, dp in enumerate(datapoints):
-            if self.is_late:
-                for _ in range(k % 3):
-                    yield Pause(dataflow.TimeoutError("late"))
-            yield dp
-        if self.is_late:
-            yield Pause(dataflow.TimeoutError("late"))
-
-
-class LateInOrder(Late):
-    """The same, which cannot be addressed."""
-
-    _df_indexed = False
 
 
 class Own(ProxyDataFlow):
@@ -178,24 +147,6 @@ ADDRESSED = {
 }
 
 
-def plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def patiently(steps: Iterator[Any]) -> tuple[list[Any], int]:
-    """All datapoints, and how many timeouts there were between them."""
-    found, num_late = [], 0
-    while True:
-        try:
-            found.append(plain(next(steps)))
-        except dataflow.TimeoutError:
-            num_late += 1
-        except StopIteration:
-            return found, num_late
-
-
 @pytest.mark.parametrize("late", [Late, LateInOrder])
 @pytest.mark.parametrize("name", [*NODES, *ADDRESSED])
 def test_what_stands_above_a_timeout_loses_nothing(name, late, caplog, capsys):
@@ -244,7 +195,7 @@ def test_a_timeout_raised_by_the_function_of_a_map_is_an_error_of_the_function()
     flow = LateInOrder(listed())
     steps = iter(flow)
     df = MapData(DataFromList([[0]] * 5), lambda dp: next(steps))
-    with pytest.raises(RuntimeError, match="raised TimeoutError, for datapoint 1 of pass 0: late"):
+    with pytest.raises(RuntimeError, match="raised TimeoutError, for datapoint 0 of pass 0: late"):
         list(df)
 
 
@@ -287,21 +238,6 @@ def test_threads_that_step_one_iterator_share_it():
     assert sorted(found) == list(range(SIZE))
 
 
-class Gate:
-    """A function that waits at one datapoint until it is let through, by a file."""
-
-    def __init__(self, path: Any, k: int) -> None:
-        self.path, self.k = str(path), k
-
-    def __call__(self, dp: Any) -> Any:
-        import os
-        import time
-
-        while dp[1] == self.k and not os.path.exists(self.path):
-            time.sleep(0.005)
-        return dp
-
-
 RUNNERS: dict[str, Callable[[DataFlow, Any], DataFlow]] = {
     "ParallelData": lambda ds, gate: ParallelData(MapData(ds, gate), 1, timeout=SOON),
     "a runner": lambda ds, gate: MultiProcessRunnerZMQ(MapData(ds, gate), 1, timeout=SOON),
@@ -317,27 +253,35 @@ RUNNERS: dict[str, Callable[[DataFlow, Any], DataFlow]] = {
 
 @pytest.mark.parametrize("name", RUNNERS)
 def test_every_runner_waits_again(name, tmp_path):
-    path = tmp_path / "open"
-    with deadline(LIMIT), RUNNERS[name](listed(), Gate(path, 4)) as runner:
+    gate = Gate(tmp_path / "open", 4)
+    with deadline(LIMIT), RUNNERS[name](listed(), gate) as runner:
         df = BatchData(SelectComponent(runner, [1]), 6)
-        steps, num_late, found = iter(df), 0, []
-        while len(found) < SIZE:
-            try:
-                found += plain(next(steps)[0])
-            except dataflow.TimeoutError as error:
-                num_late += "The same iterator waits again" in str(error)
-                if num_late == 2:
-                    path.touch()
-        assert num_late >= 2 and found == list(range(SIZE))
+        steps = iter(df)
+        with pytest.raises(dataflow.TimeoutError, match="The same iterator waits again"):
+            next(steps)
+        found = taken_patiently(steps, 2, gate.open)
+        assert [k for (batch,) in found for k in batch] == list(range(SIZE))
+
+
+@pytest.mark.parametrize("options", [{"strict": True}, {"strict": True, "use_list": True}, {}])
+@pytest.mark.parametrize("cls", [MultiProcessMapAndBatchData, MultiProcessMapAndBatchDataZMQ])
+@pytest.mark.parametrize("below", [0, 1])
+def test_a_map_that_makes_batches_waits_again(cls, options, below, tmp_path):
+    gate = Gate(tmp_path / "open", 4)
+    with deadline(LIMIT):
+        source = LateInOrder(SelectComponent(listed(), [1])) if below else SelectComponent(listed(), [1])
+        with cls(source, 1, gate, 3, **options, timeout=SOON) as df:
+            batches = taken_patiently(iter(df), SIZE // 3, gate.open)
+            assert [k for (batch,) in batches for k in batch] == list(range(SIZE))
 
 
 def test_another_loop_after_a_timeout_is_another_pass(tmp_path):
-    path = tmp_path / "open"
-    with deadline(LIMIT), ParallelData(MapData(listed(), Gate(path, 0)), 1, timeout=SOON) as df:
+    gate = Gate(tmp_path / "open", 0)
+    with deadline(LIMIT), ParallelData(MapData(listed(), gate), 1, timeout=SOON) as df:
         steps = iter(df)
         with pytest.raises(dataflow.TimeoutError):
             next(steps)
-        path.touch()
+        gate.open()
         assert len(patiently(iter(df))[0]) == SIZE
         with pytest.raises(dataflow.NotReentrant):
             next(steps)

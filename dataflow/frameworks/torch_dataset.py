@@ -17,7 +17,7 @@ from dataflow.frameworks.worker_groups import Counter, Member, member_of_started
 from dataflow.parallel.worker_node import WorkerNode
 from dataflow.parameters import flag
 from dataflow.passes import walk
-from dataflow.pauses import paused, pausing, resumed
+from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.pickling import dumps, imported_main, loads
 from dataflow.seeding import Stream, current_root, fresh_root
 from dataflow.state import state_of
@@ -121,7 +121,10 @@ class FlowDataset:
         if loaded is not None:
             # If nothing is left of the pass, which is not known in advance without a length, `ResumableData` goes on
             # with the next one; but other workers may still be in this one.
-            for dp in islice(datapoints, 1):
+            for dp in resumed(limited(datapoints, waits, 1), waits):
+                if type(dp) is Pause:
+                    yield dp
+                    continue
                 if state.passes > p + 1:
                     self._has_ended = True
                     return

@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from dataflow import (
+    BatchData,
     DataFlow,
     DataFlowTerminated,
     DataFromGenerator,
@@ -33,6 +34,7 @@ from dataflow import (
 from dataflow.remote.receiving import ReceivingSocket
 from tests.support.faults import deadline
 from tests.support.forks import in_child
+from tests.support.pauses import Gate, patiently, taken_patiently
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers, sending_process
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
@@ -435,6 +437,24 @@ def test_no_datapoint_in_time_says_who_is_there_and_the_flow_stays_usable():
         sending = Sending(numbers(3), df.addresses[0])
         assert len(list(df)) == 3
         sending.wait_result()
+
+
+@pytest.mark.parametrize("num_senders", [1, 2, None])
+@pytest.mark.parametrize("at", [0, 7])
+def test_an_iterator_waits_again_and_nothing_is_lost(num_senders, at, tmp_path):
+    gate, num = Gate(tmp_path / "open", at), 20
+    with receiver(num_senders, timeout=0.1) as df:
+        senders = [Sending(MapData(numbers(num), gate), df.addresses[0]) for _ in range(num_senders or 1)]
+        batches = iter(BatchData(df, 5))
+        found = taken_patiently(batches, num * len(senders) // 5, gate.open)
+        if num_senders is None:
+            for _ in range(2):
+                with pytest.raises(TimeoutError, match=r"0\.1 seconds"):
+                    next(batches)
+        else:
+            assert patiently(batches)[0] == []
+        assert sorted(k for (batch,) in found for k in batch) == sorted([*range(num)] * len(senders))
+        assert [sending.wait_result() for sending in senders] == [num] * len(senders)
 
 
 @pytest.mark.slow

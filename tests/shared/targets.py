@@ -141,6 +141,20 @@ def wait_at(gate: Any) -> np.ndarray:
     return np.arange(3)
 
 
+class Numbered:
+    """Returns the number of this process and of the call; waits at call `k` until the gate is open."""
+
+    def __init__(self, gate: Any, k: int) -> None:
+        self.gate, self.k = gate, k
+        self.num_calls = 0
+
+    def __call__(self) -> list[Any]:
+        if self.num_calls == self.k:
+            wait_at(self.gate)
+        self.num_calls += 1
+        return [os.getpid(), self.num_calls - 1]
+
+
 def wait_and_fill(mp_arrays, shapes, gate, number):
     wait_at(gate)
     fill(mp_arrays, shapes, number)

@@ -17,9 +17,10 @@ from dataflow import (
     WorkerDied,
 )
 from dataflow import TimeoutError as DataFlowTimeout
-from tests.shared.targets import GOOD, Counting, drawn, wait_at
+from tests.shared.targets import GOOD, Counting, Numbered, drawn, wait_at
 from tests.support.contract import check_node, plain, seeded
 from tests.support.faults import reported
+from tests.support.pauses import taken_patiently
 from tests.support.waits import LIMIT
 
 
@@ -120,3 +121,19 @@ def test_a_wrong_parameter_is_named():
 def test_options_are_kept_as_they_were_checked():
     df = BackgroundData(pair, n_proc=2.0)
     assert type(df.n_proc) is int and "2 processes" in repr(df)
+
+
+@pytest.mark.parametrize("n_proc", [1, 2])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_iterator_waits_again_and_nothing_is_lost(n_proc, ordered):
+    gate = SharedMem.puthandle("i8", 1)
+    make = Numbered(gate, 2 if n_proc == 1 else 0)
+    with BackgroundData(make, ["i8", "i8"], [(), ()], n_proc, ordered=ordered, timeout=0.05) as source:
+        df = BatchData(source, 3)
+        found = taken_patiently(iter(df), 4, lambda: SharedMem.shm2ndarray(gate).fill(1))
+        found += taken_patiently(iter(df), 4, int, num_late=0)  # another loop continues there
+    numbers = {}
+    for pids, ks in found:
+        for pid, k in zip(pids, ks, strict=True):
+            numbers.setdefault(pid, []).append(k)
+    assert len(numbers) == n_proc and all(ks == list(range(len(ks))) for ks in numbers.values())
