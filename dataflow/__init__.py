@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.transforms.selecting import FlattenData, SelectComponent
     from dataflow.transforms.sharding import ShardData
     from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
+    from dataflow.transforms.token_blocks import PackData
 
     # Diagnostics
     from dataflow.diagnostics.display import PrintData
@@ -162,6 +163,7 @@ __all__ = [
     "MapData",
     "MapDataComponent",
     "MixData",
+    "PackData",
     "PadBatchData",
     "RandomChooseData",
     "RandomMapData",
@@ -278,6 +280,7 @@ _MODULE_OF = {
     "RandomChooseData": "dataflow.transforms.mixing",
     "RandomMixData": "dataflow.transforms.mixing",
     "BucketBatchData": "dataflow.transforms.padding",
+    "PackData": "dataflow.transforms.token_blocks",
     "PadBatchData": "dataflow.transforms.padding",
     "FixedSizeData": "dataflow.transforms.repeating",
     "RepeatedData": "dataflow.transforms.repeating",

@@ -294,6 +294,22 @@ class DataFlow:
         """One datapoint, or `HOLE`, for each index of each block."""
         raise NotAddressable(f"{type(self).__name__} cannot be addressed")
 
+    def _df_origins(self, indexes: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
+        """The position in the source of the datapoint at each index, where this node and those below only reorder.
+
+        Raises:
+            NotAddressable: A node does more than reorder or map its datapoints, one by one; the message names it.
+        """
+        raise NotAddressable(f"{type(self).__name__} does more than reorder the datapoints of a source, or map each")
+
+    def _df_column(self, name: str) -> NDArray[Any]:
+        """One column of the table that this source reads, in the order of its rows.
+
+        Raises:
+            TypeError: This node reads no table.
+        """
+        raise TypeError(f"{type(self).__name__} has no columns")
+
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
         """The inputs: found among the attributes of a user's node, declared by built-in ones."""

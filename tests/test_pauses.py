@@ -35,6 +35,7 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
     MultiThreadRunner,
+    PackData,
     PadBatchData,
     ParallelData,
     PrintData,
@@ -91,6 +92,10 @@ def first(component: Any) -> Any:
     return component + 1
 
 
+def unnamed(block: dict[Any, Any]) -> list[Any]:
+    return list(block.values())
+
+
 def same(dp: Any) -> Any:
     return dp
 
@@ -106,6 +111,8 @@ NODES: dict[str, Callable[[DataFlow], DataFlow]] = {
     "BatchDataByShape": lambda ds: BatchDataByShape(ds, 2, 0),
     "BatchDataByShape with remainders": lambda ds: BatchDataByShape(ds, 3, 0, remainder=True),
     "BucketBatchData": lambda ds: BucketBatchData(ds, 3, key=lambda dp: len(dp[0]), boundaries=[2]),
+    "PackData": lambda ds: MapData(PackData(ds, 4, key=0), unnamed),
+    "PackData, fitted": lambda ds: MapData(PackData(ds, 4, key=0, policy="fit", window=3), unnamed),
     "PadBatchData": lambda ds: PadBatchData(ds, 5, remainder=True),
     "CacheData": CacheData,
     "CacheData, shuffled": lambda ds: CacheData(ds, shuffle=True),
@@ -138,6 +145,7 @@ NODES: dict[str, Callable[[DataFlow], DataFlow]] = {
     "a patient node": Patient,
 }
 ADDRESSED = {
+    "PackData by index": lambda ds: MapData(PackData(ds, 4, key=0, lengths=[1 + k % 3 for k in range(SIZE)]), unnamed),
     "ShuffleData": ShuffleData,
     "ShardData": lambda ds: ShardData(ds, 0, 2, "keep"),
     "batches, shuffled": lambda ds: ShuffleData(BatchData(SelectComponent(ds, [1]), 5)),

@@ -115,6 +115,9 @@ class PositionalSource(Source, RNGDataFlow):
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(self._read(self._df_positions_at(block, stream)) for block in blocks)
 
+    def _df_origins(self, indexes: Positions, stream: Stream) -> Positions:
+        return self._df_positions_at(indexes, stream)
+
     def _read(self, positions: Positions) -> Iterator[Any]:
         datapoints: Iterator[Any] = self.reader().read(positions)
         return datapoints

@@ -209,6 +209,15 @@ class TableData(ToleratesFailures, PositionalSource):
             chain.from_iterable(self._rows_or_errors(self._df_positions_at(block, stream)) for block in blocks)
         )
 
+    def _df_origins(self, indexes: Positions, stream: Stream) -> Positions:
+        if self.batch_size is not None:
+            return DataFlow._df_origins(self, indexes, stream)
+        return super()._df_origins(indexes, stream)
+
+    def _df_column(self, name: str) -> NDArray[Any]:
+        with TableData(self.table, columns=[name], batch_size=_AT_A_TIME, remainder=True) as table:
+            return np.concatenate([np.empty(0, np.int64), *(batch[name] for batch in table)], dtype=object)
+
     def _batch(self, positions: Positions) -> Any:
         return self.reader().batch(positions)
 

@@ -94,7 +94,15 @@ class DataFromList(Source, RNGDataFlow):
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
 
+    def _df_origins(self, indexes: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
+        return self._places(stream, indexes)[1]
+
     def _read(self, stream: Stream, indexes: NDArray[np.int64]) -> Iterator[Any]:
+        passes, positions = self._places(stream, indexes)
+        return self._elements(positions.tolist(), passes.tolist() if self._df_calls else (), stream)
+
+    def _places(self, stream: Stream, indexes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The pass of each index, and the position in the list."""
         n = len(self.lst)
         if n == 0 and len(indexes):
             raise IndexError(f"DataFromList is empty: there is no datapoint at index {indexes[0]}")
@@ -103,7 +111,7 @@ class DataFromList(Source, RNGDataFlow):
             for p in np.unique(passes).tolist():
                 here = passes == p
                 positions[here] = self._order(p, n, stream)[positions[here]]
-        return self._elements(positions.tolist(), passes.tolist() if self._df_calls else (), stream)
+        return passes, positions
 
     @property
     def _df_calls(self) -> bool:  # type: ignore[override]

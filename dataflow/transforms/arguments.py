@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from dataflow.errors import NotAddressable
 
 __all__ = [
     "endless_input",
+    "fits",
     "integer_dtype",
     "require_addressable",
     "require_end",
@@ -118,3 +120,16 @@ def require_flows(df_lists: Iterable[Any], owner: object, parameter: str = "df_l
     if not flows:
         raise ValueError(f"{name} expects at least one dataflow, got an empty list")
     return flows
+
+
+def fits(value: float, dtype: np.dtype[Any]) -> bool:
+    """Whether an array of this dtype can hold a pad value."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return bool(limits.min <= value <= limits.max and int(value) == value)
+    if dtype.kind == "b":
+        return value in {0, 1}
+    if dtype.kind in "fc":
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(dtype.type(value))) or not math.isfinite(value)
+    return dtype.kind == "V" and dtype.names is None  # as the bfloat16 of JAX

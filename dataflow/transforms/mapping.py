@@ -18,7 +18,7 @@ from dataflow.seeding import Rng, Stream
 from dataflow.state import state_of
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, RequestedBlocks, ToleratesFailures
 from dataflow.transforms.generators import SeededGlobals
-from dataflow.transforms.indexing import order_by_index
+from dataflow.transforms.indexing import Indexes, order_by_index
 
 __all__ = ["MapData", "MapDataComponent"]
 
@@ -90,6 +90,9 @@ class MapData(ToleratesFailures, ProxyDataFlow):
         if not self.ds._df_endless:
             return self._numbered(p, p, stream)
         return state_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), self)
+
+    def _df_origins(self, indexes: Indexes, stream: Stream) -> Indexes:
+        return self.ds._df_origins(indexes, stream)
 
     def _numbered(self, drawn_as: int, p: int, stream: Stream) -> Iterator[Any]:
         rngs = self._df_index_rngs(stream, None)

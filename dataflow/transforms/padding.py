@@ -22,7 +22,7 @@ from dataflow.parameters import count_or_fraction, flag, function, positional_ar
 from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream
 from dataflow.transforms.applying import ToleratesFailures
-from dataflow.transforms.arguments import integer_dtype
+from dataflow.transforms.arguments import fits, integer_dtype
 from dataflow.transforms.batching import GroupedData
 from dataflow.transforms.gathering import owned
 
@@ -338,7 +338,7 @@ def _filled(
     shape: tuple[int, ...], like: NDArray[Any], key: Any, node: PadBatchData | BucketBatchData, value: Any
 ) -> NDArray[Any]:
     """An array full of the pad value of this component, with the dtype of `like`."""
-    if not _fits(value, like.dtype):
+    if not fits(value, like.dtype):
         raise TypeError(
             f"{type(node).__name__}: pad_value {value!r} does not fit into component {key!r}, which is {like.dtype}. "
             "Choose another one, or convert the component before"
@@ -346,15 +346,3 @@ def _filled(
     out = empty(shape, like.dtype)
     out[...] = value
     return out
-
-
-def _fits(value: float, dtype: np.dtype[Any]) -> bool:
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return bool(limits.min <= value <= limits.max and int(value) == value)
-    if dtype.kind == "b":
-        return value in {0, 1}
-    if dtype.kind in "fc":
-        with np.errstate(over="ignore"):
-            return bool(np.isfinite(dtype.type(value))) or not math.isfinite(value)
-    return dtype.kind == "V" and dtype.names is None  # as the bfloat16 of JAX

@@ -76,6 +76,9 @@ class RepeatedData(ProxyDataFlow):
         passes = range(p * self.num, (p + 1) * self.num)
         return chain.from_iterable(map(self.ds._df_run_pass, passes, repeat(stream)))
 
+    def _df_origins(self, indexes: Indexes, stream: Stream) -> Indexes:
+        return self.ds._df_origins(indexes, stream)
+
     def _warn_if_useless(self) -> None:
         """Log once that the input already repeats endlessly because it is not strict."""
         flow_state = state_of(self)

@@ -65,6 +65,9 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
         n = len(self)
         return self.ds._df_at(map(partial(self._below, stream, n), blocks), stream)
 
+    def _df_origins(self, indexes: Indexes, stream: Stream) -> Indexes:
+        return self.ds._df_origins(self._below(stream, len(self), indexes), stream)
+
     def _below(self, stream: Stream, n: int, indexes: Indexes) -> Indexes:
         passes, positions = passes_and_positions(self, indexes, n)
         if not len(indexes):

@@ -18,6 +18,7 @@ from dataflow.transforms.resuming import ResumableData
 from dataflow.transforms.selecting import FlattenData, SelectComponent
 from dataflow.transforms.sharding import ShardData
 from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
+from dataflow.transforms.token_blocks import PackData
 from tests.support.contract import check_node, listed
 
 
@@ -59,6 +60,12 @@ NODES = {
     "MapDataComponent": (lambda ds: MapDataComponent(ds, operator.neg, 1), {}),
     "MixData": (lambda ds: MixData([ds, ds, ds], [5, 3, 1]), {"stateful": True}),
     "MixData seed": (lambda ds: MixData([ds, RepeatedData(ds, 2)], [1, 2], seed=3), {"stateful": True}),
+    "PackData": (lambda ds: PackData(ds, 3, key=0), {"addressable": False}),
+    "PackData fit": (lambda ds: PackData(ds, 5, key=0, policy="fit", window=3), {"addressable": False}),
+    "PackData lengths": (lambda ds: PackData(ShuffleData(ds), 3, key=0, lengths=[2] * 8), {"needs_addressing": True}),
+    "PackData endless": (lambda ds: PackData(RepeatedData(ds, -1), 3, key=0), {
+        "addressable": False, "stateful": True,
+    }),
     "PadBatchData": (lambda ds: PadBatchData(ds, 3, mask=True), {}),
     "PadBatchData remainder": (lambda ds: PadBatchData(ds, 3, remainder=True, keys=[0]), {}),
     "RandomChooseData": (lambda ds: RandomChooseData([ds, RepeatedData(ds, 3)]), {"addressable": False}),

@@ -30,6 +30,7 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
     NotReproducible,
+    PackData,
     PrintData,
     RandomChooseData,
     RandomMapData,
@@ -539,6 +540,7 @@ OVER_COUNTS = {
     "FilterData": lambda ds: FilterData(ds, lambda dp: True),
     "RandomChooseData": lambda ds: RandomChooseData([ds]),
     "BucketBatchData": lambda ds: BucketBatchData(ds, 2, key=lambda dp: dp[0], boundaries=[3]),
+    "PackData": lambda ds: PackData(ds, 1),
     "own node": Passing,
 }
 

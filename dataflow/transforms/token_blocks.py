@@ -1,0 +1,543 @@
+"""Sequence packing: a node that makes blocks of one size from documents of tokens.
+
+Guarantees:
+
+- Each token of a pass is in exactly one block, once; documents without tokens are counted in one warning.
+- A document is copied as it arrives: its source may use the same memory for the next one.
+- Documents that are found by index must have the lengths that were given; other lengths raise an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from numbers import Number, Real
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.datapoint import as_number_or_array, component, empty, stack_column
+from dataflow.errors import LengthUnknown, NotAddressable, ShapeMismatch, TimeoutError
+from dataflow.parameters import whole_number
+from dataflow.pauses import Pause, paused, pausing, resumed
+from dataflow.seeding import Stream, Table
+from dataflow.state import state_of
+from dataflow.transforms.arguments import fits
+from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
+
+__all__ = ["PackData"]
+
+_logger = logging.getLogger("dataflow.transforms")
+
+Policy = Literal["split", "fit"]
+Columns = tuple[NDArray[Any], ...]
+"""The aligned columns of one document: arrays with one axis and of one length."""
+
+_ADDED: Final = ("segment_ids", "positions")
+_INT64: Final = np.dtype(np.int64)
+_LONGEST: Final = np.iinfo(np.int32).max  # positions are int32
+_NUMBERS: Final = "biufcV"  # kinds of dtypes; V for bfloat16
+
+
+class PackData(ProxyDataFlow):
+    """Pack documents of tokens into blocks of `size` tokens.
+
+    Each block is a dict of arrays ``(size,)``: ``tokens``, or the components in `key`; ``segment_ids``, int32, which
+    number the documents of a block from 1; and ``positions``, int32, of each token within its document, which go on in
+    the next block if the document does. At the end of a block that is not full are `pad_value`, segment 0 and position
+    0. Every token of a pass is in one block, once. Documents without tokens contribute nothing; the first pass that has
+    any ends with a warning that says how many.
+
+    With ``policy="split"`` the documents follow one another and are cut where a block ends, so that only the last block
+    of a pass is padded. With ``policy="fit"`` documents stay whole: a block begins with the document that has waited
+    longest and goes on with the longest of `window` documents that still fits, until none does. Documents of more than
+    `size` tokens are cut.
+
+    Without `lengths`, the number of blocks is not known, and `ResumableData` resumes by reading the documents of the
+    pass again. With it, the flow can be addressed. A pass over an endless flow never ends, and the next loop goes on
+    where the last one stopped.
+
+    Args:
+        ds: The documents. Tokens are arrays with one axis, or lists of numbers, where Python ints become int64.
+        size: Tokens per block, at least 1.
+        key: The component that holds the tokens; or a list of components that are cut alike, such as tokens and their
+            loss mask. None takes the datapoint itself if it is an array or a list of numbers, and otherwise its only
+            component.
+        policy: "split" or "fit".
+        window: Documents among which "fit" chooses, at least 1.
+        pad_value: What fills the last block; or a dict of component and value, where a component that is not in it is
+            padded with 0.
+        lengths: The number of tokens of each datapoint of the source, by its index there, for documents that are
+            mapped one by one, or reordered by shuffling, above their source; or the name of a column of a `TableData`
+            that holds them. Only for "split".
+
+    Raises:
+        KeyError: A component in `key` is missing; of a list or tuple, an IndexError.
+        TypeError: A component is no list or array of numbers, documents differ in dtype, or `pad_value` does not fit
+            into it. The message names the component, the document and the dtypes.
+        ShapeMismatch: The columns of a document differ in length, a component has several axes, or a document has
+            another length than `lengths` says.
+        NotAddressable: `lengths` is given, and a node below does more than reorder or map; the message names it.
+        Dropped: `lengths` is given, and a map below dropped a document.
+
+    Example:
+        >>> df = PackData(DataFromList([[5, 6, 7], [8, 9]], shuffle=False), 4)
+        >>> for block in df:
+        ...     print(*(array.tolist() for array in block.values()))
+        [5, 6, 7, 8] [1, 1, 1, 2] [0, 1, 2, 0]
+        [9, 0, 0, 0] [1, 0, 0, 0] [1, 0, 0, 0]
+        >>> PackData(DataFromList([[5, 6, 7], [8, 9]], shuffle=False), 4, lengths=[3, 2])[1]["tokens"].tolist()
+        [9, 0, 0, 0]
+
+    Source:
+        Packing as in grain (``ConcatThenSplitIterDataset``, ``BestFitPackIterDataset``), with its names of components.
+    """
+
+    _df_counts = True
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        size: int,
+        *,
+        key: Any = None,
+        policy: Policy = "split",
+        window: int = 1000,
+        pad_value: float | Mapping[Any, float] = 0,
+        lengths: Sequence[int] | NDArray[Any] | str | None = None,
+    ) -> None:
+        super().__init__(ds)
+        self._size = whole_number(self, "size", size, 1)
+        self.key = _checked_key(key)
+        if policy not in get_args(Policy):
+            raise ValueError(f'PackData: policy is "split" or "fit", got {policy!r}')
+        self.policy: Policy = policy
+        self.window = whole_number(self, "window", window, 1)
+        self.pad_value = _checked_pad_values(pad_value, self._df_names)
+        self._lengths = None if lengths is None else self._checked_lengths(lengths)
+        self._tables = Table()
+
+    @property
+    def _df_names(self) -> list[Any]:
+        """The names of the columns in a block."""
+        return ["tokens"] if self.key is None else self.key if isinstance(self.key, list) else [self.key]
+
+    @property
+    def _df_parameters(self) -> dict[str, Any]:
+        return {**super()._df_parameters, "size": self._size, "lengths": self._lengths}
+
+    @property
+    def _df_compared(self) -> dict[str, Any]:
+        return {**super()._df_compared, "size": self._size}
+
+    @property
+    def _df_indexed(self) -> bool:
+        return self._lengths is not None
+
+    @property
+    def _df_grain(self) -> int:
+        return 1
+
+    @property
+    def _df_endless(self) -> bool:
+        return self.ds._df_endless
+
+    @property
+    def _df_continues(self) -> bool:
+        return self.ds._df_endless
+
+    def __len__(self) -> int:
+        if self._lengths is None:
+            raise LengthUnknown(
+                "a pass of PackData has no known length: it depends on the number of tokens of each document. Give "
+                "them as lengths="
+            )
+        num_passes = len(self.ds) // max(len(self._lengths), 1)  # of the source
+        return (num_passes * int(self._lengths.sum()) + self._size - 1) // self._size
+
+    def _df_pad_value(self, name: Any) -> float:
+        return self.pad_value.get(name, 0) if isinstance(self.pad_value, dict) else self.pad_value
+
+    def reset_state(self) -> None:
+        state_of(self).continued.forget()
+        super().reset_state()
+
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        if self._df_addressable:
+            return order_by_index(self, p, stream)
+        if self.ds._df_endless:
+            return state_of(self).continued.take(stream, partial(self._in_order, p, stream), self)
+        return self._in_order(p, stream)
+
+    def _in_order(self, p: int, stream: Stream) -> Iterator[Any]:
+        waits = self._df_waits
+        return pausing(self._packed(p, stream, waits), waits)
+
+    def _packed(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
+        documents = self.ds._df_run_pass(p, stream)
+        reader, num, num_empty = _Reader(self), 0, 0
+        packer: _Split | _Fit = _Split(self) if self.policy == "split" else _Fit(self)
+        for dp in resumed(documents, True) if waits else documents:
+            if type(dp) is Pause:
+                yield dp
+                continue
+            columns = reader.columns(dp, p, num)
+            num += 1
+            if len(columns[0]):
+                yield from packer.add(columns)
+            else:
+                num_empty += 1
+        yield from packer.rest()
+        self._warn_of_empty(num_empty, num)
+
+    def _warn_of_empty(self, num_empty: int, num: int) -> None:
+        if num_empty and not state_of(self).warned:
+            state_of(self).warned = True
+            _logger.warning("PackData: %d of %d documents have no tokens, and contribute nothing", num_empty, num)
+
+    # -- by index ------------------------------------------------------------------------------------------------------
+
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        if self._lengths is None:
+            return DataFlow._df_at(self, blocks, stream)
+        self._warn_of_empty(int((self._lengths == 0).sum()), len(self._lengths))
+        waits = self._df_waits
+        return pausing(self._blocks_at(blocks, stream, waits), waits)
+
+    def _blocks_at(self, blocks: Blocks, stream: Stream, waits: bool) -> Iterator[Any]:
+        reader, n = _Reader(self), len(self.ds)
+        for indexes in blocks:
+            parts = self._parts(indexes, stream)
+            wanted = [documents for documents, _, _ in parts]
+            # A document in which one block ends and the next begins is read once.
+            shared = [0, *(int(one[-1] == other[0]) for one, other in pairwise(wanted))]
+            once = [documents[k:] for documents, k in zip(wanted, shared, strict=True)]
+            documents = none_dropped(self.ds._df_at([np.concatenate([np.empty(0, np.int64), *once])], stream), self)
+            held, packer = -1, _Split(self)
+            columns: Columns = ()
+            for here, lengths, begin in parts:
+                for index, length in zip(here.tolist(), lengths.tolist(), strict=True):
+                    while index != held:
+                        try:
+                            columns, held = self._read(reader, next(documents), index, n, length), index
+                            break
+                        except TimeoutError as error:
+                            pause = paused(error, waits)
+                        yield pause
+                    packer.fill(columns, begin)
+                    begin = 0
+                yield packer.take()
+
+    def _read(self, reader: _Reader, dp: Any, index: int, n: int, length: int) -> Columns:
+        columns = reader.columns(dp, *divmod(index, n))
+        if len(columns[0]) != length:
+            raise ShapeMismatch(
+                f"PackData: {_place(*divmod(index, n))} has {len(columns[0])} tokens, and lengths= says {length}. Give "
+                "the lengths of the documents as they are when they are packed, by their index in the source"
+            )
+        return columns
+
+    def _parts(self, indexes: Indexes, stream: Stream) -> list[tuple[Indexes, Indexes, int]]:
+        """For each block: the indexes of its documents, their lengths, and where the first one begins in the block."""
+        n = len(self.ds)
+        passes, positions = passes_and_positions(self, indexes, len(self))
+        parts: list[Any] = [None] * len(indexes)
+        for p in np.unique(passes).tolist():
+            order, lengths, ends = self._tables.get((stream, p, n), partial(self._documents, stream, p, n))
+            (numbers,) = np.nonzero(passes == p)
+            begins = positions[numbers] * self._size
+            firsts = np.searchsorted(ends, begins, side="right")
+            lasts = np.searchsorted(ends, np.minimum(begins + self._size, ends[-1]) - 1, side="right")
+            skipped = begins - ends[firsts] + lengths[firsts]
+            columns = (numbers, firsts, lasts + 1, skipped)
+            for k, first, stop, begin in zip(*(column.tolist() for column in columns), strict=True):
+                parts[k] = order[first:stop] + p * n, lengths[first:stop], begin
+        return parts
+
+    def _documents(self, stream: Stream, p: int, n: int) -> tuple[Indexes, Indexes, Indexes]:
+        """The positions in pass `p` of the documents that have tokens, their lengths, and the tokens up to each end."""
+        lengths = self._lengths
+        assert lengths is not None, "they were given"
+        self._require_one_length_each(lengths)
+        of_pass = lengths[self.ds._df_origins(np.arange(p * n, (p + 1) * n), stream)]
+        order = np.flatnonzero(of_pass)
+        return order, of_pass[order], np.cumsum(of_pass[order])
+
+    def _checked_lengths(self, lengths: Any) -> NDArray[np.int64]:
+        if self.policy != "split":
+            raise ValueError('PackData: lengths= make blocks addressable with policy="split" only: leave them out')
+        if self.ds._df_endless:
+            raise ValueError(
+                "PackData: lengths= are those of one pass, and a pass of the input never ends: leave them out"
+            )
+        broken = self.ds._df_unaddressable()
+        try:
+            if broken is not None:
+                raise NotAddressable(f"{type(broken).__name__} is only a sequence of passes")
+            self.ds._df_origins(np.empty(0, np.int64), Stream(0))
+        except NotAddressable as error:
+            raise NotAddressable(
+                f"PackData: with lengths= documents are found by their index in the source, through nodes that map or "
+                f"reorder them, but {error}. Leave out lengths=, or put that node above PackData"
+            ) from None
+        found = self._source()._df_column(lengths) if isinstance(lengths, str) else np.asarray(lengths)
+        if found.dtype == object:
+            found = np.array(found.tolist())
+        if found.ndim != 1 or (len(found) and (found.dtype.kind not in "iu" or found.min() < 0)):
+            shown = repr(lengths) if isinstance(lengths, str) else f"{found.dtype} {found.shape}"
+            raise ValueError(
+                f"PackData: lengths are whole numbers from 0, one for each datapoint of the source, got {shown}"
+            )
+        self._require_one_length_each(found)
+        return found.astype(np.int64)
+
+    def _require_one_length_each(self, lengths: NDArray[Any]) -> None:
+        source = self._source()
+        if len(source) != len(lengths):
+            raise ValueError(
+                f"PackData: there are {len(lengths)} lengths, and {type(source).__name__} has {len(source)} "
+                "datapoints: give one for each, by their index there"
+            )
+
+    def _source(self) -> Any:
+        node: Any = self.ds
+        while (below := node._df_first()) is not None:
+            node = below
+        return node
+
+
+class _Reader:
+    """Checks the documents of one pass, or of one sequence of indexes."""
+
+    def __init__(self, node: PackData) -> None:
+        self._node = node
+        self._keys = None if node.key is None else node._df_names
+        self._dtypes: list[Any] = [None] * len(node._df_names)
+
+    def columns(self, dp: Any, p: int, number: int) -> Columns:
+        """The columns of document `number` of pass `p`, all of one length.
+
+        Raises:
+            TypeError: One has no numbers, or another dtype than in the documents before.
+            ShapeMismatch: One has several axes, or they differ in length.
+        """
+        values = [_tokens_of(dp, p, number)] if self._keys is None else [component(dp, key) for key in self._keys]
+        if any(map(_is_unlike, values, self._dtypes)):
+            values = [self._column(k, value, p, number) for k, value in enumerate(values)]
+        if len(values) > 1 and len({*map(len, values)}) > 1:
+            named = zip(self._node._df_names, values, strict=True)
+            found = ", ".join(f"{name!r} has {len(value)}" for name, value in named)
+            raise ShapeMismatch(
+                f"PackData: the components of {_place(p, number)} differ in length: {found}. Components in key are cut "
+                "alike, so each has one value per token"
+            )
+        return tuple(values)
+
+    def _column(self, k: int, value: Any, p: int, number: int) -> NDArray[Any]:
+        name = self._node._df_names[k]
+        column = _as_array(value, name, p, number)
+        if not len(column):
+            return column  # such as [], which has no dtype
+        if self._dtypes[k] is None:
+            self._dtypes[k] = column.dtype
+            pad_value = self._node._df_pad_value(name)
+            if not fits(pad_value, column.dtype):
+                raise TypeError(
+                    f"PackData: pad_value {pad_value!r} does not fit into component {name!r}, which is {column.dtype}. "
+                    "Choose another one, or a dict with one for each component"
+                )
+        if column.dtype != self._dtypes[k]:
+            raise TypeError(
+                f"PackData: component {name!r} is {column.dtype} in {_place(p, number)}, and {self._dtypes[k]} in "
+                "documents before: a block has one dtype. Convert it with MapDataComponent below, as with "
+                "array.astype (Python ints are int64)"
+            )
+        return column
+
+
+def _is_unlike(value: Any, dtype: Any) -> bool:
+    return type(value) is not np.ndarray or value.dtype is not dtype or value.ndim != 1
+
+
+def _place(p: int, number: int) -> str:
+    return f"document {number} of pass {p}"
+
+
+def _tokens_of(dp: Any, p: int, number: int) -> Any:
+    """The datapoint itself if it is an array or a list of numbers, else its only component."""
+    if type(dp) is np.ndarray:
+        return dp
+    if isinstance(dp, list | tuple):
+        if not dp or isinstance(dp[0], Number | np.generic):
+            return dp
+    elif not isinstance(dp, dict):
+        return dp
+    if len(dp) == 1:
+        return next(iter(dp.values() if isinstance(dp, dict) else dp))
+    names = list(dp) if isinstance(dp, dict) else list(range(len(dp)))
+    raise TypeError(
+        f"PackData: {_place(p, number)} has the components {names}: name the one with the tokens, or a list of those "
+        "to cut alike, in key="
+    )
+
+
+def _as_array(value: Any, name: Any, p: int, number: int) -> NDArray[Any]:
+    if isinstance(value, list | tuple):
+        value = stack_column(list(value), name, _INT64) if value else np.empty(0, _INT64)
+    elif not isinstance(value, str | bytes | dict):
+        value = as_number_or_array(value, name)
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"PackData: component {name!r} of {_place(p, number)} is a masked array, whose mask would be lost. Pass "
+            "its data and its mask as two components in key"
+        )
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in _NUMBERS or value.dtype.names is not None:
+        kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise TypeError(
+            f"PackData: component {name!r} of {_place(p, number)} is no list or array of numbers, but of type {kind}"
+        )
+    if value.ndim != 1:
+        raise ShapeMismatch(
+            f"PackData: component {name!r} of {_place(p, number)} has the shape {value.shape}: tokens have one axis"
+        )
+    return np.asarray(value)
+
+
+class _Block:
+    """A block that is being filled."""
+
+    def __init__(self, size: int, dtypes: Iterable[np.dtype[Any]]) -> None:
+        self.columns = [empty(size, dtype) for dtype in dtypes]
+        self.segment_ids, self.positions = empty(size, np.int32), empty(size, np.int32)
+        self.num_tokens = self.num_segments = 0
+
+
+class _Split:
+    """Documents one after another, cut where a block ends."""
+
+    def __init__(self, node: PackData) -> None:
+        self._size = node._size
+        self._pad_values = {name: node._df_pad_value(name) for name in node._df_names}
+        self._block: _Block | None = None
+        self._counting = np.arange(4096, dtype=np.int32)
+
+    def add(self, columns: Columns) -> Iterator[Any]:
+        """Take a document; yield the blocks that it completes."""
+        begin, end = 0, len(columns[0])
+        while begin < end:
+            begin = self.fill(columns, begin)
+            if self.room == 0:
+                yield self.take()
+
+    def rest(self) -> Iterator[Any]:
+        """The block that is left at the end of a pass."""
+        if self._block is not None:
+            yield self.take()
+
+    @property
+    def room(self) -> int:
+        """The number of tokens that the block still takes."""
+        return self._size if self._block is None else self._size - self._block.num_tokens
+
+    def fill(self, columns: Columns, begin: int) -> int:
+        """Put a document from position `begin` on into the block, as far as it goes; return the position reached."""
+        block = self._block
+        if block is None:
+            block = self._block = _Block(self._size, [column.dtype for column in columns])
+        here = block.num_tokens
+        end = min(len(columns[0]), begin + self._size - here)
+        if end > len(self._counting):
+            if end > _LONGEST:
+                raise OverflowError(f"PackData: a document has more than {_LONGEST} tokens, and positions are int32")
+            self._counting = np.arange(min(2 * end, _LONGEST), dtype=np.int32)
+        block.num_tokens = after = here + end - begin
+        block.num_segments += 1
+        for target, column in zip(block.columns, columns, strict=True):
+            target[here:after] = column[begin:end]
+        block.positions[here:after] = self._counting[begin:end]
+        block.segment_ids[here:after] = block.num_segments
+        return end
+
+    def take(self) -> dict[Any, NDArray[Any]]:
+        """The block, padded to its size; the next one is begun."""
+        block, self._block = self._block, None
+        assert block is not None, "a block has a token at least"
+        named = dict(zip(self._pad_values, block.columns, strict=True))
+        if block.num_tokens < self._size:
+            for name, value in self._pad_values.items():
+                named[name][block.num_tokens :] = value
+            block.segment_ids[block.num_tokens :] = 0
+            block.positions[block.num_tokens :] = 0
+        return {**named, "segment_ids": block.segment_ids, "positions": block.positions}
+
+
+class _Fit:
+    """Whole documents, each block filled with the longest that fit among those that wait."""
+
+    def __init__(self, node: PackData) -> None:
+        self._size, self._window = node._size, node.window
+        self._packer = _Split(node)
+        self._waiting: dict[int, tuple[Columns, int]] = {}  # by number: a document, and where what is left of it begins
+        self._sorted: list[tuple[int, int]] = []  # (length, negative number): of equal ones, the oldest comes last
+        self._num = 0
+
+    def add(self, columns: Columns) -> Iterator[Any]:
+        """Take a document; yield the blocks for which there is enough to choose from."""
+        begin, length = 0, len(columns[0])
+        while length - begin >= self._size:
+            begin = self._packer.fill(columns, begin)
+            yield self._packer.take()
+        if begin == length:
+            return
+        self._waiting[self._num] = tuple(column.copy() for column in columns), begin
+        insort(self._sorted, (length - begin, -self._num))
+        self._num += 1
+        if len(self._waiting) >= self._window:
+            yield self._next_block()
+
+    def rest(self) -> Iterator[Any]:
+        """The blocks that are left at the end of a pass."""
+        while self._waiting:
+            yield self._next_block()
+
+    def _next_block(self) -> dict[Any, NDArray[Any]]:
+        oldest = next(iter(self._waiting))  # so that none waits for ever
+        columns, begin = self._waiting[oldest]
+        k = bisect_left(self._sorted, (len(columns[0]) - begin, -oldest))
+        while k >= 0:
+            _, number = self._sorted.pop(k)
+            self._packer.fill(*self._waiting.pop(-number))
+            k = bisect_left(self._sorted, (self._packer.room + 1,)) - 1
+        return self._packer.take()
+
+
+def _checked_key(key: Any) -> Any:
+    if not isinstance(key, list | tuple):
+        keys = [] if key is None else [key]
+    else:
+        key = keys = list(key)
+        if not keys:
+            raise ValueError("PackData: key is a component, or a list of components, got an empty list")
+    twice = [name for k, name in enumerate(keys) if name in keys[:k]]
+    taken = [name for name in keys if name in _ADDED]
+    if twice:
+        raise ValueError(f"PackData: key names the component {twice[0]!r} twice")
+    if taken:
+        raise ValueError(f"PackData: a block has a component {taken[0]!r} of its own: rename the one in key")
+    return key
+
+
+def _checked_pad_values(pad_value: Any, names: Sequence[Any]) -> float | dict[Any, float]:
+    for value in pad_value.values() if isinstance(pad_value, Mapping) else [pad_value]:
+        if not isinstance(value, Real | np.bool_):
+            raise TypeError(f"PackData: pad_value is a number, or a dict of component and number, got {pad_value!r}")
+    if not isinstance(pad_value, Mapping):
+        return pad_value  # type: ignore[no-any-return]
+    if others := [name for name in pad_value if name not in names]:
+        raise ValueError(f"PackData: pad_value names {others[0]!r}, which is not packed: the components are {names}")
+    return dict(pad_value)
