@@ -30,6 +30,9 @@ class Late(ProxyDataFlow):
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return pausing(self._steps(self.ds._df_at(blocks, stream)), self.is_late)
 
+    def _df_origins(self, indexes: Any, stream: Stream) -> Any:
+        return self.ds._df_origins(indexes, stream)
+
     def _steps(self, datapoints: Iterator[Any]) -> Iterator[Any]:
         for k, dp in enumerate(datapoints):
             if self.is_late:
