@@ -57,15 +57,22 @@ class Promise(NamedTuple):
 
     owner: str  # the name of its class
     shares_process: bool = False  # with the consumer, whose thread is another one
+    refuses: bool = True  # a function that breaks it; otherwise that is noted, and logged
 
 
 class FirstCalls:
     """The first calls of a node's function in this process, which are checked."""
 
     def __init__(self) -> None:
-        self.num_left = 8
+        self.restart()
         self.promise: Promise | None = None
         self.has_warned = False
+        self.broken = ""  # says how the function breaks a promise that does not refuse
+
+    def restart(self) -> None:
+        """Check as many calls again."""
+        self.num_left = 8
+        self.suspects: set[str] | None = None  # generators from which each call so far seems to have drawn
 
 
 class FlowState:

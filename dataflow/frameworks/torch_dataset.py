@@ -16,11 +16,11 @@ from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.frameworks.worker_groups import Counter, Member, member_of_started, unnumbered
 from dataflow.parallel.worker_node import WorkerNode
 from dataflow.parameters import flag
-from dataflow.passes import walk
+from dataflow.passes import promise, walk
 from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.pickling import dumps, imported_main, loads
 from dataflow.seeding import Stream, current_root, fresh_root
-from dataflow.state import state_of
+from dataflow.state import Promise, state_of
 from dataflow.transforms.resuming import ResumableData
 from dataflow.transforms.sharding import ShardData, Tail, place, require_seed
 
@@ -148,10 +148,14 @@ class FlowDataset:
         `load_state_dict`; if it is saved after a loop has ended, the first loop gets the next pass.
 
         Raises:
-            NotReproducible: The order of the flow is not defined, or its passes depend on those before.
+            NotReproducible: The order of the flow is not defined, its passes depend on those before, or a function has
+                drawn from a random generator that it holds.
         """
         flow, worker = self._here()
         resumable = flow if isinstance(flow, ResumableData) else ResumableData(flow)  # raises
+        for node in walk(flow):
+            if state_of(node).first_calls.broken:
+                raise NotReproducible(state_of(node).first_calls.broken)
         if worker is None and self.counter.by_workers:
             raise NotReproducible(
                 "to_torch: the workers of a DataLoader make the datapoints, and this process does not know how many. "
@@ -218,7 +222,8 @@ class FlowDataset:
         if self._flow is None or self._flow[0] != where:
             tail: Tail = "drop" if self._drop_uneven else "keep"
             share_of_rank = _share(self._df, rank, world_size, tail)
-            self._flow = where, _resumable(_share(share_of_rank, workers[0], workers[1], "keep"))
+            several = world_size > 1 or workers[1] > 1
+            self._flow = where, _resumable(_share(share_of_rank, workers[0], workers[1], "keep"), several)
             if self._state is not None:
                 self._load(self._flow[1], self._state)  # it was loaded elsewhere
         flow = self._flow[1]
@@ -243,6 +248,7 @@ class FlowDataset:
                 f"the state was saved with the seed {state['root']}, but this program has called "
                 f"dataflow.seed({self._root}). Leave out the call, or use the same number"
             )
+        resumable._df_promise = Promise("to_torch")
 
     def _number(self, worker: Any, k: int) -> int:
         """The number of the pass that begins, the `k`-th of a worker."""
@@ -324,11 +330,14 @@ def _rebuilt(
     return dataset
 
 
-def _resumable(flow: DataFlow) -> DataFlow:
+def _resumable(flow: DataFlow, several: bool) -> DataFlow:
+    """`flow`, with a position if it can have one. One process promises the same datapoints once its state is used."""
     try:
-        return ResumableData(flow)
+        resumable = ResumableData(flow)
     except NotReproducible:
         return flow
+    resumable._df_promise = Promise("to_torch", refuses=several)
+    return resumable
 
 
 # -- shares ------------------------------------------------------------------------------------------------------------
@@ -356,6 +365,10 @@ class TakenInTurn(ProxyDataFlow):
                 f"to_torch: {world_size} processes would have to share the datapoints of {name}, which come in another "
                 f"order in each. Pass strict=True to {name}, or use one process"
             )
+
+    def reset_state(self) -> None:
+        promise(self, Promise("to_torch"))
+        super().reset_state()
 
     @property
     def _df_indexed(self) -> bool:

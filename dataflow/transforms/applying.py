@@ -153,7 +153,9 @@ class Applied:
         """Check the first calls of the function in this process."""
         calls = state_of(node).first_calls
         if calls.num_left > 0:
-            self.func = CheckedCalls(self.func, self.owner, calls, partial(setattr, self, "func"), seeds=seeds)
+            self.func = CheckedCalls(
+                self.func, self.owner, calls, partial(setattr, self, "func"), given=self._given, seeds=seeds
+            )
 
     @property
     def begun(self) -> int:
@@ -212,6 +214,8 @@ class Applied:
         tolerance.seen += 1
         try:
             out = self.step(dp, _)
+        except NotReproducible:  # no failure of this datapoint, but of all
+            raise
         except Exception as error:
             p, position = self._place(self.begun - 1)
             failure = failure_of(self.label, position, p, error)

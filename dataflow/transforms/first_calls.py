@@ -3,7 +3,9 @@
 Guarantees:
 
 - After `NUM_CHECKED` calls, the function is called as if there were no checks.
-- Random numbers are looked at only where somebody promises the same datapoints (`passes.promise`).
+- Random numbers are looked at only where a node promises the same datapoints (`passes.promise`).
+- A draw from a global generator, which `seed_globals=True` would seed, is logged once. A draw from a generator that the
+  function holds raises, in every loop.
 """
 
 from __future__ import annotations
@@ -12,10 +14,18 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from dataflow.errors import NotReproducible
 from dataflow.failures import failure_reporter
 from dataflow.parameters import deferred_result
-from dataflow.state import FirstCalls
-from dataflow.transforms.generators import drawn_from, global_generators, held_generators, mentions_globals, states_of
+from dataflow.state import FirstCalls, Promise
+from dataflow.transforms.generators import (
+    drawn_from,
+    global_generators,
+    held_generators,
+    may_seed,
+    mentions_globals,
+    states_of,
+)
 
 __all__ = ["CheckedCalls"]
 
@@ -30,6 +40,7 @@ class CheckedCalls:
         owner: The name of the node's class, for messages.
         calls: What all users of this function in this process share.
         done: Called after the last check, with the function itself.
+        given: What the user has passed, if `func` is something that calls it.
         seeds: Whether the global generators are seeded for each datapoint.
     """
 
@@ -40,9 +51,11 @@ class CheckedCalls:
         calls: FirstCalls,
         done: Callable[[Callable[..., Any]], object],
         *,
+        given: object = None,
         seeds: bool = False,
     ) -> None:
         self._func = func
+        self._given = func if given is None else given
         self._owner = owner
         self._calls = calls
         self._done = done
@@ -52,20 +65,30 @@ class CheckedCalls:
     def __call__(self, *args: Any) -> Any:
         calls = self._calls
         calls.num_left -= 1
+        if calls.promise is None:
+            out = self._returned(self._func(*args))
+        else:
+            out = self._called_watched(calls, calls.promise, args)
         if calls.num_left <= 0:
             self._done(self._func)
-        if calls.promise is None or calls.has_warned:
-            return self._returned(self._func(*args))
-        generators = {} if self._seeds else global_generators()
-        if calls.promise.shares_process and not mentions_globals(self._func):
+        return out
+
+    def _called_watched(self, calls: FirstCalls, promise: Promise, args: tuple[Any, ...]) -> Any:
+        generators = {} if self._seeds or calls.has_warned else global_generators()
+        if promise.shares_process and not mentions_globals(self._given):
             generators = {}  # other threads draw from them meanwhile
-        held = held_generators(self._func)
-        before = states_of({**generators, **held})
+        held = held_generators(self._given)
+        before, held_before = states_of(generators), states_of(held)
         out = self._returned(self._func(*args))
-        names = drawn_from(before, states_of({**generators, **held}))
-        if names and not calls.has_warned:
+        names, held_names = drawn_from(before, states_of(generators)), drawn_from(held_before, states_of(held))
+        if names:
             calls.has_warned = True
-            self._warn([name for name in names if name in generators] or names, is_held=names[0] in held)
+            _warn(self._text_of_globals(promise, names))
+        if held:
+            calls.suspects = {*held_names} if calls.suspects is None else calls.suspects & {*held_names}
+            held_names = [name for name in held_names if name in calls.suspects]
+            if held_names and (calls.num_left <= 0 or not may_seed(self._given)):
+                self._break(calls, promise, self._text_of_held(promise, held_names))
         return out
 
     def _returned(self, out: Any) -> Any:
@@ -73,24 +96,34 @@ class CheckedCalls:
             raise TypeError(f"{self.__qualname__}, the function of {self._owner}, has returned {found}")
         return out
 
-    def _warn(self, names: list[str], *, is_held: bool) -> None:
-        assert self._calls.promise is not None
-        what = " and ".join(names)
-        text = f"{self._calls.promise.owner}: {self.__qualname__}, the function of {self._owner}, draws random numbers "
-        if is_held:
-            text += (
-                f"from a generator of its own ({what}): each worker has a copy of it, which repeats the numbers of the "
-                "others, and a resumed run begins it again. Draw from the generator that RandomMapData passes with "
-                "each datapoint: func(dp, rng)"
-            )
-        else:
-            text += (
-                f"from the global generator of {what}: its datapoints are others in every run, and with another number "
-                "of workers. Pass seed_globals=True to the map, which then seeds it for each datapoint; or draw from "
-                "the generator that RandomMapData passes: func(dp, rng)"
-            )
-        reporter = failure_reporter()
-        if reporter is None:
-            _LOG.warning("%s", text)
-        else:
-            reporter.report_warning(text)
+    def _break(self, calls: FirstCalls, promise: Promise, text: str) -> None:
+        if promise.refuses:
+            calls.restart()  # the next loop raises, too
+            raise NotReproducible(text)
+        if not calls.broken:
+            calls.broken = text
+            _warn(text)
+
+    def _text_of_held(self, promise: Promise, names: list[str]) -> str:
+        return (
+            f"{promise.owner}: {self.__qualname__}, the function of {self._owner}, draws random numbers from a "
+            f"generator that it holds ({' and '.join(names)}): each worker has a copy of it, which repeats the numbers "
+            "of the others, and a resumed run begins it again. Draw from the generator of the datapoint: "
+            "RandomMapData, or with_rng=True of a parallel map, calls func(dp, rng)"
+        )
+
+    def _text_of_globals(self, promise: Promise, names: list[str]) -> str:
+        return (
+            f"{promise.owner}: {self.__qualname__}, the function of {self._owner}, draws random numbers from the "
+            f"global generator of {' and '.join(names)}: its datapoints are others in every run, and with another "
+            "number of workers. Pass seed_globals=True to the map, which then seeds it for each datapoint; or draw "
+            "from the generator that RandomMapData passes: func(dp, rng)"
+        )
+
+
+def _warn(text: str) -> None:
+    reporter = failure_reporter()
+    if reporter is None:
+        _LOG.warning("%s", text)
+    else:
+        reporter.report_warning(text)

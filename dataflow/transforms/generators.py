@@ -1,7 +1,9 @@
 """Random generators that are not this library's: those of `random`, NumPy and torch, and those that functions hold.
 
 The global ones can be seeded for each datapoint (`SeededGlobals`). Whether a function has drawn from one is seen from
-its state before and after the call (`drawn_from`): a generator that the function seeds itself does not count.
+its state before and after the call (`drawn_from`): a generator that the function seeds itself does not count. A seed
+that gives the state from before looks like a draw in a single call, so functions that may seed (`may_seed`) are judged
+by several.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -24,6 +27,7 @@ __all__ = [
     "drawn_from",
     "global_generators",
     "held_generators",
+    "may_seed",
     "mentions_globals",
     "states_of",
 ]
@@ -110,6 +114,7 @@ def mentions_globals(func: object) -> bool:
 
 _MAX_OBJECTS: Final = 1000
 _MAX_ITEMS: Final = 32  # a longer list is data, and is not searched
+_SEEDING: Final = frozenset({"seed", "manual_seed", "setstate", "set_state", "state", "__setstate__"})
 _ATOMS: Final = (bool, int, float, complex, str, bytes, type(None), np.ndarray, ModuleType, BuiltinFunctionType)
 
 
@@ -119,6 +124,21 @@ def held_generators(func: object) -> dict[str, Any]:
     Those that are global to their module are not among them.
     """
     found: dict[str, Any] = {}
+    for name, value in _reached(func):
+        if _is_generator(value):
+            found[f"{name}, {len(found) + 1}" if name in found else name] = value
+    return found
+
+
+def may_seed(func: object) -> bool:
+    """Whether code that `func` reaches, of functions and methods, names a way to set the state of a generator."""
+    reached = [value for _, value in _reached(func)]
+    methods = [item for kind in reached if isinstance(kind, type) for item in vars(kind).values()]
+    codes = (item.__code__ for item in reached + methods if isinstance(item, FunctionType))
+    return any(not _SEEDING.isdisjoint(names_in(code)) for code in codes)
+
+
+def _reached(func: object) -> Iterator[tuple[str, Any]]:
     seen = {id(generator) for generator in global_generators().values()}
     kept = [("it", func)]  # also keeps temporary objects, and so their ids
     for name, value in kept:
@@ -127,11 +147,9 @@ def held_generators(func: object) -> dict[str, Any]:
         if id(value) in seen or isinstance(value, _ATOMS):
             continue
         seen.add(id(value))
-        if _is_generator(value):
-            found[name] = value
-        else:
+        yield name, value
+        if not _is_generator(value):
             kept += _parts(value, name)
-    return found
 
 
 def _is_generator(value: object) -> bool:
@@ -194,26 +212,34 @@ _MAX_TWISTS: Final = 2000  # how much a single call may draw, in states, to be t
 
 def states_of(generators: Mapping[str, Any]) -> dict[str, Any]:
     """The states of generators, to be compared with `drawn_from`."""
-    return {name: _state_of(generator) for name, generator in generators.items()}
+    found = {}
+    for name, generator in generators.items():
+        with suppress(Exception):  # of a class of the user, which has no state, or one of its own
+            found[name] = _state_of(generator)
+    return found
 
 
 def _state_of(generator: Any) -> tuple[Any, Any]:
-    """A pair: what a seed changes, and what each draw changes."""
+    """A pair: what a seed changes, and what each draw changes. Of a Mersenne Twister: its words, and where it is."""
     if isinstance(generator, random.Random):
         _, words, gauss = generator.getstate()
         return words[:-1], (words[-1], gauss)
     if isinstance(generator, np.random.RandomState):
         state: Any = generator.get_state(legacy=False)
-        if state["bit_generator"] == "MT19937":
-            key, pos = state["state"].values()
-            return tuple(key.tolist()), (pos, state["has_gauss"], state["gauss"])
-        return "", repr(state)
+        return _of_bit_generator(state)
     if isinstance(generator, np.random.Generator):
         generator = generator.bit_generator
     if isinstance(generator, np.random.BitGenerator):
-        with np.printoptions(threshold=sys.maxsize):
-            return "", repr(generator.state)
+        return _of_bit_generator(generator.state)
     return generator.initial_seed(), generator.get_state().numpy().tobytes()
+
+
+def _of_bit_generator(state: Any) -> tuple[Any, Any]:
+    inner = state["state"]
+    if state["bit_generator"] == "MT19937":
+        return tuple(inner["key"].tolist()), (inner["pos"], *(item for key, item in state.items() if key != "state"))
+    with np.printoptions(threshold=sys.maxsize):
+        return repr(inner.get("inc", inner.get("key"))), repr(state)
 
 
 def drawn_from(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -225,10 +251,10 @@ def _follows(before: tuple[Any, Any], after: tuple[Any, Any]) -> bool:
     """Whether numbers were drawn between two states."""
     if before == after:
         return False
-    if before[0] == after[0]:
-        return True
     if not isinstance(before[0], tuple):
-        return False
+        return bool(before[0] == after[0])
+    if before[0] == after[0]:
+        return bool(before[1][0] <= after[1][0])
     drawn, seeded = _twister(before[0], before[1][0]), _twister(after[0], 0)
     first = seeded.random_raw()  # of the words of the new state: the old one arrives there, or was seeded
     drawn.random_raw(_WORDS - before[1][0], output=False)

@@ -72,6 +72,7 @@ class ResumableData(ProxyDataFlow):
     """
 
     _df_counts_passes = True
+    _df_promise = Promise("ResumableData")
 
     def __init__(self, ds: DataFlow) -> None:
         super().__init__(ds)
@@ -81,7 +82,7 @@ class ResumableData(ProxyDataFlow):
 
     def reset_state(self) -> None:
         """Prepare the flow in the process that iterates it. Optional: the first `iter` does it."""
-        promise(self, Promise("ResumableData"))
+        promise(self, self._df_promise)
         super().reset_state()
 
     def state_dict(self) -> dict[str, Any]:

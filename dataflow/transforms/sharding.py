@@ -57,6 +57,7 @@ class ShardData(ProxyDataFlow):
     """
 
     _df_counts = True
+    _df_promise = Promise("ShardData")
 
     def __init__(
         self, ds: DataFlow, rank: int | None = None, world_size: int | None = None, tail: Tail = "drop"
@@ -77,7 +78,7 @@ class ShardData(ProxyDataFlow):
 
     def reset_state(self) -> None:
         """Prepare the flow in the process that iterates it. Optional: the first `iter` does it."""
-        promise(self, Promise("ShardData"))
+        promise(self, self._df_promise)
         super().reset_state()
 
     @property

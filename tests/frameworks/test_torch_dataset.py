@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -474,3 +475,29 @@ def test_nothing_is_logged_in_one_process(caplog):
     with caplog.at_level(logging.WARNING), MultiProcessRunnerZMQ(shuffled(), 1, strict=True) as runner:
         assert len(labels(loader(to_torch(runner)))) == N
     assert not caplog.records
+
+
+def drawing():
+    generator = random.Random(1)
+    return MapData(DataFromList([[k] for k in range(N)], shuffle=False), lambda dp: [dp[0], generator.random()])
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_generator_that_a_function_holds_is_refused_where_processes_share_a_pass(num_workers):
+    dataset = to_torch(drawing(), rank=0, world_size=1 if num_workers else 2)
+    with pytest.raises(Exception, match="draws random numbers from a generator that it holds") as caught:
+        list(loader(dataset, num_workers))
+    assert num_workers or caught.type is NotReproducible
+
+
+def test_in_one_process_it_is_refused_where_a_state_is_saved_or_loaded(caplog):
+    dataset = to_torch(drawing())
+    state = dataset.state_dict()
+    assert len(list(dataset)) == N
+    assert "to_torch: drawing" in caplog.text
+    with pytest.raises(NotReproducible, match="generator that it holds"):
+        dataset.state_dict()
+    resumed = to_torch(drawing())
+    resumed.load_state_dict(state)
+    with pytest.raises(NotReproducible, match="generator that it holds"):
+        list(resumed)

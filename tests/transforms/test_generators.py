@@ -1,6 +1,8 @@
 """Whose generator a function draws from: seeded global ones, held ones, and the node's own."""
 
+import copy
 import functools
+import itertools
 import pickle
 import random
 import subprocess
@@ -184,7 +186,7 @@ class TestSeededGlobals:
 
 
 class TestNoticed:
-    """A function that draws elsewhere is named where the same datapoints are promised."""
+    """A function that draws from a global generator is named where the same datapoints are promised."""
 
     @pytest.mark.parametrize(
         ("wrap", "owner"),
@@ -245,29 +247,141 @@ class TestNoticed:
         monkeypatch.setattr(first_calls, "states_of", lambda generators: looks.append(generators) or {})
         df = ResumableData(MapData(numbers(30), draw))
         list(df), list(df), df[3]
-        assert 2 <= len(looks) <= 16
+        assert 2 <= len(looks) <= 32
 
-    @pytest.mark.parametrize("kind", [random.Random, np.random.default_rng, np.random.RandomState])
+
+HELD = r"draws random numbers from a generator that it holds \(.*RandomMapData, or with_rng=True"
+
+
+def draws_from(dp, random):
+    return [random.random()]
+
+
+def drawing(generator):
+    return MapData(numbers(60), lambda dp: [drawn(generator)])
+
+
+def seeding(generator, seed):
+    """A function that seeds the generator that it holds, and draws as many numbers as the datapoint says."""
+
+    def func(dp):
+        generator.seed(seed(dp[0]))
+        return [drawn(generator) for _ in range(1 + dp[0] * 5 % 12)]
+
+    return func
+
+
+class TestHeld:
+    """A function that draws from a generator that it holds is refused where the same datapoints are promised."""
+
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            random.Random,
+            np.random.default_rng,
+            np.random.RandomState,
+            lambda seed: np.random.Generator(np.random.MT19937(seed)),
+            lambda seed: np.random.Generator(np.random.Philox(seed)),
+            lambda seed: np.random.Generator(np.random.SFC64(seed)),
+        ],
+    )
     @pytest.mark.parametrize("where", ["closure", "default", "partial", "attribute", "global", "class"])
-    def test_a_generator_that_the_function_holds(self, kind, where, caplog):
-        df = ResumableData(MapData(numbers(), holding(kind(1), where)))
-        list(df)
-        (text,) = warnings_of(caplog)
-        assert "a generator of its own" in text
-        assert "RandomMapData" in text
+    def test_wherever_it_holds_it_and_at_the_first_datapoint(self, kind, where):
+        df = ResumableData(MapData(numbers(1), holding(kind(1), where)))
+        for _ in range(10):
+            with pytest.raises(NotReproducible, match=HELD):
+                list(df)
 
-    def test_a_generator_of_torch(self, caplog):
-        torch = pytest.importorskip("torch")
-        generator = torch.Generator()
-        list(ResumableData(MapData(numbers(), lambda dp: [float(torch.rand((), generator=generator))])))
-        assert "generator)" in warnings_of(caplog)[0]
-        caplog.clear()
-        list(
-            ResumableData(
-                MapData(numbers(), lambda dp: [float(torch.rand((), generator=generator.manual_seed(dp[0])))])
-            )
-        )
+    @pytest.mark.parametrize(
+        ("wrap", "owner"),
+        [
+            (lambda df: ParallelData(df, 0), "ParallelData"),
+            (lambda df: ShardData(df, 0, 2), "ShardData"),
+            (lambda df: ResumableData(BatchData(df, 2)), "ResumableData"),
+            (lambda df: MultiProcessMapData(numbers(), 0, df.func, strict=True), "MultiProcessMapDataZMQ"),
+            (lambda df: ParallelData(FilterData(numbers(), df.func), 0), "ParallelData"),
+            (lambda df: ResumableData(BatchData(numbers(), 2, collate=lambda g: df.func(g[0]))), "ResumableData"),
+            (lambda df: ResumableData(MapData(numbers(), df.func, seed_globals=True)), "ResumableData"),
+            (lambda df: MultiThreadMapData(numbers(), 2, df.func, strict=True), "MultiThreadMapData"),
+            (lambda df: ParallelData(df, 2, backend="thread"), "ParallelData"),
+        ],
+    )
+    def test_whoever_promises(self, wrap, owner):
+        with pytest.raises(NotReproducible, match=f"{owner}: .*the function of .*{HELD}"):
+            one_pass(wrap(drawing(random.Random(1))))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda df: ParallelData(df, 2),
+            lambda df: MultiProcessMapData(numbers(60), 2, df.func, strict=True),
+            lambda df: ParallelData(ParallelData(df, 1), 1),
+        ],
+    )
+    def test_the_error_of_a_worker_arrives(self, make):
+        with pytest.raises(NotReproducible, match=HELD):
+            one_pass(make(drawing(np.random.default_rng(1))))
+
+    def test_it_is_no_failure_that_a_budget_tolerates(self):
+        df = MapData(numbers(), holding(random.Random(1), "closure"), max_failures=100)
+        with pytest.raises(NotReproducible, match=HELD):
+            list(ResumableData(df))
+
+    def test_one_of_several_and_one_that_is_named_like_a_module(self):
+        pair = [random.Random(1), random.Random(2)]
+        with pytest.raises(NotReproducible, match=r"holds \(pair\)"):
+            list(ResumableData(MapData(numbers(), lambda dp: [pair[0].random()])))
+        with pytest.raises(NotReproducible, match=r"holds \(pair, 2\)"):
+            list(ResumableData(MapData(numbers(), lambda dp: [pair[1].random()])))
+        with pytest.raises(NotReproducible, match=r"holds \(random\)"):
+            list(ResumableData(MapData(numbers(), functools.partial(draws_from, random=pair[0]))))
+
+    def test_a_function_that_can_seed_and_does_not_is_refused_after_some_calls(self):
+        generator = random.Random(1)
+        df = MapData(numbers(), lambda dp: [generator.seed(1) if dp[0] > 100 else generator.random()])
+        with pytest.raises(NotReproducible, match=HELD):
+            list(ResumableData(df))
+
+    @pytest.mark.parametrize("kind", [random.Random, np.random.RandomState])
+    @pytest.mark.parametrize("seed", [lambda k: k, lambda k: 0])
+    def test_a_generator_that_the_function_seeds_is_right(self, kind, seed):
+        df = MapData(numbers(), seeding(kind(0), seed))
+        assert list(ResumableData(df)) == list(MapData(numbers(), seeding(kind(9), seed)))
+
+    @pytest.mark.parametrize(
+        "func",
+        [
+            lambda dp, g: [drawn(copy.deepcopy(g))],
+            lambda dp, g: [np.random.Generator(g.bit_generator.jumped(dp[0])).random()],
+            lambda dp, g: [dp[0]],
+        ],
+    )
+    def test_a_generator_that_stays_as_it_is_is_right(self, func):
+        made = functools.partial(func, g=np.random.default_rng(1))
+        assert list(ResumableData(MapData(numbers(), made))) == list(MapData(numbers(), made))
+
+    def test_a_generator_whose_state_cannot_be_read_is_left_alone(self):
+        class Odd(random.Random):
+            def getstate(self):
+                raise NotImplementedError
+
+        assert len(list(ResumableData(drawing(Odd(1))))) == 60
+
+    def test_where_nobody_promises_anything_nothing_happens(self, caplog):
+        assert len(list(drawing(random.Random(1)))) == 60
+        with MultiThreadMapData(numbers(), 2, holding(random.Random(1), "closure")) as df:
+            assert len(list(itertools.islice(df, 30))) == 30
         assert not warnings_of(caplog)
+
+    def test_a_generator_of_torch(self):
+        torch = pytest.importorskip("torch")
+        generator = torch.Generator().manual_seed(0)
+        with pytest.raises(NotReproducible, match=HELD):
+            list(ResumableData(MapData(numbers(1), lambda dp: [float(torch.rand((), generator=generator))])))
+        generator.manual_seed(0)
+        df = MapData(numbers(), lambda dp: [float(torch.rand((), generator=generator.manual_seed(dp[0])))])
+        assert list(ResumableData(df)) == list(df)
 
 
 GENERATOR = random.Random(1)
