@@ -486,7 +486,7 @@ class TestCommonDtype:
     @pytest.mark.parametrize(
         "values",
         [
-            [np.datetime64("2020-01-01T00:00:00", "ns"), np.datetime64("2021-12-31", "D"), np.datetime64("NaT")],
+            [np.datetime64("2020-01-01T00:00:00", "ns"), np.datetime64("2021-12-31", "D"), np.datetime64("NaT", "s")],
             [np.timedelta64(5, "s"), np.timedelta64(1, "ns")],
             [np.uint64(5), np.int64(-1)],
             [np.uint64(2**63), np.int64(1)],

@@ -103,7 +103,7 @@ MORE = {
     "NumPy's big-endian float": np.array([0.1], ">f8")[0],
     "NumPy's long double": np.longdouble("0.1"),
     "NumPy's time": np.datetime64("2026-11-24T12", "h"),
-    "NumPy's NaT": np.datetime64("NaT"),
+    "NumPy's NaT": np.datetime64("NaT", "s"),
     "NumPy's str": np.str_("a\0"),
     "NumPy's bytes": np.bytes_(b"a\0"),
     "NumPy's bool": np.True_,
