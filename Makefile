@@ -1,7 +1,7 @@
 # Every target makes its own virtual environment and installs what it needs; nothing else has to be prepared.
 PYTHON ?= python3
 VENV ?= .venv
-PYTHONS ?= 3.11 3.12 3.13
+PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 PYTEST_ARGS ?=
 ROOM ?=
 export NO_MKDOCS_2_WARNING := 1
@@ -30,7 +30,7 @@ test: $(INSTALLED)test ## run the quick suite: tests, doctests, code in the docu
 test-full: $(INSTALLED)test ## run everything, the whole products of cases included
 	$(RUN) -m tests -m "full or not full" $(PYTEST_ARGS)
 
-test-all: ## run the quick suite on each of Python 3.11, 3.12 and 3.13 that is found
+test-all: ## run the quick suite on each of Python 3.11 to 3.15 that is found
 	@ran=; failed=; missing=; \
 	for version in $(PYTHONS); do \
 		if python$$version -c "" 2>/dev/null; then \
