@@ -125,7 +125,8 @@ class TooManyFailures(DataFlowError):
 class TimeoutError(DataFlowError, RuntimeError, builtins.TimeoutError):
     """No datapoint arrived within `timeout` seconds. The same iterator continues: its next step waits again.
 
-    Above a user-written node that lets it through, or if a worker raised it, the next step raises `DataFlowTerminated`.
+    Above a user-written node that lets it through, or if a worker raised it, the next steps raise `DataFlowTerminated`.
+    If such a node reads the flow that waits in its own code, without having it as an input, that error comes at once.
     """
 
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.parameters import deferred_result
-from dataflow.pauses import paused, pausing
+from dataflow.pauses import paused, pausing, require_waiting
 from dataflow.seeding import Rng, Stream, current_root, rng
 from dataflow.session import Session, terminated
 from dataflow.state import FlowState, Promise, Taken, state_of
@@ -25,6 +25,7 @@ from dataflow.state import FlowState, Promise, Taken, state_of
 __all__ = [
     "Node",
     "check_length",
+    "code_of",
     "copied_chain",
     "in_worker",
     "current_round",
@@ -223,7 +224,12 @@ pass from the locals of the frame would cost three times as much (`user node tha
 
 def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the node above."""
-    return pausing(_user_pass(df, p, stream), df._df_waits, f"the code of {type(df).__name__}")
+    return pausing(_user_pass(df, p, stream), df._df_waits, code_of(df))
+
+
+def code_of(df: Node) -> str:
+    """The code of the user in a node, for messages."""
+    return f"the code of {type(df).__name__}"
 
 
 def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
@@ -239,6 +245,9 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         # made, but wrong for an iterator that the user holds, or that is a node.
         is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
         yield from iterator if is_fresh else islice(iterator, None)
+    except TimeoutError as error:
+        require_waiting(error, df._df_waits, code_of(df))
+        raise
     finally:
         del running_passes[frame]
         if before is not None:
@@ -289,6 +298,9 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
                 yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
         except StopIteration:
             return
+    except TimeoutError as error:
+        require_waiting(error, df._df_waits, code_of(df))
+        raise
     finally:
         del running_passes[frame]
     raise terminated(type(df).__name__)
@@ -371,8 +383,8 @@ def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable
         iterator = iter(made)
     finally:
         leave_code(frame)
-    if hasattr(made, "_df_run_pass") or type(iterator) in _WITHOUT_CODE:
-        return iterator
+    if type(iterator) in _WITHOUT_CODE or not getattr(made, "_df_waits", True):
+        return iterator  # of no code, or of a flow, whose errors need no further guard unless it may raise TimeoutError
     return _steps_of_code(iterator, code)
 
 
@@ -380,6 +392,9 @@ def _steps_of_code(iterator: Iterator[Any], code: RunningCode) -> Iterator[Any]:
     frame = enter_code(code)
     try:
         yield from islice(iterator, None)  # without `islice` it would close the iterator, which the user may hold
+    except TimeoutError as error:
+        require_waiting(error, False, code_of(code.df))
+        raise
     finally:
         leave_code(frame)
 
@@ -472,7 +487,7 @@ def next_pass(df: Node) -> Iterator[Any]:
         return df._df_run_pass(p, stream)  # a node with workers must look at every step anyway
     if df._df_user_written:
         steps = _user_pass_until_closed(df, p, stream, session)
-        return pausing(steps, df._df_waits, f"the code of {type(df).__name__}")
+        return pausing(steps, df._df_waits, code_of(df))
     return until_closed(df._df_run_pass(p, stream), df, session)
 
 

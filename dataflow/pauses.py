@@ -25,6 +25,8 @@ Guarantees, where a node waits:
 - User-written code never sees a `Pause`: the error is raised into it. If it lets the error through, it cannot continue,
   and the next step of its pass raises `DataFlowTerminated`.
 - The same holds if the error came from a worker, which has ended with it.
+- A flow that such code reads without being an input of its node is not seen by `_df_waits`. There the error is raised
+  as `DataFlowTerminated` at once (`require_waiting`): nothing would be left to raise it at the next step.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from typing import Any, TypeVar
 
 from dataflow.errors import DataFlowTerminated, TimeoutError
 
-__all__ = ["Pause", "flattened", "limited", "paused", "pausing", "resumed", "side_by_side"]
+__all__ = ["Pause", "flattened", "limited", "paused", "pausing", "require_waiting", "resumed", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -74,27 +76,44 @@ def pausing(steps: Iterator[T], waits: bool, ended: str = "a worker") -> Iterato
     return _Steps(steps, ended) if waits else steps
 
 
+def require_waiting(error: TimeoutError, waits: bool, ended: str) -> None:
+    """Check that `pausing` is there to say, at the next step, that `ended`, which `error` leaves, cannot continue.
+
+    Raises:
+        DataFlowTerminated: It is not.
+    """
+    if not waits:
+        raise DataFlowTerminated(_over(error, ended)) from error
+
+
+def _over(error: TimeoutError, ended: str) -> str:
+    return (
+        f"this pass ended with a TimeoutError ({error}), because the error left {ended}, which cannot continue. "
+        "Iterate the flow again; to continue after a timeout, catch the error there and step the same iterator again, "
+        "or put timeout= on a node above"
+    )
+
+
 class _Steps(Iterator[Any]):
     """An iterator over a generator that yields pauses. Two threads that step it at once get what a generator gives."""
 
     def __init__(self, steps: Iterator[Any], ended: str) -> None:
         self._steps = steps
         self._ended = ended
-        self._timed_out = ""  # the error that has finished the generator
+        self._terminated = ""  # why the generator is finished, if it has not ended normally
 
     def __next__(self) -> Any:
         try:
             dp = next(self._steps)
         except StopIteration:
-            if self._timed_out:
-                raise DataFlowTerminated(
-                    f"this pass ended with a TimeoutError ({self._timed_out}), because the error left "
-                    f"{self._ended}, which cannot continue. Iterate the flow again; to continue after a timeout, catch "
-                    "the error there and step the same iterator again, or put timeout= on a node above"
-                ) from None
+            if self._terminated:
+                raise DataFlowTerminated(self._terminated) from None
             raise
         except TimeoutError as error:
-            self._timed_out = str(error)
+            self._terminated = _over(error, self._ended)
+            raise
+        except DataFlowTerminated as error:
+            self._terminated = str(error)
             raise
         if type(dp) is Pause:
             raise dp.take()

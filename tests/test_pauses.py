@@ -18,6 +18,8 @@ from dataflow import (
     ConcatData,
     DataFlow,
     DataFlowTerminated,
+    DataFromGenerator,
+    DataFromIterable,
     DataFromList,
     DataFromQueue,
     DiskCacheData,
@@ -185,8 +187,17 @@ def test_a_cache_on_disk_is_filled_after_timeouts(tmp_path):
         assert patiently(iter(ShuffleData(other)))[1] and plain(list(other)) == found
 
 
-def test_a_speed_test_can_be_continued_after_it():
-    assert len(patiently(iter(TestDataSpeed(ConcatData([listed()]), 3)))[0]) == SIZE
+@pytest.mark.parametrize("late", [Late, LateInOrder])
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_a_timeout_ends_a_speed_test_and_the_pass_is_whole(late, warmup, caplog, capsys):
+    wanted = plain(list(listed()))
+    df = BatchData(SelectComponent(TestDataSpeed(late(listed()), 8, warmup), [1]), 1)
+    for num_measured in range(2):
+        found, num_late = patiently(iter(df))
+        assert found == [[[k]] for _, k in wanted] and num_late == 1 + SIZE + 1
+        assert caplog.text.count("nothing was measured: a step of Late") == num_measured + 1
+    with pytest.raises(dataflow.TimeoutError):
+        TestDataSpeed(late(listed())).start()
 
 
 def test_a_users_node_that_lets_it_through_says_that_it_cannot_continue():
@@ -195,8 +206,82 @@ def test_a_users_node_that_lets_it_through_says_that_it_cannot_continue():
         with pytest.raises(dataflow.TimeoutError):
             for _ in steps:
                 pass
-        with pytest.raises(DataFlowTerminated, match=r"left the code of Own, which cannot continue\. Iterate"):
-            next(steps)
+        for _ in range(3):
+            with pytest.raises(DataFlowTerminated, match=r"left the code of Own, which cannot continue\. Iterate"):
+                next(steps)
+
+
+class Hidden(DataFlow):
+    """A user's node whose flow is no input that a node above could know."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __iter__(self):
+        yield from self.make()
+
+
+class HiddenMaker(Hidden):
+    """The same, without a generator of its own."""
+
+    def __iter__(self):
+        return iter(self.make())
+
+
+class HiddenLength(Hidden):
+    def __len__(self):
+        return SIZE
+
+
+def late_numbers() -> DataFlow:
+    return SelectComponent(LateInOrder(listed()), [1])
+
+
+HIDDEN = {
+    "a node": lambda: Hidden(late_numbers),
+    "a node that returns an iterator": lambda: HiddenMaker(late_numbers),
+    "a node with a length": lambda: HiddenLength(late_numbers),
+    "a node that reads by hand": lambda: Hidden(lambda: map(list, late_numbers())),
+    "a generator": lambda: DataFromGenerator(lambda: (dp for dp in late_numbers())),
+    "a flow from a function": lambda: DataFromGenerator(late_numbers),
+    "a flow as an iterable": lambda: DataFromIterable(late_numbers()),
+    "an iterator": lambda: DataFromIterable(iter(late_numbers())),
+    "a node in a node": lambda: Hidden(lambda: BatchData(Hidden(late_numbers), 1)),
+}
+ABOVE = {
+    "itself": lambda ds: ds,
+    "batches": lambda ds: BatchData(ds, 2),
+    "passes": lambda ds: RepeatedData(ds, 2),
+    "beside one that waits": lambda ds: JoinData([late_numbers(), ds]),
+    "threads": lambda ds: MultiThreadRunner(lambda: ds, 5, 1, strict=True),
+    "a map": lambda ds: MultiThreadMapData(ds, 1, same, strict=True),
+}
+
+
+@pytest.mark.parametrize("above", ABOVE)
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_timeout_of_a_flow_that_no_node_knows_of_ends_the_pass_by_name(name, above):
+    kind = "DataFrom" if "node" not in name else "Hidden"
+    with deadline(LIMIT), ABOVE[above](HIDDEN[name]()) as df:
+        steps = iter(df)
+        with pytest.raises(DataFlowTerminated, match=rf"left the code of {kind}\w*, which cannot continue") as caught:
+            patiently(steps)
+        assert isinstance(caught.value.__cause__, dataflow.TimeoutError) or above == "threads"
+
+
+def test_a_hidden_flow_whose_timeouts_are_handled_goes_on():
+    def patient():
+        steps = iter(late_numbers())
+        while True:
+            try:
+                dp = next(steps)
+            except dataflow.TimeoutError:
+                continue
+            except StopIteration:
+                return
+            yield dp
+
+    assert plain(list(Hidden(patient))) == plain(list(DataFromGenerator(patient))) == [[k] for k in range(SIZE)]
 
 
 def test_a_timeout_raised_by_the_function_of_a_map_is_an_error_of_the_function():

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.errors import TimeoutError
 from dataflow.parameters import whole_number
 from dataflow.passes import known_length
-from dataflow.pauses import pausing, resumed
+from dataflow.pauses import paused, pausing, resumed
 from dataflow.reports.gathering import statistics_of
 from dataflow.seeding import Stream
 
@@ -24,7 +25,8 @@ class TestDataSpeed(ProxyDataFlow):
     """Measure how many datapoints per second a flow yields.
 
     `start` measures one pass. Iterating the node measures the pass first, and then yields it from its beginning; an
-    input that continues where it stopped, such as a generator, continues after the measured datapoints.
+    input that continues where it stopped, such as a generator, continues after the measured datapoints. A
+    `TimeoutError` of the input ends the measurement; the next step of the same iterator begins the pass itself.
 
     Args:
         ds: The flow to measure.
@@ -69,7 +71,14 @@ class TestDataSpeed(ProxyDataFlow):
         return pausing(self._after_measuring(p, stream, waits), waits)
 
     def _after_measuring(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
-        self._measure(self.ds._df_run_pass(p, stream))
+        try:
+            self._measure(self.ds._df_run_pass(p, stream))
+            pause = None
+        except TimeoutError as error:
+            pause = paused(error, waits)
+        if pause is not None:
+            _log.warning("nothing was measured: a step of %s raised TimeoutError", type(self.ds).__name__)
+            yield pause
         yield from resumed(self.ds._df_run_pass(p, stream), waits)
 
     def _measure(self, datapoints: Iterator[Any]) -> float:

@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 from weakref import proxy
 
-from dataflow.errors import LengthUnknown, SourceExhausted
+from dataflow.errors import LengthUnknown, SourceExhausted, TimeoutError
 from dataflow.parameters import deferred_function, deferred_result
-from dataflow.passes import RunningPass, begun_by_code, enter_code, leave_code
+from dataflow.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code
+from dataflow.pauses import require_waiting
 from dataflow.seeding import Stream
 from dataflow.sources.source import Source
 from dataflow.sources.tables import cure_of
@@ -51,6 +52,9 @@ class _Iterated(Source):
                 del first  # a reference would keep it in memory during the pass
                 yield from iterator
                 return
+        except TimeoutError as error:
+            require_waiting(error, False, code_of(self))
+            raise
         finally:
             leave_code(frame)
         if read_before:
