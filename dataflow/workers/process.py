@@ -373,6 +373,8 @@ def _close_half_started(error: BaseException) -> None:
             finalizer = getattr(popen, "finalizer", None)
             if finalizer is not None:
                 finalizer()
+                if "f" not in local:  # of the fork server: otherwise a file that closes it
+                    _close_pipes(local, "w")
             elif "w" in local:  # of the fork server
                 _close_pipes({"w": local["w"], "sentinel": getattr(popen, "sentinel", -1)}, "w", "sentinel")
             else:

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, popen_forkserver
 
 import numpy as np
 import pytest
@@ -198,6 +198,20 @@ def test_what_cannot_be_started_leaves_nothing(monkeypatch):
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Exception, match=r"pickle|lock"):
         start("spawn", threading.Lock())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("call", ["open", "dup"])
+def test_what_the_fork_server_has_started_in_vain_ends(call, monkeypatch):
+    def refuse(*_, **__):
+        raise MemoryError
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        owner = popen_forkserver if call == "open" else popen_forkserver.os
+        patched.setattr(owner, call, refuse, raising=False)
+        with pytest.raises(MemoryError):
+            start("forkserver", idle)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
