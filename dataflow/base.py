@@ -267,6 +267,17 @@ class DataFlow:
         found = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in settings}
         return {**found, "seed": self._df_own_root}
 
+    def _df_agrees(self, parameter: str, saved: str, here: str, num: int | None) -> bool:
+        """Whether two texts of a parameter give the same datapoints before index `num`, though they differ."""
+        return False
+
+    def _df_num_below(self, num: int) -> int | None:
+        """The index of the input before which all lies that the datapoints before index `num` are made from.
+
+        It may be too large; None if it is unknown.
+        """
+        return None
+
     @property
     def _df_files(self) -> Sequence[str]:
         """Files, folders and URLs that the datapoints come from: a cache compares sizes and times of change."""

@@ -42,7 +42,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from functools import partial
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -82,8 +82,16 @@ def described(df: DataFlow) -> Description:
     }
 
 
-def difference(saved: Description, here: Description) -> str | None:
-    """The first difference, from above, as part of a sentence; None if the chains agree. Code is not compared."""
+def difference(saved: Description, here: Description, df: DataFlow | None = None, num: int | None = None) -> str | None:
+    """The first difference, from above, as part of a sentence; None if the chains agree. Code is not compared.
+
+    Args:
+        saved: The description in the state.
+        here: That of the flow here.
+        df: The flow here, whose nodes may accept other parameters that agree up to the position of the state.
+        num: No datapoint of `df` from this index on was made before the state was saved; None if that is unknown.
+    """
+    df = None if df is None else _without_workers(df)
     name = here["type"]
     if not _is_description(saved):
         return f"the saved description of {name} is damaged"
@@ -92,11 +100,13 @@ def difference(saved: Description, here: Description) -> str | None:
     if saved["parameters"] != here["parameters"]:
         for key in sorted({*saved["parameters"], *here["parameters"]}):
             old, new = saved["parameters"].get(key, "missing"), here["parameters"].get(key, "missing")
-            if old != new:
+            if old != new and not (df is not None and df._df_agrees(key, old, new, num)):
                 return f"{name}.{key} was {old} and is {new}"
     if len(saved["inputs"]) != len(here["inputs"]):
         return f"{name} had {len(saved['inputs'])} inputs and has {len(here['inputs'])}"
-    below = map(difference, saved["inputs"], here["inputs"])
+    inputs = [None] * len(here["inputs"]) if df is None else df._df_inputs
+    num_below = None if df is None or num is None else df._df_num_below(num)
+    below = map(difference, saved["inputs"], here["inputs"], inputs, repeat(num_below))
     found = next((found for found in below if found is not None), None)
     if found is None and saved["length"] != here["length"]:
         return f"a pass of {name} had {saved['length']} datapoints and has {here['length']}"

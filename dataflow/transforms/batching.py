@@ -106,6 +106,12 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
                         pause = paused(error, waits)
                     yield pause
 
+    def _df_num_below(self, num: int) -> int | None:
+        if self.ds._df_endless:
+            return num * self.batch_size
+        p, position = divmod(num, max(len(self), 1))
+        return p * len(self.ds) + position * self.batch_size
+
     def _is_whole(self, group: list[Any]) -> bool:
         return len(group) == self.batch_size
 

@@ -91,6 +91,9 @@ class MapData(ToleratesFailures, ProxyDataFlow):
             return self._numbered(p, p, stream)
         return state_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), self)
 
+    def _df_num_below(self, num: int) -> int | None:
+        return num
+
     def _df_origins(self, indexes: Indexes, stream: Stream) -> Indexes:
         return self.ds._df_origins(indexes, stream)
 

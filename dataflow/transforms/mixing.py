@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from fractions import Fraction
 from functools import partial
 from itertools import chain, count, pairwise
-from numbers import Real
-from typing import Any, Final
+from numbers import Integral, Real
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,8 @@ __all__ = ["MixData", "RandomChooseData", "RandomMixData"]
 
 _CHUNK = 1024  # choices drawn at one time
 _BLOCK: Final = 1000  # positions of a `MixData` within which the weights hold
+_IN_STATE: Final = 32  # items of a list or dict that a saved state compares
+_LAST: Final = 2**62  # indexes are int64
 _TURN: Final = Fraction(0x9E3779B97F4A7C15, 2**64)  # golden ratio: its multiples modulo 1 are spread most evenly
 
 
@@ -209,18 +214,25 @@ class MixData(SeveralInputs):
     these numbers are whole and there is no `seed`, they hold in any 1,000 consecutive datapoints. Datapoints that a map
     below drops count as present.
 
+    With a schedule the weights change at given positions. Each phase has its weights exactly: its blocks of 1,000 count
+    from its beginning, and each flow continues where the phase before has left it. A state of `ResumableData` may be
+    loaded under another schedule that is the same up to the position that was saved, such as a longer one, if nodes
+    that map, batch, cut or shard are between the two.
+
     Each flow is read in its own order, pass after pass. If all flows can be addressed, so can the mixture. Its order
     follows from the weights and the seed alone, so it can be sharded, and resumed at any position at once.
 
     Args:
         dfs: The flows. The same flow may occur twice.
-        weights: One number from 0 for each flow; only their ratios matter. A flow of weight 0 is never read.
+        weights: One number from 0 for each flow; only their ratios matter. A flow of weight 0 is never read. Or a
+            schedule: a dict from the position at which a phase begins to its weights, in increasing order from 0.
         seed: None interleaves the flows as evenly as possible, without random numbers. An integer shuffles each block
             of 1,000; it is the root of these random numbers.
 
     Raises:
-        TypeError: A weight is not a number.
-        ValueError: There are more or fewer weights than flows, a weight is negative or not finite, or all are 0.
+        TypeError: A weight is not a number, or a position in a schedule is not an integer.
+        ValueError: There are more or fewer weights than flows, a weight is negative or not finite, or all are 0; or a
+            schedule does not begin at 0, or its positions do not increase.
         EmptyPass: A pass of a flow is empty.
 
     Example:
@@ -230,17 +242,26 @@ class MixData(SeveralInputs):
         ['a', 'b', 1, 'c', 'a', 'b', 2, 'c']
         >>> [sum(isinstance(dp, str) for dp in df[begin : begin + 1000]) for begin in (0, 1000)]
         [750, 750]
+        >>> MixData([text, code], {0: [1, 0], 2: [0, 1]})[:4]
+        ['a', 'b', 1, 2]
 
     Source:
         ``mix`` of grain and ``interleave_datasets`` of Hugging Face datasets.
     """
 
-    def __init__(self, dfs: Sequence[DataFlow], weights: Sequence[float], seed: int | None = None) -> None:
+    def __init__(
+        self,
+        dfs: Sequence[DataFlow],
+        weights: Sequence[float] | Mapping[int, Sequence[float]],
+        seed: int | None = None,
+    ) -> None:
         self.df_lists = require_flows(dfs, self, "dfs")
-        self.weights = _checked(weights, len(self.df_lists))
+        schedule = _scheduled(weights, len(self.df_lists))
+        phases = {begin: list(given) for begin, given in schedule}
+        self.weights: list[float] | dict[int, list[float]] = phases if isinstance(weights, Mapping) else phases[0]
         self._df_own_root = root_seed(self, seed)
         self._df_draws = seed is not None
-        self._shares, self._tables = Table(), Table()
+        self._plans, self._tables = Table(), Table()
 
     @property
     def _df_indexed(self) -> bool:
@@ -262,13 +283,13 @@ class MixData(SeveralInputs):
         super().reset_state()
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        continued, weights = state_of(self).continued, tuple(_checked(self.weights, len(self._df_flows)))
-        begun_with = continued.note(stream, lambda: weights)
-        if weights != begun_with:
+        continued, schedule = state_of(self).continued, _scheduled(self.weights, len(self._df_flows))
+        begun_with = continued.note(stream, lambda: schedule)
+        if schedule != begun_with:
             raise ValueError(
-                f"MixData: weights were {list(begun_with)} when its first loop began, and are {list(weights)} now. The "
-                "position in each flow follows from them, so a loop cannot continue with others. Call reset_state() to "
-                "begin again with the first datapoint of each flow"
+                f"MixData: weights were {_text(begun_with)} when its first loop began, and are {_text(schedule)} "
+                "now. The position in each flow follows from them, so a loop cannot continue with others. Call "
+                "reset_state() to begin again with the first datapoint of each flow"
             )
         if self._df_addressable:
             return order_by_index(self, p, stream)
@@ -280,8 +301,9 @@ class MixData(SeveralInputs):
 
     def _in_blocks(self, stream: Stream, waits: bool) -> Iterator[Any]:
         passes = [passes_on(ds, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
-        for block in count():
-            for j in self._order(stream, block)[0].tolist():
+        schedule = self._schedule()
+        for start in _starts(schedule):
+            for j in self._order(stream, schedule, start)[0].tolist():
                 while True:
                     try:
                         yield next(passes[j])
@@ -293,35 +315,146 @@ class MixData(SeveralInputs):
                     yield pause
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        weights = _checked(self.weights, len(self._df_flows))  # which the user may change between two passes
-        for j, (ds, weight) in enumerate(zip(self._df_flows, weights, strict=True)):
-            if weight and not ds._df_endless and known_length(ds) == 0:
+        schedule = self._schedule()
+        for j, ds in enumerate(self._df_flows):
+            if any(weights[j] for _, weights in schedule) and not ds._df_endless and known_length(ds) == 0:
                 raise self._empty(j)
-        return chain.from_iterable(map(partial(self._read, stream, self._df_streams(stream)), blocks))
+        return chain.from_iterable(map(partial(self._read, stream, self._df_streams(stream), schedule), blocks))
 
-    def _read(self, stream: Stream, streams: Sequence[Stream], indexes: Indexes) -> Iterator[Any]:
+    def _read(self, stream: Stream, streams: Sequence[Stream], schedule: Schedule, indexes: Indexes) -> Iterator[Any]:
         if not len(indexes):
             return iter(())
-        blocks, positions = np.divmod(indexes, _BLOCK)
-        numbers, below = reordered(blocks, positions, partial(self._order, stream))
+        begins = np.array([begin for begin, _ in schedule])
+        in_phase = indexes - begins[np.searchsorted(begins, indexes, side="right") - 1]
+        positions = in_phase % _BLOCK
+        numbers, below = reordered(indexes - positions, positions, partial(self._order, stream, schedule))
         return interleaved(self._df_flows, streams, numbers, below)
 
-    def _order(self, stream: Stream, block: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """For each position of a block, the number of a flow and the index in that flow."""
-        words = self._df_words(stream, block) if self._df_draws else None
-        weights = tuple(self.weights)
-        shares = self._shares.get(weights, partial(self._make_shares, weights))
-        make = partial(_order_of_block, shares, block, words)
-        made: tuple[NDArray[Any], NDArray[Any]] = self._tables.get((words, block, weights), make)
+    def _schedule(self) -> Schedule:
+        return _scheduled(self.weights, len(self._df_flows))  # which the user may change between two passes
+
+    def _order(self, stream: Stream, schedule: Schedule, start: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """For each position of the block that begins at `start`, the number of a flow and the index in that flow."""
+        words = self._df_words(stream, 0) if self._df_draws else None
+        plan = self._plans.get((words, schedule), partial(self._make_plan, stream, schedule))
+        phase = plan[bisect_right(schedule, start, key=itemgetter(0)) - 1]
+        make = partial(self._order_in, stream, phase, (start - phase.begin) // _BLOCK)
+        made: tuple[NDArray[Any], NDArray[Any]] = self._tables.get((words, start, schedule), make)
         return made
 
-    def _make_shares(self, weights: Sequence[float]) -> _Shares:
-        return _Shares(_checked(weights, len(self._df_flows)))
+    def _make_plan(self, stream: Stream, schedule: Schedule) -> list[_Phase]:
+        plan: list[_Phase] = []
+        before = np.zeros(len(self._df_flows), np.int64)
+        ends = [*(begin for begin, _ in schedule[1:]), None]
+        for (begin, weights), end in zip(schedule, ends, strict=True):
+            phase = _Phase(begin, end, _Shares(weights), before)
+            plan.append(phase)
+            if end is not None:
+                blocks = (end - begin) // _BLOCK
+                numbers, _ = self._order_in(stream, phase, blocks)  # cut where the phase ends
+                before = before + np.array(phase.shares.before(blocks)) + np.bincount(numbers, minlength=len(before))
+        return plan
+
+    def _order_in(self, stream: Stream, phase: _Phase, block: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        words = self._df_words(stream, block, purpose=phase.begin) if self._df_draws else None
+        numbers, below = _order_of_block(phase.shares, block, words)
+        left = None if phase.end is None else phase.end - phase.begin - block * _BLOCK
+        return numbers[:left], (below + phase.before[numbers])[:left]
+
+    def _df_agrees(self, parameter: str, saved: str, here: str, num: int | None) -> bool:
+        if parameter != "weights" or num is None:
+            return False
+        try:
+            return _phases_before(num, saved) == _phases_before(num, here)
+        except (ValueError, SyntaxError, TypeError):  # the state has been edited
+            return False
+
+    @property
+    def _df_compared(self) -> dict[str, Any]:
+        phases = {begin: _in_parts(list(weights)) for begin, weights in self._schedule()}
+        return {**super()._df_compared, "weights": _in_parts(phases) if isinstance(self.weights, dict) else phases[0]}
 
     def _empty(self, j: int) -> EmptyPass:
         return EmptyPass(
             f"MixData: a pass of input {j} ({type(self._df_flows[j]).__name__}) is empty: check its source"
         )
+
+
+Schedule = tuple[tuple[int, tuple[float, ...]], ...]
+"""The phases of a mixture: the position at which each begins, and its weights."""
+
+
+class _Phase(NamedTuple):
+    """The positions of a `MixData` that have the same weights."""
+
+    begin: int
+    end: int | None
+    shares: _Shares
+    before: NDArray[np.int64]  # datapoints of each flow in the phases before
+
+
+def _starts(schedule: Schedule) -> Iterator[int]:
+    """The position at which each block begins."""
+    for (begin, _), (end, _) in pairwise(schedule):
+        yield from range(begin, end, _BLOCK)
+    yield from count(schedule[-1][0], _BLOCK)
+
+
+def _scheduled(weights: Any, num_flows: int) -> Schedule:
+    """The phases, checked; one for a list of weights.
+
+    Raises:
+        TypeError, ValueError: As `MixData`.
+    """
+    if not isinstance(weights, Mapping):
+        return ((0, tuple(_checked(weights, num_flows))),)
+    for begin in weights:
+        if isinstance(begin, bool) or not isinstance(begin, Integral):
+            raise TypeError(
+                f"MixData: a schedule is a dict from positions, integers from 0, to weights, got the key {begin!r}. "
+                "Write MixData([a, b], {0: [8, 2], 1_000_000: [5, 5]})"
+            )
+    begins = [int(begin) for begin in weights]
+    if not begins or begins[0] != 0:
+        raise ValueError(
+            f"MixData: a schedule begins at position 0, and the positions of this one are {begins}: give the weights "
+            "of the beginning, {0: […], …}"
+        )
+    if not all(before < after for before, after in pairwise(begins)):
+        raise ValueError(f"MixData: the positions of a schedule increase, got {begins}")
+    if begins[-1] > _LAST:
+        raise ValueError(f"MixData: the positions of a schedule are at most {_LAST}, got {begins[-1]}")
+    return tuple(
+        (begin, tuple(_checked(given, num_flows))) for begin, given in zip(begins, weights.values(), strict=True)
+    )
+
+
+def _text(schedule: Schedule) -> str:
+    phases = {begin: list(weights) for begin, weights in schedule}
+    return str(phases if len(phases) > 1 else phases[0])
+
+
+def _in_parts(items: Any) -> Any:
+    """A list or dict as nested lists of parts that are short enough for a saved state to compare them."""
+    while len(items) > _IN_STATE:
+        entries = list(items.items() if isinstance(items, dict) else items)
+        parts = (entries[k : k + _IN_STATE] for k in range(0, len(entries), _IN_STATE))
+        items = [dict(part) if isinstance(items, dict) else part for part in parts]
+    return items
+
+
+def _phases_before(num: int, text: str) -> list[tuple[int, Any]]:
+    """The phases of which the first `num` datapoints have any, from the text of a saved state."""
+    found, parts = {}, [ast.literal_eval(text)]
+    if not isinstance(parts[0], dict) and "{" not in text:
+        parts = [{0: parts[0]}]
+    while parts:
+        part = parts.pop(0)
+        if isinstance(part, dict):
+            found.update(part)
+        else:
+            parts[:0] = part
+    return [(begin, weights) for begin, weights in found.items() if begin < max(num, 1)]
 
 
 class _Shares:

@@ -201,6 +201,9 @@ class FixedSizeData(ProxyDataFlow):
             raise self._empty()
         return none_dropped(self.ds._df_at(map(self._below, blocks), stream), self)
 
+    def _df_num_below(self, num: int) -> int | None:
+        return int(self._below(np.array([num]))[0])
+
     def _below(self, indexes: Indexes) -> Indexes:
         if self.keep_state or self.ds._df_endless:
             return indexes

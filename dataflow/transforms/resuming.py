@@ -111,7 +111,10 @@ class ResumableData(ProxyDataFlow):
             StateMismatch: `state` is malformed, or belongs to another chain, another seed or another version.
         """
         _check_form(state)
-        found = difference(state["flow"], self._description)
+        n = known_length(self)
+        # Indexes and positions are the same only where the flow can be addressed.
+        num = state["pass"] * (n or 0) + state["offset"] if self.ds._df_addressable else None
+        found = difference(state["flow"], self._description, self.ds, num)
         if found is not None:
             raise StateMismatch(
                 f"the state was saved from another chain: {found}. Build the same chain to resume; runners, and how "
@@ -123,7 +126,6 @@ class ResumableData(ProxyDataFlow):
                 "here on the new code makes the datapoints",
                 ", ".join(changed),
             )
-        n = known_length(self)
         if n is not None and (state["offset"] > n or state["pass"] > _LARGEST // max(n, 1)):
             raise StateMismatch(
                 f"the state is damaged: it names datapoint {state['offset']} of pass {state['pass']}, but a pass has "

@@ -105,6 +105,12 @@ class ShardData(ProxyDataFlow):
         datapoints = self.ds._df_at(map(self._below, blocks), stream)
         return datapoints if self.tail == "keep" else none_dropped(datapoints, self)
 
+    def _df_num_below(self, num: int) -> int | None:
+        if self.ds._df_endless:
+            return num * self.world_size
+        p, position = divmod(num, max(len(self), 1))
+        return p * len(self.ds) + position * self.world_size
+
     def _below(self, indexes: Indexes) -> Indexes:
         if self.ds._df_endless:
             return indexes * self.world_size + self.rank

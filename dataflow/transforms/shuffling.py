@@ -65,6 +65,10 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
         n = len(self)
         return self.ds._df_at(map(partial(self._below, stream, n), blocks), stream)
 
+    def _df_num_below(self, num: int) -> int | None:
+        n = max(len(self), 1)
+        return -(-num // n) * n  # whole passes
+
     def _df_origins(self, indexes: Indexes, stream: Stream) -> Indexes:
         return self.ds._df_origins(self._below(stream, len(self), indexes), stream)
 

@@ -1,18 +1,23 @@
 import itertools
+import json
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow import MultiProcessRunnerZMQ
-from dataflow.errors import EmptyPass, LengthUnknown
+import dataflow
+from dataflow import MultiProcessRunnerZMQ, MultiThreadRunner
+from dataflow.errors import EmptyPass, LengthUnknown, StateMismatch
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
+from dataflow.transforms.batching import BatchData
+from dataflow.transforms.filtering import FilterData
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.mixing import MixData, RandomChooseData, RandomMixData, _Shares
 from dataflow.transforms.repeating import FixedSizeData, RepeatedData
 from dataflow.transforms.resuming import ResumableData
+from dataflow.transforms.selecting import SelectComponent
 from dataflow.transforms.sharding import ShardData
 from dataflow.transforms.shuffling import ShuffleData
 from tests.support.contract import OldStyle, seeded
@@ -254,7 +259,17 @@ def test_what_a_map_drops_keeps_its_position():
         ("11", TypeError, "a list of numbers"),
         (None, TypeError, "a list of numbers"),
         (0.5, TypeError, "a list of numbers"),
-        ({0: [8, 2], 3000: [1, 3]}, TypeError, r"a list of numbers, .* got \{0"),
+        ({}, ValueError, r"a schedule begins at position 0, .* are \[\]"),
+        ({1000: [8, 2], 3000: [1, 3]}, ValueError, r"a schedule begins at position 0, .* are \[1000, 3000\]"),
+        ({3000: [8, 2], 0: [1, 3]}, ValueError, r"a schedule begins at position 0, .* are \[3000, 0\]"),
+        ({0: [8, 2], 3000: [1, 3], 20: [1, 1]}, ValueError, r"positions of a schedule increase, got \[0, 3000, 20\]"),
+        ({0: [8, 2], 2**63: [1, 3]}, ValueError, "at most"),
+        ({"0": [8, 2]}, TypeError, "got the key '0'"),
+        ({0: [8, 2], 0.5: [1, 3]}, TypeError, "got the key 0.5"),
+        ({0: [8, 2], True: [1, 3]}, TypeError, "got the key True"),
+        ({0: [8, 2], 3000: [1]}, ValueError, "2 flows and 1 weights"),
+        ({0: [8, 2], 3000: [0, 0]}, ValueError, "one at least is above 0"),
+        ({0: 8, 3000: 2}, TypeError, "a list of numbers"),
         ({3, 5}, TypeError, "a list of numbers"),
     ],
 )
@@ -308,3 +323,187 @@ def test_a_mixture_by_weight_is_resumed_and_sharded_under_any_number_of_workers(
                 assert list(itertools.islice(resumed, 50)) == whole[50:100]
         shards = [ShardData(mixture(), rank, 2)[0:60] for rank in range(2)]
         assert [k for pair in zip(*shards, strict=True) for k in pair] == whole
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+FAR = 10**13
+
+
+def far(num):
+    """Inputs that do not repeat within a test."""
+    return [numbers(FAR, FAR * j) for j in range(num)]
+
+
+def split(found):
+    """The number of the input and the index in it, of each datapoint."""
+    return [divmod(dp, FAR) for dp in found]
+
+
+def begins_of(phases):
+    return itertools.accumulate((length for length, _ in phases[:-1]), initial=0)
+
+
+SCHEDULES = st.lists(
+    st.tuples(st.integers(1, 2500), st.tuples(*[st.sampled_from([0, 1, 2, 0.3, 7])] * 3).filter(any)),
+    min_size=1,
+    max_size=5,
+).map(lambda phases: {begin: list(weights) for (_, weights), begin in zip(phases, begins_of(phases), strict=True)})
+
+
+@given(schedule=SCHEDULES, seed=st.sampled_from([None, 3]))
+def test_each_phase_has_its_weights_and_each_input_continues(schedule, seed):
+    df = MixData(far(3), schedule, seed)
+    begins = [*schedule, [*schedule][-1] + 2200]
+    found = split(df[0 : begins[-1]])
+    for (begin, weights), end in zip(schedule.items(), begins[1:], strict=True):
+        plainly = MixData(far(3), weights, None)
+        for start in range(begin, end - 999, 1000):
+            count = Counter(j for j, _ in found[start : start + 1000])
+            assert all(abs(count[j] - 1000 * weights[j] / sum(weights)) < 1 + 1e-6 for j in range(3))
+        if seed is None:
+            assert [j for j, _ in found[begin:end]] == [j for j, _ in split(plainly[0 : end - begin])]
+    for j in range(3):
+        here = [k for number, k in found if number == j]
+        assert here == list(range(len(here)))
+    assert split(df[k] for k in begins[:-1]) == [found[k] for k in begins[:-1]]
+    assert split(df[7 : begins[-1] : 97]) == found[7::97]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_schedule_is_the_same_in_order_as_by_index_and_in_workers(seed):
+    schedule = {0: [2, 1], 700: [0, 1], 701: [1, 3], 2600: [1, 0]}
+    by_index = MixData([numbers(9), numbers(4, 100)], schedule, seed)
+    in_order = MixData([generated(9), numbers(4, 100)], schedule, seed)
+    expected = by_index[0:3000]
+    assert not in_order.addressable
+    assert list(itertools.islice(in_order, 3000)) == list(itertools.islice(by_index, 3000)) == expected
+    assert next(iter(in_order)) == by_index[3000]
+
+    def make():
+        return FixedSizeData(MixData([numbers(9), numbers(4, 100)], schedule, seed), 3000)
+
+    with MultiThreadRunner(make, 8, 2, strict=True) as df:
+        assert list(df) == expected
+
+
+def test_a_schedule_of_one_phase_is_a_list_of_weights():
+    for seed in (None, 3):
+        assert MixData(far(2), {0: [8, 2]}, seed)[0:2500] == MixData(far(2), [8, 2], seed)[0:2500]
+        later = MixData(far(2), {0: [8, 2], 2200: [5, 5]}, seed)
+        assert later[0:2200] == MixData(far(2), [8, 2], seed)[0:2200]
+
+
+def test_a_flow_that_only_a_later_phase_reads_must_not_be_empty():
+    with pytest.raises(EmptyPass, match="a pass of input 1"):
+        MixData([numbers(3), numbers(0)], {0: [1, 0], 50: [1, 1]})[0]
+
+
+def test_positions_far_ahead_are_found_at_once():
+    df = MixData(far(2), {0: [8, 2], 10**12 + 7: [5, 5]})
+    assert sorted(split(df[10**12 + 7 : 10**12 + 9])) == [(0, 8 * 10**11 + 6), (1, 2 * 10**11 + 1)]
+
+
+def batches(ds, num):
+    return BatchData(MapData(ds, lambda k: [k]), num)
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        lambda ds: ds,
+        lambda ds: FixedSizeData(ds, 400),
+        lambda ds: batches(ds, 10),
+        lambda ds: SelectComponent(batches(FixedSizeData(ds, 405), 10), [0]),
+        lambda ds: ShardData(batches(ds, 5), 1, 2),
+        lambda ds: ShuffleData(FixedSizeData(ds, 400)),
+        lambda ds: MultiThreadRunner(lambda: FixedSizeData(ds, 400), 5, 1, strict=True),
+    ],
+    ids=["itself", "cut", "batches", "batches of passes", "shards", "shuffled", "runner"],
+)
+def test_a_state_is_loaded_if_schedules_agree_up_to_its_position(above):
+    def make(schedule):
+        return ResumableData(above(MixData([numbers(9), numbers(4, 100)], schedule)))
+
+    def after(state, schedule, num):
+        with make(schedule) as df:
+            df.load_state_dict(state)
+            return [str(dp) for dp in itertools.islice(df, num)]
+
+    dataflow.seed(4)
+    try:
+        with make([8, 2]) as df:
+            assert len(list(itertools.islice(df, 30))) == 30
+            state = json.loads(json.dumps(df.state_dict()))
+        longer = {0: [8, 2], 900: [5, 5]}
+        with make(longer) as df:
+            expected = [str(dp) for dp in itertools.islice(df, 40)][30:]
+        assert after(state, longer, 10) == expected
+        for other in ({0: [8, 2], 20: [5, 5]}, {0: [8, 3], 900: [5, 5]}, {0: [5, 5]}):
+            with pytest.raises(StateMismatch, match=r"MixData.weights was \[8.0, 2.0\] and is \{0"):
+                after(state, other, 1)
+    finally:
+        dataflow.seed(None)
+
+
+@pytest.mark.parametrize("last", [600, 599])
+def test_a_border_at_the_position_of_a_state_belongs_to_what_is_to_come(last):
+    def make(schedule):
+        return ResumableData(batches(MixData([numbers(9), numbers(4, 100)], schedule), 20))
+
+    df = make([8, 2])
+    list(itertools.islice(df, 30))
+    resumed = make({0: [8, 2], last: [0, 1]})
+    if last == 600:
+        resumed.load_state_dict(df.state_dict())
+        assert min(next(iter(resumed))[0]) >= 100
+    else:
+        with pytest.raises(StateMismatch):
+            resumed.load_state_dict(df.state_dict())
+
+
+def test_a_position_that_is_not_known_needs_equal_schedules():
+    def make(schedule):
+        mixture = FixedSizeData(MixData([numbers(9), numbers(4, 100)], schedule), 100)
+        return ResumableData(FilterData(mixture, bool))
+
+    df = make([8, 2])
+    next(iter(df))
+    with pytest.raises(StateMismatch, match=r"MixData.weights was"):
+        make({0: [8, 2], 10**6: [5, 5]}).load_state_dict(df.state_dict())
+
+
+@pytest.mark.parametrize("num", [3, 40, 1100])
+def test_long_schedules_are_compared_as_a_whole(num):
+    def make(last):
+        phases = {k * 10: [1, 1 + k % 2] for k in range(num)}
+        return ResumableData(MixData([numbers(9), numbers(4, 100)], {**phases, num * 10: last}))
+
+    df = make([1, 5])
+    list(itertools.islice(df, 10 * num))
+    make([5, 1]).load_state_dict(df.state_dict())
+    list(itertools.islice(df, 1))
+    make([1, 5]).load_state_dict(df.state_dict())
+    with pytest.raises(StateMismatch, match=r"MixData.weights was"):
+        make([5, 1]).load_state_dict(df.state_dict())
+
+
+def test_the_weights_of_many_flows_are_compared_as_a_whole():
+    def make(last):
+        return ResumableData(MixData([numbers(3)] * 40, [1] * 39 + [last]))
+
+    make(2).load_state_dict(make(2).state_dict())
+    state = make(2).state_dict()
+    with pytest.raises(StateMismatch, match=r"MixData.weights was"):
+        make(3).load_state_dict(state)
+
+
+def test_an_edited_text_of_weights_is_another():
+    df = ResumableData(MixData([numbers(9), numbers(4)], [8, 2]))
+    state = df.state_dict()
+    for text in ("", "[", "{0: [8.0, 2.0], 'a': 1}", "5", "x"):
+        damaged = json.loads(json.dumps(state))
+        damaged["flow"]["parameters"]["weights"] = text
+        with pytest.raises(StateMismatch):
+            df.load_state_dict(damaged)
