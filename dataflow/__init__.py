@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     # Sources
     from dataflow.sources.folders import ImageFolderData
     from dataflow.sources.in_memory import DataFromList
-    from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
+    from dataflow.sources.iterating import DataFromAsyncIterable, DataFromGenerator, DataFromIterable
     from dataflow.sources.queues import DataFromQueue
     from dataflow.sources.synthetic import FakeData
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
     from dataflow.transforms.batching import BatchData, BatchDataByShape
     from dataflow.transforms.augmenting import RandomMapData
     from dataflow.transforms.caching import CacheData
+    from dataflow.transforms.awaiting import AsyncMapData
     from dataflow.transforms.filtering import FilterData
     from dataflow.transforms.joining import ConcatData, JoinData
     from dataflow.transforms.mapping import MapData, MapDataComponent
@@ -143,6 +144,7 @@ __all__ = [
     "WorkerDied",
     "WorkerError",
     # Sources
+    "DataFromAsyncIterable",
     "DataFromGenerator",
     "DataFromIterable",
     "DataFromList",
@@ -150,6 +152,7 @@ __all__ = [
     "FakeData",
     "ImageFolderData",
     # Transforms
+    "AsyncMapData",
     "BatchData",
     "BatchDataByShape",
     "BucketBatchData",
@@ -261,6 +264,7 @@ _MODULE_OF = {
     "worker_info": "dataflow.workers.info",
     # Sources
     "DataFromList": "dataflow.sources.in_memory",
+    "DataFromAsyncIterable": "dataflow.sources.iterating",
     "DataFromGenerator": "dataflow.sources.iterating",
     "DataFromIterable": "dataflow.sources.iterating",
     "DataFromQueue": "dataflow.sources.queues",
@@ -270,6 +274,7 @@ _MODULE_OF = {
     "BatchData": "dataflow.transforms.batching",
     "BatchDataByShape": "dataflow.transforms.batching",
     "RandomMapData": "dataflow.transforms.augmenting",
+    "AsyncMapData": "dataflow.transforms.awaiting",
     "CacheData": "dataflow.transforms.caching",
     "FilterData": "dataflow.transforms.filtering",
     "ConcatData": "dataflow.transforms.joining",

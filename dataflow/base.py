@@ -54,7 +54,8 @@ __all__ = ["OF_THIS_PROCESS", "Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlo
 T = TypeVar("T")
 
 Blocks = Iterable[NDArray[np.int64]]
-"""Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded."""
+"""Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded, or by a
+node that makes several at a time (`AsyncMapData`) some hundred datapoints earlier."""
 
 OF_THIS_PROCESS: Final = ("_df_state", "_df_snapshot", "_df_run_pass", "_df_at", "_df_kernel")
 """Attributes of a node that belong to this process: state, and methods wrapped by a sampler or the profiler."""
@@ -220,6 +221,11 @@ class DataFlow:
     def _df_grain(self) -> int:
         """Number of consecutive indexes that share work: blocks of a multiple of it repeat no work."""
         return 1
+
+    @property
+    def _df_least_task(self) -> int:
+        """Least number of indexes in a task of a runner: with fewer, this node or one below would be idle in part."""
+        return max((ds._df_least_task for ds in self._df_inputs), default=1)
 
     @property
     def _df_reports_below(self) -> bool:

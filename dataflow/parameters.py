@@ -126,23 +126,42 @@ def function(owner: object, name: str, value: F | None, purpose: str) -> F:
     raise TypeError(f"{_name(owner)} expects a function, got {type(value).__name__}: {name} {purpose}")
 
 
-_COROUTINE: Final = (
-    "a call of it only makes an object that has not run yet. Use MultiThreadMapData with a function that calls "
-    "asyncio.run"
-)
-_ASYNC_GENERATOR: Final = (
-    "a call of it only makes an object that has not run yet. Collect what it yields inside asyncio.run, in a function "
-    "that returns it"
-)
-_GENERATOR: Final = (
-    "a call of it only makes an object that has not run yet. To make several datapoints of one, return them as a list, "
-    "and put FlattenData above; generator functions are for DataFromGenerator"
-)
+_NOT_RUN: Final = "a call of it only makes an object that has not run yet."
+_USE_INSTEAD: Final = {  # by kind, in a map and in a source
+    "a coroutine": (
+        "Use AsyncMapData, which runs many calls of it at a time",
+        "DataFromAsyncIterable takes a function that returns an async iterable, such as an async generator function",
+    ),
+    "an async generator": (
+        "Collect what it yields in a coroutine function, and give that to AsyncMapData; to make datapoints, use "
+        "DataFromAsyncIterable",
+        "Use DataFromAsyncIterable, with the function that makes it",
+    ),
+    "a generator": (
+        "To make several datapoints of one, return them as a list, and put FlattenData above; generator functions are "
+        "for DataFromGenerator",
+        "",
+    ),
+}
 
 
 def called_by(value: object) -> Any:
     """The method that a call of an object runs; None if there is none."""
     return next((vars(kind)["__call__"] for kind in type(value).__mro__ if "__call__" in vars(kind)), None)
+
+
+def deferred_kind(func: object) -> str | None:
+    """Whether `func` is the function of "a coroutine", "an async generator" or "a generator"; None for others."""
+    while isinstance(func, functools.partial | functools.partialmethod):
+        func = func.func
+    for found in (func, None if isinstance(func, type) else called_by(func)):
+        if inspect.iscoroutinefunction(found):
+            return "a coroutine"
+        if inspect.isasyncgenfunction(found):
+            return "an async generator"
+        if inspect.isgeneratorfunction(found):
+            return "a generator"
+    return None
 
 
 def deferred_function(func: object, *, of_source: bool = False) -> str | None:
@@ -152,27 +171,46 @@ def deferred_function(func: object, *, of_source: bool = False) -> str | None:
         func: Anything.
         of_source: The function makes the datapoints of a source: it may be a generator function.
     """
-    while isinstance(func, functools.partial | functools.partialmethod):
-        func = func.func
-    for found in (func, None if isinstance(func, type) else called_by(func)):
-        if inspect.iscoroutinefunction(found):
-            return f"a coroutine function: {_COROUTINE}"
-        if inspect.isasyncgenfunction(found):
-            return f"an async generator function: {_ASYNC_GENERATOR}"
-        if inspect.isgeneratorfunction(found) and not of_source:
-            return f"a generator function: {_GENERATOR}"
-    return None
+    kind = deferred_kind(func)
+    if kind is None or not _USE_INSTEAD[kind][of_source]:
+        return None
+    return f"{kind} function: {_NOT_RUN} {_USE_INSTEAD[kind][of_source]}"
 
 
 def deferred_result(value: object, *, of_source: bool = False) -> str | None:
     """What `value` is and what to use, if it is a coroutine or a generator that has not run; None for other values."""
     if isinstance(value, AsyncGenerator):
-        return f"an async generator: {_ASYNC_GENERATOR}"
-    if isinstance(value, Generator) and not of_source:
-        return f"a generator: {_GENERATOR}"
-    if inspect.isawaitable(value):
-        return f"an awaitable ({type(value).__name__}): {_COROUTINE}"
-    return None
+        kind = "an async generator"
+    elif isinstance(value, Generator):
+        kind = "a generator"
+    elif inspect.isawaitable(value):
+        return f"an awaitable ({type(value).__name__}): {_NOT_RUN} {_USE_INSTEAD['a coroutine'][of_source]}"
+    else:
+        return None
+    cure = _USE_INSTEAD[kind][of_source]
+    return f"{kind}: {_NOT_RUN} {cure}" if cure else None
+
+
+def coroutine_function(owner: object, name: str, value: F) -> F:
+    """Return `value` if it is a coroutine function.
+
+    Raises:
+        TypeError: It is not; the message names the node for other functions.
+    """
+    if not callable(value):
+        raise TypeError(
+            f"{_name(owner)} expects a coroutine function (async def) as {name}, got {type(value).__name__}"
+        )
+    kind = deferred_kind(value)
+    if kind == "a coroutine":
+        return value
+    shown = getattr(value, "__qualname__", None) or repr(value)
+    if kind is not None:
+        raise TypeError(f"{_name(owner)}: {name}, {shown}, is {kind} function: return a value instead of yielding it")
+    raise TypeError(
+        f"{_name(owner)}: {name}, {shown}, is no coroutine function (async def). Use MapData for a function that "
+        "computes, and MultiThreadMapData for one that blocks; if it returns an awaitable, await that in an async def"
+    )
 
 
 def positional_arguments(owner: object, name: str, value: Any) -> tuple[Any, ...]:

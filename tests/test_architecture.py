@@ -24,7 +24,7 @@ FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"datapoint", "seeding", "channel", "workers"},
     {"state"},
     {"passes"},
-    {"sampling", "user_nodes"},
+    {"event_loop", "sampling", "user_nodes"},
     {"base"},
     {"fingerprints"},
     {"sources", "transforms", "diagnostics"},

@@ -11,6 +11,7 @@ import pytest
 
 import dataflow
 from dataflow import (
+    AsyncMapData,
     BatchData,
     BatchDataByShape,
     BucketBatchData,
@@ -86,6 +87,10 @@ def listed() -> DataFromList:
     return DataFromList([[np.full(1 + k % 3, k), k] for k in range(SIZE)], shuffle=False)
 
 
+async def later(dp: Any) -> Any:
+    return dp
+
+
 def is_odd(dp: Any) -> bool:
     return bool(dp[1] % 2)
 
@@ -108,6 +113,7 @@ def drawn(dp: Any, rng: Any) -> Any:
 
 NODES: dict[str, Callable[[DataFlow], DataFlow]] = {
     "itself": lambda ds: ds,
+    "AsyncMapData": lambda ds: AsyncMapData(ds, later, 4),
     "BatchData": lambda ds: BatchData(SelectComponent(ds, [1]), 5),
     "BatchData with a remainder": lambda ds: BatchData(SelectComponent(ds, [1]), 5, remainder=True),
     "BatchDataByShape": lambda ds: BatchDataByShape(ds, 2, 0),

@@ -272,16 +272,26 @@ def fill(*arrays):
     pass
 
 
+async def fetch(dp):
+    return dp
+
+
+async def arriving():
+    yield [1]
+
+
 MINIMAL = {  # how to make each public node; a lambda may take a folder
     "DataFlow": DataFlow,
     "ProxyDataFlow": lambda: ProxyDataFlow(numbers()),
     "RNGDataFlow": RNGDataFlow,
+    "DataFromAsyncIterable": lambda: dataflow.DataFromAsyncIterable(arriving),
     "DataFromGenerator": lambda: DataFromGenerator(fill),
     "DataFromIterable": lambda: DataFromIterable([[1]]),
     "DataFromList": lambda: DataFromList([[1]]),
     "DataFromQueue": lambda: DataFromQueue(queue.Queue()),
     "FakeData": lambda: FakeData([[2]], 3),
     "ImageFolderData": lambda folder: dataflow.ImageFolderData(image_folder(folder)),
+    "AsyncMapData": lambda: dataflow.AsyncMapData(numbers(), fetch),
     "BatchData": lambda: BatchData(numbers(), 2),
     "BatchDataByShape": lambda: dataflow.BatchDataByShape(numbers(), 2, 0),
     "BucketBatchData": lambda: dataflow.BucketBatchData(numbers(), 2, key=decode, boundaries=[2]),
@@ -341,10 +351,12 @@ MINIMAL = {  # how to make each public node; a lambda may take a folder
     "PrefetchDataZMQ": lambda: dataflow.PrefetchDataZMQ(numbers(), 2),
 }
 FIRST_LINES = {
+    "DataFromAsyncIterable": "DataFromAsyncIterable(arriving)",
     "DataFromGenerator": "DataFromGenerator(fill)",
     "DataFromIterable": "DataFromIterable([…] of 1)",
     "DataFromQueue": "DataFromQueue(<Queue>)",
     "FakeData": "FakeData([(2,)], size=3)",
+    "AsyncMapData": "AsyncMapData(func=fetch)",
     "BatchDataByShape": "BatchDataByShape(batch_size=2, idx=0)  length 2",
     "BucketBatchData": "BucketBatchData(batch_size=2, key=decode, boundaries=[2])",
     "FilterData": "FilterData(predicate=bool)",

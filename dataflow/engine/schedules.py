@@ -383,6 +383,8 @@ class IndexRanges(TaskSchedule):
         num_workers: Number of workers.
         ahead: How many datapoints may be under way for each worker; None for as many as keep it busy.
         grain: The number of indexes in a task should be a multiple of this.
+        least: The number of indexes in a task should be at least this, except at the end of a pass, which is for all
+            workers.
         ordered: Whether datapoints are handed out in the order of their indexes.
         bytes_per_worker: How many bytes may be under way for each worker, at least one datapoint; None for any number.
     """
@@ -395,6 +397,7 @@ class IndexRanges(TaskSchedule):
         *,
         grain: int,
         ordered: bool,
+        least: int = 1,
         bytes_per_worker: int | None = None,
     ) -> None:
         max_per_task = _MAX_PER_TASK if ahead is None else max(1, ahead // 2)
@@ -402,6 +405,7 @@ class IndexRanges(TaskSchedule):
         self._bytes_per_worker = bytes_per_worker
         self._ahead = ahead
         self._grain = grain
+        self.per_task = self.min_per_task = min(least, max_per_task)
         self._stop = 0  # the index after the last of the pass
         self._picked: NDArray[np.int64] | None = None  # the indexes themselves, if they are not consecutive
 
@@ -426,7 +430,7 @@ class IndexRanges(TaskSchedule):
         ahead = self.ahead()
         while not self.all_issued:
             room = ahead * self.num_taking - self.under_way
-            wanted = min(self._up_to_grain(self.per_task), self._stop - self.index)
+            wanted = min(self._up_to_grain(self._size_of_next()), self._stop - self.index)
             # A range that is short for want of room is issued only if a worker may be idle.
             if room < 1 or (room < wanted and self.has_enough):
                 return
@@ -450,6 +454,12 @@ class IndexRanges(TaskSchedule):
         if not self.bytes_each:
             return 1  # no datapoint has come whose size is known
         return max(1, min(ahead, int(self._bytes_per_worker / self.bytes_each)))
+
+    def _size_of_next(self) -> int:
+        if self.min_per_task == 1:
+            return self.per_task
+        share = -(-(self._stop - self.index) // self.num_taking)
+        return min(self.per_task, max(share, -(-self.min_per_task // 4)))
 
     def _up_to_grain(self, count: int) -> int:
         """Round `count` up so that the next range begins at a multiple of the grain."""

@@ -159,6 +159,7 @@ class Runner(WorkerNode):
             self._max_ahead,
             grain=self.ds._df_grain,
             ordered=self.ordered,
+            least=self.ds._df_least_task,
             bytes_per_worker=links.bytes_ahead,
         )
 
@@ -198,6 +199,11 @@ class Runner(WorkerNode):
     @property
     def _df_reproducible(self) -> bool:
         return self.ordered if self.strict and self.num_workers > 1 else super()._df_reproducible
+
+    @property
+    def _df_least_task(self) -> int:
+        below = self.ds._df_least_task
+        return below if below == 1 else below * max(1, self.num_workers)
 
     def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         open_flow(self.ds, stream)

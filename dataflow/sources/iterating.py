@@ -6,21 +6,22 @@ read only once: a pass continues where the last one stopped, and another pass af
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 from weakref import proxy
 
 from dataflow.errors import LengthUnknown, SourceExhausted, TimeoutError
-from dataflow.parameters import deferred_function, deferred_result
+from dataflow.parameters import deferred_function, deferred_kind, deferred_result
 from dataflow.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code
 from dataflow.pauses import require_waiting
 from dataflow.seeding import Stream
+from dataflow.session import Session
 from dataflow.sources.source import Source
 from dataflow.sources.tables import cure_of
 from dataflow.state import state_of
 
-__all__ = ["DataFromGenerator", "DataFromIterable"]
+__all__ = ["DataFromAsyncIterable", "DataFromGenerator", "DataFromIterable"]
 
 _NOTHING = object()
 
@@ -148,6 +149,73 @@ class DataFromIterable(_Iterated):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self._read(self.iterable, p, stream)
+
+
+class DataFromAsyncIterable(Source):
+    """The datapoints of an async iterable; the function that makes it is called for every pass.
+
+    It runs on an event loop in a thread of this process, the one of `AsyncMapData`: also in a notebook, which has a
+    loop of its own. Each datapoint is requested when the consumer asks for it. When a loop is left, the iterable is
+    closed, which is waited for, for up to five seconds.
+
+    Args:
+        make: A function without parameters that returns an async iterable; an async generator function, for example.
+
+    Raises:
+        TypeError: `make` is no such function, or it returns something else.
+
+    Example:
+        >>> import asyncio
+        >>> async def count():
+        ...     for k in range(3):
+        ...         await asyncio.sleep(0.01)
+        ...         yield [k]
+        >>> with DataFromAsyncIterable(count) as df:
+        ...     list(df), list(df)
+        ([[0], [1], [2]], [[0], [1], [2]])
+    """
+
+    _df_calls = True
+
+    def __init__(self, make: Callable[[], AsyncIterable[Any]]) -> None:
+        kind = deferred_kind(make)
+        if hasattr(make, "__aiter__"):
+            got = f"a {type(make).__name__}, which is an async iterable itself. Pass the function, without calling it"
+        elif not callable(make):
+            got = f"a {type(make).__name__}. DataFromIterable takes an iterable"
+        elif kind == "a coroutine":
+            got = "a coroutine function. Yield the datapoints in it, which makes it an async generator function"
+        elif kind == "a generator":
+            got = "a generator function. DataFromGenerator takes it"
+        else:
+            self.make = make
+            return
+        raise TypeError(
+            "DataFromAsyncIterable expects a function that returns an async iterable, such as an async generator "
+            f"function, as make, got {got}"
+        )
+
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return self._elements(RunningPass(self, p, stream), state_of(self).session)
+
+    def _elements(self, code: RunningPass, session: Session) -> Iterator[Any]:
+        from dataflow.event_loop import AsyncSteps, loop_user  # they import asyncio, which few programs need
+
+        yield from AsyncSteps(loop_user(self, session), self._begin, code).elements()
+
+    def _begin(self) -> AsyncIterable[Any]:
+        made = self.make()
+        if hasattr(type(made), "__aiter__"):
+            return made
+        cure = "DataFromGenerator takes a function that returns an iterable" if _iterable(made) else "return one"
+        raise TypeError(
+            f"DataFromAsyncIterable: make has returned a {type(made).__name__}, which is no async iterable: {cure}"
+        )
+
+    def reset_state(self) -> None:
+        """End the iterations under way."""
+        super().reset_state()
+        state_of(self).own(self, None)
 
 
 def _iterable(value: Any) -> bool:

@@ -9,7 +9,7 @@ from copy import copy
 from functools import partial
 from itertools import repeat
 from operator import length_hint
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -346,6 +346,14 @@ class ToleratesFailures(DataFlow):
             return state.tolerance
 
 
+class Receiving(Protocol):
+    """What receives datapoints, as `Applied`."""
+
+    @property
+    def begun(self) -> int:
+        """Number of datapoints received so far, at least of those whose positions are no longer needed."""
+
+
 class RequestedBlocks:
     """Blocks of indexes whose datapoints are still to come, from which the index of a failed datapoint is looked up.
 
@@ -360,7 +368,7 @@ class RequestedBlocks:
         self._kept: deque[tuple[int, NDArray[np.int64]]] = deque()  # (number of the first datapoint, block)
         self._num_requested = 0
 
-    def recorded(self, applied: Applied) -> Iterator[NDArray[np.int64]]:
+    def recorded(self, applied: Receiving) -> Iterator[NDArray[np.int64]]:
         """Yield the blocks, and keep each until `applied` has received its datapoints."""
         for block in self._blocks:
             while self._kept and self._kept[0][0] + len(self._kept[0][1]) <= applied.begun:
@@ -371,7 +379,7 @@ class RequestedBlocks:
 
     def place(self, k: int) -> tuple[int, int]:
         """Pass and position of the datapoint with number `k`, from 0."""
-        for start, block in self._kept:
+        for start, block in tuple(self._kept):  # another thread may ask
             if start <= k < start + len(block):
                 index, length = int(block[k - start]), self._length()
                 return divmod(index, length) if length else (0, index)

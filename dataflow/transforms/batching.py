@@ -66,6 +66,10 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
     def _df_grain(self) -> int:
         return self.ds._df_grain // math.gcd(self.ds._df_grain, self.batch_size)
 
+    @property
+    def _df_least_task(self) -> int:
+        return -(-self.ds._df_least_task // self.batch_size)
+
     def __len__(self) -> int:
         whole, rest = divmod(len(self.ds), self.batch_size)
         return whole + (self.remainder and rest > 0)

@@ -130,6 +130,10 @@ class RepeatedDataPoint(ProxyDataFlow):
     def _df_grain(self) -> int:
         return self.ds._df_grain * self.num
 
+    @property
+    def _df_least_task(self) -> int:
+        return self.ds._df_least_task * self.num
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return flattened(map(repeat, self.ds._df_run_pass(p, stream), repeat(self.num)), self._df_waits)
 

@@ -92,6 +92,10 @@ class FlattenData(ProxyDataFlow):
     def _df_grain(self) -> int:
         return self.ds._df_grain * (self.num or 1)
 
+    @property
+    def _df_least_task(self) -> int:
+        return self.ds._df_least_task * (self.num or 1)
+
     def __len__(self) -> int:
         if self.num is None:
             raise LengthUnknown(

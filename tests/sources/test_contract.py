@@ -3,7 +3,7 @@
 import pytest
 
 from dataflow.sources.in_memory import DataFromList
-from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
+from dataflow.sources.iterating import DataFromAsyncIterable, DataFromGenerator, DataFromIterable
 from dataflow.sources.synthetic import FakeData
 from tests.support.contract import check_node, listed
 
@@ -13,7 +13,13 @@ def count():
         yield [k]
 
 
+async def arriving():
+    for k in range(6):
+        yield [k]
+
+
 SOURCES = {
+    "DataFromAsyncIterable": (lambda: DataFromAsyncIterable(arriving), {"addressable": False}),
     "DataFromGenerator": (lambda: DataFromGenerator(count), {"addressable": False}),
     "DataFromIterable": (lambda: DataFromIterable(range(6)), {"addressable": False}),
     "DataFromList": (lambda: DataFromList([[k] for k in range(6)], shuffle=False), {}),

@@ -1,13 +1,19 @@
+import asyncio
 import itertools
+import threading
 
 import pytest
 
-from dataflow.errors import LengthUnknown, NotReentrant, SourceExhausted
+import dataflow
+from dataflow.errors import DataFlowTerminated, LengthUnknown, NotReentrant, SourceExhausted
 from dataflow.sources.in_memory import DataFromList
-from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
+from dataflow.sources.iterating import DataFromAsyncIterable, DataFromGenerator, DataFromIterable
+from dataflow.transforms.batching import BatchData
 from dataflow.transforms.joining import JoinData
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.repeating import FixedSizeData
+from dataflow.transforms.shuffling import ShuffleData
+from tests.support.waits import LIMIT
 
 BOTH = pytest.mark.parametrize("source", [DataFromGenerator, DataFromIterable])
 
@@ -121,3 +127,120 @@ def test_a_user_may_derive_from_a_source_and_add_an_input():
             yield from zip(super().__iter__(), self.labels, strict=True)
 
     assert list(Labelled()) == [("a", 1), ("b", 2)]
+
+
+# -- Async iterables ---------------------------------------------------------------------------------------------------
+
+
+async def arriving():
+    for k in range(4):
+        await asyncio.sleep(0)
+        yield [k]
+
+
+def test_an_async_iterable_is_made_for_every_pass():
+    with DataFromAsyncIterable(arriving) as df:
+        assert [list(df), list(df)] == [[[0], [1], [2], [3]]] * 2
+        with pytest.raises(LengthUnknown):
+            len(df)
+        with BatchData(MapData(df, lambda dp: [dp[0] + 1]), 2) as batches:
+            assert [dp[0].tolist() for dp in batches] == [[1, 2], [3, 4]]
+
+
+def test_each_element_is_requested_by_the_consumer_and_the_iterable_is_closed_by_one_task():
+    events, tasks = [], set()
+
+    async def noted():
+        tasks.add(asyncio.current_task())
+        try:
+            for k in range(4):
+                events.append(k)
+                yield [k]
+        finally:
+            await asyncio.sleep(0)
+            tasks.add(asyncio.current_task())
+            events.append("closed")
+
+    with DataFromAsyncIterable(noted) as df:
+        for dp in df:
+            assert events[-1] == dp[0]
+            if dp == [1]:
+                break
+        assert events == [0, 1, "closed"]
+        assert len(tasks) == 1
+        assert len(list(df)) == 4
+    assert not [thread for thread in threading.enumerate() if thread.name == "dataflow-event-loop"]
+
+
+def test_an_exception_of_an_async_iterable_comes_in_its_place():
+    async def fails():
+        yield [0]
+        raise OSError("gone")
+
+    with DataFromAsyncIterable(fails) as df:
+        steps = iter(df)
+        assert next(steps) == [0]
+        with pytest.raises(OSError, match="gone"):
+            next(steps)
+
+
+def test_close_ends_a_wait_for_an_async_iterable():
+    waiting, raised = threading.Event(), []
+
+    async def never():
+        waiting.set()
+        await asyncio.Event().wait()
+        yield []
+
+    df = DataFromAsyncIterable(never)
+
+    def loop():
+        try:
+            list(df)
+        except DataFlowTerminated as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    assert waiting.wait(LIMIT)
+    df.close()
+    thread.join(LIMIT)
+    assert "was closed while it was being iterated" in str(raised[0])
+
+
+def test_a_flow_that_begins_in_an_async_iterable_has_its_place():
+    async def draws():
+        yield next(iter(ShuffleData(DataFromList([[k] for k in range(100)], shuffle=False))))
+
+    dataflow.seed(5)
+    try:
+        with DataFromAsyncIterable(draws) as df:
+            passes = [list(df) for _ in range(3)]
+        with DataFromAsyncIterable(draws) as again:
+            assert [list(again) for _ in range(3)] == passes
+        assert len({str(one) for one in passes}) > 1
+    finally:
+        dataflow.seed(None)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (arriving(), "an async iterable itself. Pass the function, without calling it"),
+        ([[1]], "got a list. DataFromIterable takes an iterable"),
+        (some, "got a generator function. DataFromGenerator takes it"),
+    ],
+)
+def test_what_makes_no_async_iterable_is_refused(make, message):
+    with pytest.raises(TypeError, match=message):
+        DataFromAsyncIterable(make)
+
+
+def test_what_returns_no_async_iterable_is_refused():
+    async def coroutine():
+        return []
+
+    with pytest.raises(TypeError, match=r"a coroutine function\. Yield the datapoints in it"):
+        DataFromAsyncIterable(coroutine)
+    with DataFromAsyncIterable(lambda: [[1]]) as df, pytest.raises(TypeError, match="make has returned a list"):
+        list(df)

@@ -91,7 +91,7 @@ def test_the_constructor_refuses_a_function_that_computes_nothing_when_called(no
     ],
 )
 def test_it_is_found_below_partials_methods_and_callable_objects(func):
-    with pytest.raises(TypeError, match=r"a coroutine function: .*asyncio\.run"):
+    with pytest.raises(TypeError, match=r"a coroutine function: .*Use AsyncMapData"):
         MapData(numbers(), func)
 
 
