@@ -326,6 +326,8 @@ class _Reader:
             TypeError: One has no numbers, or another dtype than in the documents before.
             ShapeMismatch: One has several axes, or they differ in length.
         """
+        if self._keys is None and not _is_unlike(dp, self._dtypes[0]):
+            return (dp,)  # the usual case, at once
         values = [_tokens_of(dp, p, number)] if self._keys is None else [component(dp, key) for key in self._keys]
         if any(map(_is_unlike, values, self._dtypes)):
             values = [self._column(k, value, p, number) for k, value in enumerate(values)]
@@ -429,10 +431,12 @@ class _Split:
     def add(self, columns: Columns) -> Iterator[Any]:
         """Take a document; yield the blocks that it completes."""
         begin, end = 0, len(columns[0])
-        while begin < end:
-            begin = self.fill(columns, begin)
-            if self.room == 0:
-                yield self.take()
+        while end - begin >= (room := self.room):
+            self.fill(columns, begin)
+            begin += room
+            yield self.take()
+        if begin < end:
+            self.fill(columns, begin)
 
     def rest(self) -> Iterator[Any]:
         """The block that is left at the end of a pass."""
