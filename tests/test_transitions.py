@@ -1,9 +1,11 @@
 """Start, reset, failure and close of a flow are one step each, whichever threads call them."""
 
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from dataflow import (
 )
 from dataflow.parallel.worker_node import WorkerNode
 from tests.support.faults import deadline
-from tests.support.forks import exit_code_of_fork
+from tests.support.forks import exit_code_of_fork, in_child
 from tests.support.waits import LIMIT, wait_until
 
 SIZE = 6
@@ -125,12 +127,38 @@ class Transitions(RuleBasedStateMachine):
             self.df.reset_state()
             assert next(iter(self.df))
 
+    @rule()
+    def fork(self) -> None:
+        """A forked child steps what the threads have begun, and then has a flow of its own."""
+        if self.df is not None:
+            assert in_child(self.in_fork) == "returned 1"
+
+    def in_fork(self) -> int:
+        assert self.df is not None
+        signal.alarm(int(LIMIT))  # a child that hangs ends
+        for steps in self.steps:
+            with contextlib.suppress(*ENDS, Broken, TooManyFailures):
+                next(steps, None)
+        self.function.fails = False
+        self.df.reset_state()
+        found = len(list(islice(self.df, 1)))
+        self.df.close()
+        return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_threads_that_take_a_few_turns():
+    run_state_machine_as_test(
+        Transitions,
+        settings=settings(max_examples=15, stateful_step_count=20, deadline=None, database=None, derandomize=True),
+    )
+
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_threads_that_take_turns_get_datapoints_or_an_error_that_says_why():
     run_state_machine_as_test(
-        Transitions, settings=settings(max_examples=15, stateful_step_count=15, deadline=None, database=None)
+        Transitions, settings=settings(max_examples=20, stateful_step_count=20, deadline=None, database=None)
     )
 
 
