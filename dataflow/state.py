@@ -164,14 +164,15 @@ class FlowState:
 
     def end_session(self) -> None:
         """Make live iterators raise at their next step."""
-        self.session.closed = True  # before the lock: who makes a step gives way, also within a start
-        with signals_deferred(), self.lock:
-            ended, self.session = self.session, Session()
-            ended.closed = True
-            self.ready = False
-            self.continued.drop()
-            self.taken, self.has_left = None, False
-            self.own(None, None)
+        with signals_deferred():  # an interrupt between the two would leave a closed session behind
+            self.session.closed = True  # before the lock: who makes a step gives way, also within a start
+            with self.lock:
+                ended, self.session = self.session, Session()
+                ended.closed = True
+                self.ready = False
+                self.continued.drop()
+                self.taken, self.has_left = None, False
+                self.own(None, None)
         if self.sampler is not None:
             self.sampler.stop()
 

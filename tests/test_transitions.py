@@ -25,6 +25,8 @@ from dataflow import (
     TooManyFailures,
 )
 from dataflow.parallel.worker_node import WorkerNode
+from dataflow.session import Session
+from dataflow.state import state_of
 from tests.support.faults import deadline
 from tests.support.forks import exit_code_of_fork, in_child
 from tests.support.waits import LIMIT, wait_until
@@ -254,6 +256,26 @@ def test_a_child_that_is_forked_during_a_reset_can_use_the_flow():
     finally:
         go_on.set()
         resetting.join(LIMIT)
+
+
+def test_an_interrupt_as_a_flow_is_closed_leaves_it_usable():
+    class Interrupting(Session):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "closed" and value:
+                signal.raise_signal(signal.SIGINT)
+
+    df = MultiThreadMapData(listed(), 1, Function(), strict=True)
+    assert len(list(df)) == SIZE
+    state_of(df).session = Interrupting()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            df.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(list(df)) == SIZE
+    df.close()
 
 
 @pytest.mark.slow
