@@ -125,6 +125,9 @@ class DataFlow:
     _df_calls: bool = False
     """Whether the node calls the user's code, in which flows may begin."""
 
+    _df_holds: ClassVar[bool] = False
+    """Whether the node is a source that holds its datapoints in memory, where they stay as they are."""
+
     _df_counts: bool = False
     """Whether the node counts datapoints, so that its indexes are undefined once one below it was dropped."""
 

@@ -5,6 +5,7 @@ A datapoint is a list, a tuple or a dict of components. Nodes that do not access
 
 from __future__ import annotations
 
+import cmath
 import copy
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +66,7 @@ _SCALARS: Final[Mapping[type, np.dtype[Any]]] = {
     bool: np.dtype(bool),
 }
 """The dtype of a batch of such scalars, which have no shape."""
+_ROUNDED: Final = frozenset({float, complex})
 _CODES: Final = {np.dtype(code): code for code in "bBhHiIlLqQ"}
 """The type codes of `array.array`, which are those of NumPy."""
 _NUMBERS_AND_ARRAYS: Final = (bool, int, float, complex, np.generic, np.ndarray)
@@ -222,7 +224,10 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
         if kinds == [int]:
             return _stack_ints(values, key, int_dtype)
         out = empty(len(values), dtype)
-        _fill(out, values, key)
+        if kinds[0] in _ROUNDED:
+            _fill_rounded(out, values, key)
+        else:
+            out[:] = values
         return out
     are_arrays = [issubclass(kind, np.ndarray) for kind in kinds]
     if all(are_arrays):
@@ -249,6 +254,17 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
     for value in values:
         require_kept(value, dtype, key)
     return out
+
+
+def _fill_rounded(out: NDArray[Any], values: list[Any], key: Any) -> None:
+    """Assign a vector of Python floats or complex numbers, which become infinite rarely: `_fill` is slower."""
+    try:
+        out[:] = values
+        if cmath.isfinite(out.dot(out)):
+            return
+    except (FloatingPointError, RuntimeWarning):  # as the user has set NumPy, or warnings
+        pass
+    _fill(out, values, key)
 
 
 def _fill(out: NDArray[Any], values: list[Any], key: Any) -> None:

@@ -113,6 +113,8 @@ class DataFromList(Source, RNGDataFlow):
                 positions[here] = self._order(p, n, stream)[positions[here]]
         return passes, positions
 
+    _df_holds = True
+
     @property
     def _df_calls(self) -> bool:  # type: ignore[override]
         return self._df_user_written or _is_users_code(type(self.lst))

@@ -17,7 +17,7 @@ from dataflow.datapoint import INT32, component, present, stack
 from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, whole_number
-from dataflow.passes import known_length
+from dataflow.passes import known_length, walk
 from dataflow.pauses import Pause, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
@@ -59,8 +59,8 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
 
     @property
     def _df_copies(self) -> bool:
-        """Whether the source may use the memory of a datapoint for later ones of a batch."""
-        return True
+        """Whether the memory of a datapoint may be used for later ones: by code of the user, or of a library below."""
+        return any(node._df_calls or not (node._df_inputs or node._df_holds) for node in walk(self.ds, everywhere=True))
 
     @property
     def _df_grain(self) -> int:
@@ -213,7 +213,8 @@ class BatchData(GroupedData):
 
     @property
     def _df_copies(self) -> bool:
-        return not self.use_list and vars(self).get("collate") is None  # these hand on what they get
+        hands_on = self.use_list or vars(self).get("collate") is not None
+        return not hands_on and super()._df_copies
 
     def _df_made(self, func: Callable[[Any], Any], place: Place, scope: Any) -> Uncopied:
         made = super()._df_made(func, place, scope)

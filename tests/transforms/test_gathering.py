@@ -12,11 +12,14 @@ from dataflow import (
     DataFlow,
     DataFromGenerator,
     DataFromList,
+    JoinData,
     MapData,
     MultiProcessMapAndBatchData,
     PadBatchData,
     RepeatedDataPoint,
 )
+from dataflow.transforms import gathering
+from dataflow.transforms.gathering import owned
 from tests.support.contract import check_node
 
 SHAPE = (2, 3)
@@ -115,6 +118,39 @@ def test_the_same_datapoint_several_times_is_no_mistake():
     assert [batch[0].shape for batch in BatchData(RepeatedDataPoint(DataFromList([dp] * 3), 2), 3)] == [(3, *SHAPE)] * 2
     nan = [float("nan"), np.array([np.nan])]
     assert len(list(BatchData(DataFromList([nan, [0.0, np.zeros(1)]] * 2, shuffle=False), 2))) == 2
+
+
+def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypatch):
+    copies = []
+    monkeypatch.setattr(gathering, "owned", lambda dp: copies.append(dp) or owned(dp))
+    shared = [np.ones(SHAPE), 1]
+    batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
+    assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
+    assert sum(type(dp) is list for dp in copies) == 10 + 3
+
+
+def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_change():
+    def late():
+        buffer = np.zeros(SHAPE)
+        for k in range(12):
+            buffer[:] = max(0, k - 5)
+            yield [buffer]
+
+    def used_again():
+        yield from ([np.zeros(SHAPE)] for _ in range(8))
+        yield from map(list, whole_array())
+
+    with pytest.raises(ValueError, match="has changed while a batch"):
+        list(BatchData(DataFromGenerator(late), 4))
+    assert plain(BatchData(DataFromGenerator(used_again), 4)) == plain(BatchData(kept(used_again), 4))
+
+
+def test_nothing_is_copied_where_no_code_can_use_memory_again(monkeypatch):
+    monkeypatch.setattr(gathering, "owned", None)
+    rows = DataFromList([[np.ones(SHAPE)] for _ in range(8)])
+    assert len(list(BatchData(JoinData([rows, rows]), 4))) == 2
+    with pytest.raises(TypeError):
+        list(BatchData(MapData(rows, lambda dp: dp), 4))
 
 
 def test_what_is_kept_as_a_list_is_not_copied():
