@@ -50,8 +50,8 @@ class PackData(ProxyDataFlow):
     Each block is a dict of arrays ``(size,)``: ``tokens``, or the components in `key`; ``segment_ids``, int32, which
     number the documents of a block from 1; and ``positions``, int32, of each token within its document, which go on in
     the next block if the document does. At the end of a block that is not full are `pad_value`, segment 0 and position
-    0. Every token of a pass is in one block, once. Documents without tokens contribute nothing; the first pass that has
-    any ends with a warning that says how many.
+    0. Every token of a pass is in one block, once. Documents without tokens contribute nothing; one warning says how
+    many there are: at the end of a pass, or with `lengths` at once.
 
     With ``policy="split"`` the documents follow one another and are cut where a block ends, so that only the last block
     of a pass is padded. With ``policy="fit"`` documents stay whole: a block begins with the document that has waited
@@ -120,6 +120,8 @@ class PackData(ProxyDataFlow):
         self.window = whole_number(self, "window", window, 1)
         self.pad_value = _checked_pad_values(pad_value, self._df_names)
         self._lengths = None if lengths is None else self._checked_lengths(lengths)
+        if self._lengths is not None:  # here, so that workers do not repeat it
+            self._warn_of_empty(int((self._lengths == 0).sum()), len(self._lengths))
         self._tables = Table()
 
     @property
@@ -205,7 +207,6 @@ class PackData(ProxyDataFlow):
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if self._lengths is None:
             return DataFlow._df_at(self, blocks, stream)
-        self._warn_of_empty(int((self._lengths == 0).sum()), len(self._lengths))
         waits = self._df_waits
         return pausing(self._blocks_at(blocks, stream, waits), waits)
 

@@ -159,9 +159,10 @@ def test_a_source_may_use_one_buffer_for_all_documents(policy):
 
 def test_empty_documents_are_counted_in_one_warning(caplog):
     lengths = [0, 3, 0, 0, 2]
-    for df in (PackData(listed(lengths), 2), PackData(listed(lengths), 2, lengths=lengths)):
+    for options in ({}, {"lengths": lengths}):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
+            df = PackData(listed(lengths), 2, **options)
             assert as_lists(df) == as_lists(df) == split(documents_of(lengths), 2)
         assert [record.getMessage() for record in caplog.records] == [
             "PackData: 3 of 5 documents have no tokens, and contribute nothing"
