@@ -117,7 +117,7 @@ def processor_times(thread: str | int) -> tuple[float, float] | None:
     try:
         with open(f"/proc/{thread}/schedstat") as file:
             on_core, delayed, _ = file.read().split()
-    except (OSError, ValueError):  # it has ended, or the system does not tell
+    except (OSError, ValueError, MemoryError):  # it has ended, or the system does not tell: no figure is worth an error
         return None
     return int(on_core) * 1e-9, int(delayed) * 1e-9
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dataflow import DataFromList, MultiProcessRunner
-from dataflow.machine import available_cores, default_max_bytes, max_address_space
+from dataflow.machine import available_cores, default_max_bytes, max_address_space, processor_times
 
 MANY = 4096
 
@@ -98,3 +98,12 @@ def test_a_limit_of_address_space_counts_as_memory_does(most, memory, monkeypatc
     monkeypatch.setattr(os, "sysconf", lambda name: 1 << 20)  # a page, and the number of pages
     assert max_address_space() == (None if most == -1 else most)
     assert default_max_bytes(tmp_path, tmp_path / "groups") == memory
+
+
+@pytest.mark.parametrize("error", [OSError, MemoryError])
+def test_times_that_cannot_be_read_are_unknown(error, monkeypatch):
+    def refused(*_, **__):
+        raise error
+
+    monkeypatch.setattr("builtins.open", refused)
+    assert processor_times("thread-self") is None
