@@ -706,7 +706,6 @@ def test_ctrl_c_leaves_nothing():
                 found.append(dp)
         except KeyboardInterrupt:
             print("interrupted", len(found) <= 10)
-        del dp
         df.close()
         print(threading.active_count(), [*df[3:5]])
     """
