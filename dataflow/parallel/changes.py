@@ -29,7 +29,8 @@ from dataflow.pickling import GlobalVariable
 
 __all__ = ["Snapshot"]
 
-_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None), MethodType, np.dtype})
+_VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
+_PLAIN: Final = _VALUES | {MethodType, np.dtype}
 _MAX_ITEMS: Final = 32  # a longer list is data: its elements are not compared
 _MAX_ENTRIES: Final = 1000
 _MISSING: Final = object()
@@ -134,7 +135,7 @@ class Snapshot:
         by_name = _is_pickled_by_name(function)
         for name in _names_read(code):
             value = function.__globals__.get(name, _MISSING)
-            if by_name and type(value) in _PLAIN:
+            if by_name and type(value) in _VALUES:
                 self.variables.append((where, function.__module__, name, value))
             # A function of the same module is followed; what is imported does not change.
             if type(value) in _PLAIN or (isinstance(value, FunctionType) and value.__globals__ is function.__globals__):

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import json
 import weakref
 
 import numpy as np
@@ -149,6 +150,19 @@ def test_a_global_variable_that_the_workers_do_not_get_is_named(method, monkeypa
             list(df)
     with ParallelData(MapData(source(2), functools.partial(by_argument, factor=5)), 1, context=method) as df:
         assert numbers(df) == [[0], [5]]
+
+
+PARSE = json.JSONDecoder(parse_float=float).decode
+
+
+def parsed(dp):
+    return [PARSE(str(dp[0]))]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_global_variable_that_cannot_be_sent_is_not(method):
+    with ParallelData(MapData(source(2), parsed), 1, context=method) as df:
+        assert numbers(df) == [[0], [1]]
 
 
 @pytest.mark.slow
