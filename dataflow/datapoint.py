@@ -282,6 +282,13 @@ def _fill(out: NDArray[Any], values: list[Any], key: Any) -> None:
         ) from None
 
 
+def _date_or_nat(date: Any, dtype: np.dtype[Any]) -> Any:
+    try:
+        return date.astype(dtype)
+    except OverflowError:
+        return np.array("NaT", dtype)[()]
+
+
 def require_kept(value: Any, dtype: np.dtype[Any], key: Any) -> None:
     """Check that integers and dates stay what they are when they are converted to `dtype`; floats may be rounded.
 
@@ -293,7 +300,10 @@ def require_kept(value: Any, dtype: np.dtype[Any], key: Any) -> None:
         require_kept(array[given], dtype[common], key)
     if array.dtype == dtype or array.dtype.kind not in ("iu" if dtype.kind in "fc" else "mM"):
         return
-    made = array.astype(dtype)
+    try:
+        made = array.astype(dtype)
+    except OverflowError:  # of dates, from NumPy 2.5 on
+        made = np.array([_date_or_nat(one, dtype) for one in array.flat], dtype).reshape(array.shape)
     if dtype.kind in "mM":
         wrong = array[(made.astype(array.dtype) != array) & ~np.isnat(array)]
         cure = "Convert them to one unit that holds all of them, such as datetime64[s]"

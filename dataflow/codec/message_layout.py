@@ -455,8 +455,17 @@ def has_padding(dtype: np.dtype[Any]) -> bool:
 def without_padding(array: NDArray[Any], order: Any) -> NDArray[Any]:
     """Return a copy of an array, with zeros where it has padding."""
     out = np.zeros(array.shape, array.dtype, order)
-    out[...] = array
+    _copy_fields(array, out)
     return out
+
+
+def _copy_fields(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy field by field: NumPy copies the padding of equal dtypes, too, from 2.5 on."""
+    if source.dtype.names is None:
+        target[...] = source
+    else:
+        for name in source.dtype.names:
+            _copy_fields(source[name], target[name])
 
 
 def name_of(dtype: np.dtype[Any]) -> Any:
