@@ -270,7 +270,12 @@ def _fill_rounded(out: NDArray[Any], values: list[Any], key: Any) -> None:
 def _fill(out: NDArray[Any], values: list[Any], key: Any) -> None:
     """Assign numbers to `out`; floats may be rounded, but not become infinite."""
     if out.dtype.kind not in "fc":
-        out[:] = values
+        try:
+            out[:] = values
+        except OverflowError:  # of dates, from NumPy 2.5 on: find out which
+            for value in values:
+                require_kept(value, out.dtype, key)
+            raise
         return
     try:
         with np.errstate(over="raise"):

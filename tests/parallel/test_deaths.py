@@ -114,7 +114,8 @@ class Program:
         return self.process.returncode, out, err
 
     def left(self) -> list[str]:
-        return os.listdir(self.directory)
+        """What is left in its temporary directory, apart from the sockets of multiprocessing's own fork server."""
+        return [name for name in os.listdir(self.directory) if not name.startswith("pymp-")]
 
 
 NESTS = {
