@@ -322,6 +322,7 @@ _UNFOLLOWED: Final = frozenset(  # with these, code finds others, or reads what 
     {"__import__", "import_module", "__subclasses__", "__globals__", "f_globals", "__annotations__", "get_type_hints"}
     | {"__doc__", "getdoc", "getsource", "getsourcelines", "co_firstlineno", "f_lineno"}
 )
+_HAS_DOCSTRING: Final = 0x4000000  # a flag of code objects, from Python 3.14 on
 _LOADS_CONSTANT: Final = frozenset(dis.hasconst)
 
 Chain = tuple[str, ...]
@@ -333,11 +334,12 @@ def _code(code: types.CodeType, text: Callable[[Any], str]) -> str:
     constants = list(code.co_consts)
     if constants and isinstance(constants[0], str) and 0 not in _used_constants(code):
         constants[0] = None  # the docstring
+    flags = code.co_flags & ~_HAS_DOCSTRING
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
     parts = [
         code.co_code.hex(),
         code.co_exceptiontable.hex(),
-        repr((code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_names)),
+        repr((flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_names)),
         repr((arguments[: code.co_argcount + code.co_kwonlyargcount], code.co_freevars, code.co_cellvars)),
         *(_code(item, text) if isinstance(item, types.CodeType) else text(item) for item in constants),
     ]
