@@ -37,6 +37,13 @@ pytestmark = [
 ]
 
 
+def command_of(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended, or is a zombie
+        return ""
+
+
 def remote(ds, num=1, **more):
     return RayRunner(ds, num, **{"timeout": LIMIT, **more})
 
@@ -136,7 +143,7 @@ def test_killed_actors_change_nothing():
 def pid_of_an_actor():
     def find():
         children = psutil.Process().children(recursive=True)
-        return [child.pid for child in children if "WorkerActor" in " ".join(child.cmdline())]
+        return [child.pid for child in children if "WorkerActor" in command_of(child)]
 
     return wait_until(find, LIMIT, "there is no actor")[0]
 

@@ -153,7 +153,7 @@ def test_the_thread_ends_with_the_flow():
     gone = weakref.ref(df)
     del df, steps
     gc.collect()
-    assert gone() is None
+    wait_until(lambda: gone() is None, 30, "the sampler holds it for a moment")
     wait_until(lambda: not samplers(), 30, "the thread ends")
 
 

@@ -136,4 +136,5 @@ def test_an_iterator_waits_again_and_nothing_is_lost(n_proc, ordered):
     for pids, ks in found:
         for pid, k in zip(pids, ks, strict=True):
             numbers.setdefault(pid, []).append(k)
-    assert len(numbers) == n_proc and all(ks == list(range(len(ks))) for ks in numbers.values())
+    assert len(numbers) == n_proc or not ordered  # then one process may be faster than the other by far
+    assert all(ks == list(range(len(ks))) for ks in numbers.values())
