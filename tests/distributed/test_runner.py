@@ -5,6 +5,7 @@ import gc
 import itertools
 import threading
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -298,32 +299,40 @@ def test_batches_are_sent_from_where_they_were_stacked(fake):
 
 
 class Counted(DataFlow):
-    """Counts what it makes."""
+    """Counts what it makes, and its copies: by instance, for the worker of an earlier test may still be at work."""
 
-    made = 0
+    counts: ClassVar[dict[int, int]] = {}
+
+    def __init__(self):
+        self.number = len(Counted.counts)
+        Counted.counts[self.number] = 0
+
+    @property
+    def made(self):
+        return Counted.counts[self.number]
 
     def __iter__(self):
         while True:
-            Counted.made += 1
-            yield [Counted.made]
+            Counted.counts[self.number] += 1
+            yield [self.made]
 
 
 @pytest.mark.parametrize("hwm", [1, 15, 50])
 def test_two_replies_are_asked_for_and_the_worker_runs_ahead_of_them(fake, hwm):
-    Counted.made = 0
-    with remote(Counted(), hwm=hwm) as df:
+    counted = Counted()
+    with remote(counted, hwm=hwm) as df:
         for _ in itertools.islice(df, 200):
             pass
-        wait_until(lambda: Counted.made >= 200 + hwm, LIMIT, "the worker does not run ahead")
+        wait_until(lambda: counted.made >= 200 + hwm, LIMIT, "the worker does not run ahead")
     assert fake.max_pending == 2
 
 
 @pytest.mark.parametrize("hwm", [0, 1, 5, 50])
 def test_hwm_means_what_it_means_for_other_runners(fake, hwm):
-    Counted.made = 0
-    with remote(Counted(), hwm=hwm) as df:
+    counted = Counted()
+    with remote(counted, hwm=hwm) as df:
         for given, _ in enumerate(itertools.islice(df, 300), 1):
-            assert Counted.made <= given + 2 * max(1, hwm) + 2
+            assert counted.made <= given + 2 * max(1, hwm) + 2
 
 
 @pytest.mark.parametrize("num", [1, 2])
@@ -337,16 +346,16 @@ def test_hwm_holds_in_strict_runners_too(fake, hwm, num):
 
 
 def test_a_reply_is_bounded_in_bytes(fake):
-    Counted.made = 0
+    counted = Counted()
 
     class Large(DataFlow):
         def __iter__(self):
-            for (_,) in Counted():
+            for (_,) in counted:
                 yield [np.zeros(100_000, np.uint8)]
 
     with remote(Large(), max_bytes=1 << 20) as df:
         for given, _ in enumerate(itertools.islice(df, 50), 1):
-            assert Counted.made <= given + 3 * 4 + 4 + 1  # a reply has 350 kB and its last datapoint
+            assert counted.made <= given + 3 * 4 + 4 + 1  # a reply has 350 kB and its last datapoint
 
 
 def test_a_strict_runner_asks_for_less_where_datapoints_are_large(fake):
