@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 
 from dataflow.machine import available_cores
 
-__all__ = ["ThreadLimit", "limit_for", "limit_threads", "limit_threads_again", "share_of_cores"]
+__all__ = ["ThreadLimit", "find_pools", "limit_for", "limit_threads", "limit_threads_again", "share_of_cores"]
 
 
 # -- Thread limits -----------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def limit_for(option: int | Literal["share"] | None, share: int) -> ThreadLimit 
     """
     if option is None:
         return None
-    _find_pools()
+    find_pools()
     return ThreadLimit(share, exact=False) if option == "share" else ThreadLimit(option, exact=True)
 
 
@@ -107,12 +107,12 @@ def limit_threads_again() -> None:
 
 
 def _limit_pools(limit: ThreadLimit) -> None:
-    for library in _find_pools():
+    for library in find_pools():
         if _is_other(limit, library.num_threads):
             library.set_num_threads(limit.count)
 
 
-def _find_pools() -> Sequence[Any]:
+def find_pools() -> Sequence[Any]:
     """The controllers of the loaded libraries' thread pools; none if `threadpoolctl` is not installed."""
     if _here.loaded is None or _here.loaded != _loaded():
         try:

@@ -320,7 +320,13 @@ class ProcessWorker:
             self._process.close()
 
 
-_PRELOADED: Final = ("dataflow.parallel.runners", "dataflow.parallel.maps", "dataflow.channel.zeromq", "cloudpickle")
+_PRELOADED: Final = (
+    "dataflow.parallel.runners",
+    "dataflow.parallel.maps",
+    "dataflow.channel.zeromq",
+    "cloudpickle",
+    "dataflow.workers.preload",
+)
 
 
 def _preload() -> None:

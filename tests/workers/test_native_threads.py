@@ -83,7 +83,7 @@ def test_no_child_is_forked_while_another_thread_searches(searches, monkeypatch)
         forked.set()
 
     monkeypatch.setattr("threadpoolctl.ThreadpoolController", SlowController)
-    threads = [threading.Thread(target=native_threads._find_pools), threading.Thread(target=fork)]
+    threads = [threading.Thread(target=native_threads.find_pools), threading.Thread(target=fork)]
     threads[0].start()
     assert begun.wait(LIMIT)
     threads[1].start()
