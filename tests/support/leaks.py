@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import psutil
 import pytest
+from tqdm import tqdm
 
 from tests.support.waits import LIMIT, wait_until
 
@@ -163,8 +164,9 @@ def _mappings_of_shared_memory(pid: int) -> list[str]:
 
 
 def _start_servants() -> None:
-    """Start what multiprocessing keeps until the interpreter ends; does nothing where it runs already."""
+    """Start what multiprocessing and tqdm keep until the interpreter ends; does nothing where it runs already."""
     resource_tracker.ensure_running()
+    tqdm.get_lock()  # holds a semaphore, with a name unless processes are forked
     if "forkserver" in multiprocessing.get_all_start_methods():
         from multiprocessing import forkserver
 
