@@ -207,7 +207,7 @@ class Supervisor:
         self._start(worker, partial(self._pool.replace, worker))
         _LOG.warning(
             "%s. Another was started in its place: restart %d, of at most %d",
-            error,
+            str(error),  # not the exception: a handler that keeps records would keep the frames of its cause
             self._num_restarts,
             self._num_restarts + self.restarts_left,
         )

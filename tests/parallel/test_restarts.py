@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -135,6 +136,16 @@ def test_a_thread_that_exits_is_replaced_too():
     func = Once(30, STRIKES["sys.exit"])
     with MultiThreadMapData(Numbers(100), 2, func, strict=True, max_restarts=1, timeout=LIMIT) as df, deadline(LIMIT):
         assert list(df) == [[k] for k in range(100)]
+
+
+def test_the_record_of_a_restart_does_not_keep_the_function_alive(caplog):
+    func = Once(3, STRIKES["sys.exit"])
+    of_func = weakref.ref(func)
+    with MultiThreadMapData(Numbers(9), 1, func, strict=True, max_restarts=1, timeout=LIMIT) as df, deadline(LIMIT):
+        assert list(df) == [[k] for k in range(9)]
+    del func, df
+    gc.collect()
+    assert restarted(caplog) and of_func() is None
 
 
 @pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow] if m == "spawn" else []) for m in METHODS])
