@@ -27,6 +27,7 @@ from dataflow.channel.worker_counters import WorkerActivity, WorkerCounters
 from dataflow.codec.message_layout import NO_ROOM, PLAIN_BYTES
 from dataflow.codec.protocols import Encoder
 from dataflow.failures import Report, forked_off
+from dataflow.pickling import shorten_notes
 
 if TYPE_CHECKING:
     from dataflow.channel.turns import Turn
@@ -384,6 +385,7 @@ class BatchingSender:
 
     def _explain(self, error: Exception, start: int, dp: Any) -> None:
         """Add a note that names the datapoint and the component that cannot be sent."""
+        shorten_notes(error)
         with self._sending:
             position = self._sent + len(self._collected) - start
         parts: Sequence[tuple[Any, Any]] = ()

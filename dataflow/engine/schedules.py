@@ -35,6 +35,7 @@ from dataflow.channel.task_queue import QueuedTask, TaskQueue
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.datapoint import present
 from dataflow.engine.rebatching import WorkerBatch
+from dataflow.pickling import shorten_notes
 
 __all__ = ["IndexRanges", "MapTasks", "MixedSchedule", "OnePass", "Schedule", "TaskSchedule"]
 
@@ -658,6 +659,7 @@ class MapTasks(TaskSchedule):
         except Exception as error:
             self._unencoded = _NOTHING
             self.under_way -= 1
+            shorten_notes(error)
             error.add_note(
                 f"the datapoint at index {self.index + len(self._collected)} of the input cannot be sent to a worker. "
                 "Give out arrays, numbers, text and containers of them, or use MultiThreadMapData, which sends nothing"

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from dataflow.descriptors import Descriptor, shared_memory_file
 from dataflow.errors import NotPicklable
+from dataflow.pickling import shorten_notes
 
 __all__ = ["PackedList"]
 
@@ -112,6 +113,7 @@ def _write(file: Descriptor, elements: Iterable[Any]) -> tuple[int, int]:
             try:
                 data = pickle.dumps(element, _PROTOCOL)
             except Exception as error:
+                shorten_notes(error)
                 raise NotPicklable(
                     f"the datapoint at index {k}, of type {type(element).__name__}, cannot be pickled, so the list "
                     f"cannot be packed: {error}. Put what makes it into the list, and make it with MapData; or pass "

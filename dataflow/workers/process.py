@@ -44,7 +44,7 @@ import numpy as np
 from dataflow.descriptors import Descriptor, passing_to_child, pipe, shared_memory_file
 from dataflow.errors import NotPicklable
 from dataflow.interrupts import signals_blocked, signals_deferred
-from dataflow.pickling import dumps, imported_main, inherited_by_fork, loads, main_importable
+from dataflow.pickling import dumps, imported_main, inherited_by_fork, loads, main_importable, shorten_notes
 from dataflow.workers.info import WorkerInfo, entering
 from dataflow.workers.worker_errors import NO_GUARD
 
@@ -102,6 +102,7 @@ class Payload:
         try:
             data = dumps(self._value, main=imported_main() if is_started else None)
         except Exception as error:
+            shorten_notes(error)
             raise NotPicklable(self.complaint(self._value, error)) from error
         if not is_started or len(data) <= _MAX_INLINE:
             return _Pickled, (data,)
@@ -263,6 +264,9 @@ class ProcessWorker:
         ):
             try:
                 process.start()
+            except NotPicklable as error:
+                shorten_notes(error)
+                raise
             except (ConnectionError, EOFError) as error:
                 if context.get_start_method() != "forkserver":
                     raise
