@@ -52,7 +52,17 @@ from dataflow.passes import known_length
 from dataflow.seeding import Table
 from dataflow.urls import is_url, states_below
 
-__all__ = ["Description", "changed_code", "describe", "described", "difference", "digest", "is_below"]
+__all__ = [
+    "Description",
+    "OF_CLASS",
+    "changed_code",
+    "describe",
+    "described",
+    "difference",
+    "digest",
+    "is_below",
+    "library_of",
+]
 
 Description = dict[str, Any]
 """JSON: ``type`` and ``length`` of a node, its ``parameters`` as text, and the descriptions of its ``inputs``; and
@@ -239,7 +249,7 @@ _INSTALLED: Final = ("site-packages", "dist-packages")
 
 
 @functools.cache
-def _library(module: str) -> str | None:
+def library_of(module: str) -> str | None:
     """Name and version of the library that a module belongs to; None if it is part of the user's program."""
     top = module.partition(".")[0]
     if top in {"__main__", "__mp_main__"}:
@@ -301,7 +311,7 @@ def _place_in_library(value: Any) -> str | None:
         name = getattr(value, "__name__", None) if name is None else name
     except Exception:  # of a user's __getattr__
         return None
-    if not isinstance(module, str) or not isinstance(name, str) or (library := _library(module)) is None:
+    if not isinstance(module, str) or not isinstance(name, str) or (library := library_of(module)) is None:
         return None
     return f"{library}:{module}.{name}" if _found(module, name) is value else None
 
@@ -426,7 +436,7 @@ _DESCRIPTORS: Final = (
 )
 _OF_SINGLEDISPATCH: Final = frozenset({"cache_token", "dispatch_cache", "_clear_cache"})  # what else it has decides
 _MISSING: Final = object()
-_OF_CLASS: Final = frozenset(  # what a class has for other reasons than its body
+OF_CLASS: Final = frozenset(  # what a class has for other reasons than its body
     {"__abstractmethods__", "__annotate__", "__annotations_cache__"}
     | {"__classcell__", "__classdictcell__"}
     | {"__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__"}
@@ -470,7 +480,7 @@ class _Walker:
         if id(df) not in self._labels:
             self._label(df, f"node {kind.__qualname__}")
         self._place = kind.__name__
-        if _library(kind.__module__) is None:
+        if library_of(kind.__module__) is None:
             yield f"{indent}{kind.__qualname__}"
             yield f"{indent}  class {self._refusing(kind, kind.__name__)}"
         else:
@@ -717,7 +727,7 @@ class _Walker:
         for name, value in sorted(vars(function).items()):
             if namespace is not vars(functools) or name not in _OF_SINGLEDISPATCH:
                 yield held(f".{name}", value)
-        if _library(str(namespace.get("__name__", ""))) is None:
+        if library_of(str(namespace.get("__name__", ""))) is None:
             chains, imports, unfollowed = _names_in(code)
             if unfollowed and self._values:
                 raise TypeError(
@@ -757,7 +767,7 @@ class _Walker:
             if not isinstance(value, types.ModuleType):
                 break
             module, value = value, getattr(value, attribute, _MISSING)
-            if _library(module.__name__) is not None and not _is_replaced(value):
+            if library_of(module.__name__) is not None and not _is_replaced(value):
                 value = module  # which counts by its version
                 break
             name = f"{name}.{attribute}"
@@ -770,7 +780,7 @@ class _Walker:
         name, level, chain, of_package = imported
         if level:
             name = importlib.util.resolve_name("." * level + name, function.__globals__.get("__package__") or "")
-        if (library := _library(name)) is not None:
+        if (library := library_of(name)) is not None:
             yield f"imports {library if self._values else name}"
             return
         if not self._values:
@@ -788,7 +798,7 @@ class _Walker:
         yield from self._lines_of_attributes(function, name, found, chain)
 
     def _module(self, module: types.ModuleType) -> str:
-        library = _library(module.__name__)
+        library = library_of(module.__name__)
         if library is not None:
             return f"module {module.__name__} of {library}" if self._values else f"module {module.__name__}"
         return self._defined(module, f"module {module.__name__}", partial(self._lines_of_module, module))
@@ -811,7 +821,7 @@ class _Walker:
                 yield f"{name} = {', '.join(f'{key}: {self._annotation(item)}' for key, item in value.items())}"
             elif name == "__annotate_func__":
                 yield f"{name} {_code(value.__code__, self.text)}"
-            elif name not in _OF_CLASS and not isinstance(
+            elif name not in OF_CLASS and not isinstance(
                 value, types.MemberDescriptorType | types.GetSetDescriptorType
             ):
                 yield held(name, value)
@@ -885,7 +895,7 @@ class _Walker:
             module: str = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
         except pickle.PicklingError:  # from Python 3.14 on, if there is none
             module = "__main__"
-        library = _library(module)
+        library = library_of(module)
         if _found(module, name) is not value or library is None:
             raise _Indescribable(f"a {type(value).__qualname__}")
         return f"{library}:{module}.{name}"
@@ -911,7 +921,7 @@ def _loaded(module: str, name: str) -> Any:
 
 def _is_replaced(value: Any) -> bool:
     """Whether an attribute of a library's module is a function or class that the user's program has put there."""
-    return isinstance(value, types.FunctionType | type) and _library(value.__module__) is None
+    return isinstance(value, types.FunctionType | type) and library_of(value.__module__) is None
 
 
 def _few(lines: Sequence[str]) -> Sequence[str]:

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.base import OF_THIS_PROCESS, DataFlow
+from dataflow.fingerprints import OF_CLASS, library_of
 from dataflow.passes import known_length
 from dataflow.pickling import GlobalVariable
 
@@ -47,7 +48,8 @@ class Snapshot:
         owner: The node that keeps this snapshot, if it is one of them: a reference would keep it alive.
         attributes: Compare the attributes of the nodes.
         deep: Compare also what is inside of functions and objects: code, defaults, closures, the globals that the code
-            names, attributes. Needed where workers have copies of them.
+            names, attributes, and the methods of their classes. Needed where workers have copies of them. Classes of
+            libraries are not followed.
     """
 
     def __init__(
@@ -63,8 +65,8 @@ class Snapshot:
             if attributes:
                 self._entries[f"len of {name}"] = known_length(node)
                 skipped = node._df_run_settings.union(OF_THIS_PROCESS)
-                found = {**_of_class(node), **vars(node)} if node._df_user_written else dict(vars(node))
-                for attribute, value in found.items():
+                self._add_classes(node)
+                for attribute, value in vars(node).copy().items():
                     # Private attributes of built-in nodes are tables that follow from the others.
                     if attribute not in skipped and (node._df_user_written or attribute[0] != "_"):
                         self._add(f"{name}.{attribute}", value)
@@ -106,9 +108,29 @@ class Snapshot:
             self._add(f"{where}.keywords", value.keywords)
         elif isinstance(value, Sized):
             self._add_length(where, value)
-        if self._deep and isinstance(attributes := getattr(value, "__dict__", None), dict):
-            for name, item in {**_of_class(value), **attributes}.items():
-                self._add(f"{where}.{name}", item)
+        if self._deep:
+            self._add_classes(value)
+            if isinstance(attributes := getattr(value, "__dict__", None), dict):
+                for name, item in attributes.copy().items():
+                    self._add(f"{where}.{name}", item)
+
+    def _add_classes(self, value: object) -> None:
+        """What the classes of an object define: plain attributes, and what its methods refer to."""
+        for kind in type(value).__mro__:
+            if id(kind) not in self._seen and library_of(kind.__module__) is None:
+                self._seen.add(id(kind))
+                for name, item in vars(kind).copy().items():
+                    if name not in OF_CLASS:
+                        self._add_of_class(f"{kind.__qualname__}.{name}", item)
+
+    def _add_of_class(self, where: str, item: Any) -> None:
+        if isinstance(item, property):
+            for function in (item.fget, item.fset, item.fdel):
+                self._add_of_class(where, function)
+        elif isinstance(item, staticmethod | classmethod):
+            self._add_of_class(where, item.__func__)
+        elif isinstance(item, FunctionType) or type(item) in _PLAIN:
+            self._add(where, item)
 
     def _add_items(self, where: str, value: Any) -> None:
         if not self._add_length(where, value) or len(value) > _MAX_ITEMS:
@@ -132,6 +154,8 @@ class Snapshot:
                 self._add(f"{name} in {where}", cell.cell_contents)
             except ValueError:  # nothing is assigned yet
                 pass
+        if library_of(str(function.__globals__.get("__name__"))) is not None:
+            return
         by_name = _is_pickled_by_name(function)
         for name in _names_read(code):
             value = function.__globals__.get(name, _MISSING)
@@ -154,17 +178,14 @@ def _names_read(code: CodeType) -> tuple[str, ...]:
 
 
 def _is_pickled_by_name(function: FunctionType) -> bool:
+    """Whether its module has the function, or the class whose body defines it, under its name."""
+    holder, _, name = function.__qualname__.rpartition(".")
     found: Any = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
+    for part in filter(None, holder.split(".")):
+        found = getattr(found, part, None)
+    if isinstance(found, type):
+        return found.__qualname__ == holder
+    found = getattr(found, name, None)
+    while found is not function and hasattr(found, "__wrapped__"):
+        found = found.__wrapped__
     return found is function
-
-
-def _of_class(value: object) -> dict[str, Any]:
-    """The plain attributes that an object has from its class."""
-    return {
-        name: item
-        for kind in reversed(type(value).__mro__)
-        for name, item in vars(kind).items()
-        if type(item) in _PLAIN and not name.startswith(("__", "_df_", "_abc"))
-    }

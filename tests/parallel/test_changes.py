@@ -131,6 +131,88 @@ def test_attributes_of_a_class_closures_and_globals(monkeypatch):
         monkeypatch.undo()
 
 
+class ByMethod:
+    """A callable object whose methods read a global variable."""
+
+    def __call__(self, dp):
+        return [dp[0] * self.factor]
+
+    @property
+    def factor(self):
+        return self.of_helper()
+
+    @staticmethod
+    def of_helper():
+        return FACTOR
+
+
+class DerivedFromIt(ByMethod):
+    pass
+
+
+class ReadsGlobal(DataFlow):
+    """A user's own node whose loop reads a global variable."""
+
+    def __iter__(self):
+        return ([k * FACTOR] for k in range(2))
+
+    def __len__(self):
+        return 2
+
+
+class ScalesItself(MapData):
+    """A user's own map whose function is a method."""
+
+    def __init__(self, ds):
+        super().__init__(ds, self.scaled)
+
+    def scaled(self, dp):
+        return by_global(dp)
+
+
+READERS = {
+    "function": lambda: MapData(source(2), by_global),
+    "object": lambda: MapData(source(2), ByMethod()),
+    "derived": lambda: MapData(source(2), DerivedFromIt()),
+    "method": lambda: MapData(source(2), ByMethod().__call__),
+    "partial": lambda: MapData(source(2), functools.partial(ByMethod.__call__, ByMethod())),
+    "node": ReadsGlobal,
+    "own map": lambda: ScalesItself(source(2)),
+}
+AROUND = {
+    "runner": lambda ds, method: ParallelData(ds, 1, context=method),
+    "default": lambda ds, method: MultiProcessRunnerZMQ(ds, 1, context=method),
+    "map": lambda ds, method: MultiProcessMapData(ds.ds, 1, ds.func, strict=True, context=method),
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize("make", READERS.values(), ids=READERS)
+def test_a_global_variable_that_any_code_of_the_user_reads(make, around, monkeypatch):
+    ds = make()
+    if around is AROUND["map"] and isinstance(ds, ReadsGlobal):
+        pytest.skip("it has no function")
+    with around(ds, "fork") as df:
+        assert numbers(df) == [[0], [1]]
+        monkeypatch.setattr(f"{__name__}.FACTOR", 5)
+        assert numbers(df) == [[0], [5]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("around", [AROUND["runner"], AROUND["map"]], ids=["runner", "map"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("make", [READERS["object"], READERS["node"]], ids=["object", "node"])
+def test_a_global_variable_of_methods_that_the_workers_do_not_get_is_named(make, around, method, monkeypatch):
+    ds = make()
+    if around is AROUND["map"] and isinstance(ds, ReadsGlobal):
+        pytest.skip("it has no function")
+    with around(ds, method) as df:
+        assert numbers(df) == [[0], [1]]
+        monkeypatch.setattr(f"{__name__}.FACTOR", 5)
+        with pytest.raises(NotPicklable, match=r"(of_helper|__iter__).* reads the global variable FACTOR of .*is 5"):
+            list(df)
+
+
 def counting(dp):
     global COUNT  # noqa: PLW0603
     COUNT += 1
