@@ -9,11 +9,12 @@ from itertools import chain
 from typing import Any, Final
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.datapoint import present
+from dataflow.datapoint import HOLE, present
 from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
 from dataflow.fingerprints import changed_code, described, difference
+from dataflow.parameters import whole_number
 from dataflow.passes import known_length, picked_here, promise, root_stream, walk
-from dataflow.pauses import Pause, limited, paused, pausing, resumed
+from dataflow.pauses import Pause, paused, pausing, resumed
 from dataflow.seeding import Stream, current_root
 from dataflow.state import Promise, state_of
 from dataflow.transforms.indexing import consecutive, onwards
@@ -45,7 +46,7 @@ class ResumableData(ProxyDataFlow):
     and discarded. This node must be the outermost one, because it counts the datapoints that the loop has received.
 
     If `state_dict` was called in the middle of a pass, the first loop after `load_state_dict` gets the rest of that
-    pass. If the pass was complete, it gets the next one.
+    pass. If the pass was complete, it gets the next one. `skip` leaves out datapoints.
 
     Args:
         ds: The flow.
@@ -91,11 +92,11 @@ class ResumableData(ProxyDataFlow):
         With several iterations, it is the position of the most recent one.
         """
         flow_state = state_of(self)
-        mark = flow_state.bookmark or _Bookmark(flow_state.passes, 0, flow_state.root())
-        p, offset = mark.p, mark.offset
+        mark = flow_state.bookmark or _Bookmark(flow_state.passes, flow_state.root())
+        p, offset = mark.p, mark.offset + mark.num_skipped
         n = known_length(self)
-        if n is not None and offset >= n:
-            p, offset = p + 1, 0
+        if n is not None and offset >= n:  # of an empty flow, the first pass is over at once
+            p, offset = (p + offset // n, offset % n) if n else (p + 1, 0)
         return {"version": _VERSION, "root": str(mark.root), "pass": p, "offset": offset, "flow": self._description}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -140,7 +141,37 @@ class ResumableData(ProxyDataFlow):
         flow_state = state_of(self)
         flow_state.entropy, flow_state.fixed = root, True
         flow_state.passes = state["pass"]
-        flow_state.bookmark = _Bookmark(state["pass"], state["offset"], root, loaded=True)
+        flow_state.bookmark = _Bookmark(state["pass"], root, state["offset"], loaded=True)
+
+    def skip(self, num: int) -> None:
+        """Leave out the next `num` datapoints (batches, if this node is above them), such as after a spike of the loss.
+
+        A running loop goes on after them; if none is running, the next loop begins there. What is left out beyond the
+        end of a pass is left out of the passes that follow. If the flow can be addressed, this takes no time, and
+        positions are counted, also those of dropped datapoints; otherwise the datapoints are computed and discarded.
+        `state_dict` includes it. With several iterations, it is the most recent one.
+
+        Args:
+            num: Number of datapoints, at least 0.
+
+        Example:
+            >>> df = ResumableData(DataFromList([[k] for k in range(6)], shuffle=False))
+            >>> for dp in df:
+            ...     print(dp)
+            ...     if dp == [1]:
+            ...         df.skip(3)
+            [0]
+            [1]
+            [5]
+        """
+        num = whole_number(self, "num", num, 0)
+        flow_state = state_of(self)
+        if flow_state.bookmark is None:
+            flow_state.bookmark = _Bookmark(flow_state.passes, flow_state.root())
+        mark: _Bookmark = flow_state.bookmark
+        if mark.num_skipped + num > _LARGEST:
+            raise ValueError(f"ResumableData: num is {num}, and positions go up to {_LARGEST}")
+        mark.num_skipped += num
 
     # -- node protocol -------------------------------------------------------------------------------------------------
 
@@ -148,15 +179,19 @@ class ResumableData(ProxyDataFlow):
         flow_state = state_of(self)
         if stream != root_stream(self) or p >= flow_state.passes:
             raise TypeError(_OUTERMOST)
-        loaded: _Bookmark | None = flow_state.bookmark
-        mark = _Bookmark(p, 0, stream.root)
-        flow_state.bookmark = mark
-        if self.ds._df_endless and self.ds._df_addressable and loaded is not None and loaded.root == stream.root:
-            mark.offset = loaded.offset  # its one pass has no end: a loop continues where the last one stopped
+        before: _Bookmark | None = flow_state.bookmark
+        mark = flow_state.bookmark = _Bookmark(p, stream.root)
+        if before is not None:
+            mark.num_skipped, before.num_skipped = before.num_skipped, 0
+            # The one pass of an endless flow has no end: a loop continues where the last one stopped.
+            goes_on = (self.ds._df_endless and self.ds._df_addressable) or (before.loaded and before.p == p)
+            if goes_on and before.root == stream.root:
+                mark.num_skipped += before.offset
+        if not mark.num_skipped:
             return self._counted(mark, stream)
-        if loaded is None or not loaded.loaded or loaded.p != p or loaded.root != stream.root or not loaded.offset:
-            return self._counted(mark, stream)
-        mark.offset = loaded.offset
+        if n := known_length(self):
+            mark.p, mark.num_skipped = p + mark.num_skipped // n, mark.num_skipped % n
+            flow_state.passes = max(flow_state.passes, mark.p + 1)
         waits = self._df_waits
         return pausing(self._rest(mark, stream, waits), waits)
 
@@ -166,56 +201,80 @@ class ResumableData(ProxyDataFlow):
         return super()._df_at(blocks, stream)
 
     def _rest(self, mark: _Bookmark, stream: Stream, waits: bool) -> Iterator[Any]:
-        """The rest of the pass; or the next pass if the state was saved right after the last datapoint."""
-        p = mark.p
-        datapoints = self._counted(mark, stream)
-        first: Any = Pause
-        while first is Pause:
-            try:
-                first = next(datapoints, _NOTHING)
-            except TimeoutError as error:
-                pause = paused(error, waits)
-            if first is Pause:
-                yield pause
-        if first is not _NOTHING:
-            yield first
-            del first  # a reference would keep it in memory during the pass
-        else:
-            state_of(self).passes = max(state_of(self).passes, p + 2)
+        """What is left after what is skipped: of this pass, or of one that follows."""
+        first: Any = _NOTHING
+        while first is _NOTHING:
+            num_left = mark.num_skipped
             datapoints = self._counted(mark, stream)
+            first = Pause
+            while first is Pause:
+                try:
+                    first = next(datapoints, _NOTHING)
+                except TimeoutError as error:
+                    pause = paused(error, waits)
+                if first is Pause:
+                    yield pause
+            if first is _NOTHING:
+                if num_left == mark.num_skipped:
+                    return  # an empty pass
+                state_of(self).passes = max(state_of(self).passes, mark.p + 1)
+        yield first
+        del first  # a reference would keep it in memory during the pass
         yield from resumed(datapoints, waits)
 
     def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The datapoints from the bookmark to the end of its pass; the bookmark moves with them."""
-        if not self.ds._df_addressable:
-            standalone = replace(stream, standalone=_STANDALONE)
-            datapoints = limited(self.ds._df_run_pass(mark.p, standalone), self._df_waits, None, mark.offset)
-            return chain(map(mark.advance, datapoints), mark.end_pass())
-        if self.ds._df_endless:
-            blocks = onwards(mark.offset)
-        else:
-            n = len(self.ds)
-            blocks = consecutive(mark.p * n + mark.offset, (mark.p + 1) * n)
-        return chain(present(map(mark.advance, self.ds._df_at(blocks, stream))), mark.end_pass())
+        if self.ds._df_addressable:
+            return chain.from_iterable(self._parts(mark, stream))
+        datapoints = self.ds._df_run_pass(mark.p, replace(stream, standalone=_STANDALONE))
+        return chain(present(map(mark.advance_in_order, datapoints)), mark.end_pass())
+
+    def _parts(self, mark: _Bookmark, stream: Stream) -> Iterator[Iterator[Any]]:
+        """Iterators over the rest of a pass: one, and another after each `skip`, which ends the one before."""
+        n = None if self.ds._df_endless else len(self.ds)
+        while True:
+            mark.pass_over(n)
+            begin = mark.offset
+            blocks = onwards(begin) if n is None else consecutive(mark.p * n + begin, (mark.p + 1) * n)
+            yield present(map(mark.advance, self.ds._df_at(blocks, stream)))
+            if not mark.num_skipped or mark.offset == n:
+                yield mark.end_pass()
+                return
 
 
 class _Bookmark:
-    """The position of an iteration: in pass `p`, before the datapoint at `offset`.
+    """The position of an iteration: in pass `p`, before the datapoint at `offset`, without the next `num_skipped`.
 
     The offset counts positions if the flow can be addressed, so that dropped datapoints count too; otherwise it counts
     datapoints.
     """
 
-    def __init__(self, p: int, offset: int, root: int, *, loaded: bool = False) -> None:
+    def __init__(self, p: int, root: int, offset: int = 0, *, loaded: bool = False) -> None:
         self.p = p
-        self.offset = offset
         self.root = root
+        self.offset = offset
         self.loaded = loaded  # from a saved state: pass `p` begins here
+        self.num_skipped = 0  # still to be left out, of this pass or of those that follow
 
     def advance(self, dp: Any) -> Any:
-        """Count `dp` as yielded, and return it."""
+        """Count `dp` as yielded, and return it; end the `map` that calls this if it is skipped."""
+        if self.num_skipped:
+            raise StopIteration
         self.offset += 1
         return dp
+
+    def advance_in_order(self, dp: Any) -> Any:
+        """Count `dp`, and return it, or a hole if it is skipped."""
+        self.offset += 1
+        if self.num_skipped:
+            self.num_skipped -= 1
+            return HOLE
+        return dp
+
+    def pass_over(self, n: int | None) -> None:
+        """Move by what is skipped, at most to the end of a pass of `n` datapoints."""
+        num = self.num_skipped if n is None else min(self.num_skipped, n - self.offset)
+        self.offset, self.num_skipped = self.offset + num, self.num_skipped - num
 
     def end_pass(self) -> Iterator[Any]:
         """An empty iterator that moves the bookmark to the next pass when it is read."""

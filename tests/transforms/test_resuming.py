@@ -28,6 +28,7 @@ from dataflow import (
     MapData,
     MultiProcessMapAndBatchDataZMQ,
     MultiProcessRunnerZMQ,
+    MultiThreadMapData,
     MultiThreadRunner,
     NotReproducible,
     PackData,
@@ -39,10 +40,12 @@ from dataflow import (
     RNGDataFlow,
     ShuffleData,
     StateMismatch,
+    TimeoutError,
 )
 from dataflow.fingerprints import described
 from tests.support.chains import CHAINS, DROPPING, odd_only
 from tests.support.contract import plain, seeded
+from tests.support.pauses import Late, LateInOrder
 
 
 def numbers(n, **kwargs):
@@ -239,6 +242,128 @@ def test_any_index_is_reached_at_once():
     with seeded(int(state["root"])):
         assert found == FixedSizeData(ShuffleData(numbers(1000)), 30_000_000)[100_000_000]
     assert time.monotonic() - begin < 20  # takes milliseconds, unless every index is counted
+
+
+# -- skipping ----------------------------------------------------------------------------------------------------------
+
+
+def check_skipping(make, num, skips):
+    """Check a program that skips `skips[k]` datapoints once it has received `k`, and what resumes from its state."""
+    with seeded(11):
+        expected = steps(ResumableData(make()), num + sum(skips.values()) + 5)
+        df, found = ResumableData(make()), []
+        df.skip(skips.get(0, 0))
+        while len(found) < num:
+            before = len(found)
+            for dp in df:
+                found.append(plain(dp))
+                df.skip(skips.get(len(found), 0))
+                if len(found) == num:
+                    break
+            assert len(found) > before, "two empty passes would be a hang"
+    for k in sorted(skips):
+        del expected[k : k + skips[k]]
+    assert found == expected[:num]
+    assert steps(resumed(make, df.state_dict()), 5) == expected[num : num + 5]
+
+
+@settings(max_examples=50)
+@given(CHAINS, st.dictionaries(st.integers(0, 12), st.integers(0, 30), max_size=3))
+def test_any_chain_skips_datapoints(df, skips):
+    check_skipping(lambda: copy.deepcopy(df), 12, skips)
+
+
+@pytest.mark.parametrize("make", CHAINS_TO_REPLAY.values(), ids=CHAINS_TO_REPLAY)
+@pytest.mark.parametrize(
+    "skips", [{0: 3}, {2: 1, 5: 2}, {0: 1, 1: 30, 2: 2}, {12: 25}], ids=["first", "within", "passes", "last"]
+)
+def test_a_flow_without_indexes_skips_datapoints(make, skips):
+    check_skipping(make, 12, skips)
+
+
+def test_an_endless_flow_skips_datapoints():
+    check_skipping(lambda: RepeatedData(ShuffleData(numbers(4)), -1), 12, {0: 5, 3: 1, 12: 9})
+
+
+def test_skipped_positions_count_dropped_datapoints_where_the_flow_can_be_addressed():
+    df = ResumableData(MapData(numbers(10, shuffle=False), odd_only))
+    iterator = iter(df)
+    assert next(iterator) == [1]
+    df.skip(5)
+    assert (df.state_dict()["offset"], list(iterator)) == (7, [[7], [9]])
+
+
+def test_batches_are_skipped_below_which_resumable_data_stands():
+    df = ResumableData(BatchData(numbers(12, shuffle=False), 2))
+    df.skip(4)
+    assert [batch[0].tolist() for batch in df] == [[8, 9], [10, 11]]
+
+
+@pytest.mark.parametrize("wrap", [MapData, lambda ds, f: MultiThreadMapData(ds, 2, f, buffer_size=4, strict=True)])
+def test_what_is_skipped_by_index_is_not_computed(wrap):
+    seen = []
+
+    def see(dp):
+        seen.append(dp[0])
+        return dp
+
+    with ResumableData(wrap(numbers(20_000, shuffle=False), see)) as df:
+        df.skip(10)
+        iterator = iter(df)
+        assert next(iterator) == [10]
+        df.skip(15_000)
+        assert next(iterator) == [15_011]
+        df.skip(20_000)
+        assert list(iterator) == []
+        assert next(iter(df)) == [15_012]
+    assert 9 not in seen
+    assert len(seen) < 5_000
+
+
+@pytest.mark.parametrize("late", [Late, LateInOrder])
+def test_a_timeout_while_datapoints_are_skipped_loses_none(late):
+    df = ResumableData(late(numbers(10, shuffle=False)))
+    df.skip(2)
+    iterator, found, num_late = iter(df), [], 0
+    while len(found) < 5:
+        try:
+            found.append(next(iterator)[0])
+        except TimeoutError:
+            num_late += 1
+            continue
+        if found == [2, 3]:
+            df.skip(3)
+    assert found == [2, 3, 7, 8, 9]
+    assert num_late
+
+
+def test_the_most_recent_iteration_skips():
+    df = ResumableData(numbers(6, shuffle=False))
+    first, second = iter(df), iter(df)
+    assert (next(first), next(second)) == ([0], [0])
+    df.skip(2)
+    assert (next(first), next(second)) == ([1], [3])
+
+
+def test_a_state_that_is_loaded_ends_what_was_skipped_before():
+    df = ResumableData(numbers(6, shuffle=False))
+    state = df.state_dict()
+    df.skip(2)
+    assert df.state_dict()["offset"] == 2
+    df.load_state_dict(state)
+    df.skip(1)
+    assert [dp[0] for dp in df] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("num", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError), (2**63, ValueError)])
+def test_an_invalid_number_to_skip_is_refused_and_nothing_is_lost(num, error):
+    df = ResumableData(numbers(6, shuffle=False))
+    iterator = iter(df)
+    assert next(iterator) == [0]
+    with pytest.raises(error, match="ResumableData: num is "):
+        df.skip(num)
+    assert next(iterator) == [1]
+    assert df.state_dict()["offset"] == 2
 
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
