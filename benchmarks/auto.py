@@ -40,6 +40,11 @@ def waits(dp: Any) -> Any:
     return dp
 
 
+def waits_long(dp: Any) -> Any:
+    time.sleep(30e-3)
+    return dp
+
+
 class Jpeg:
     """Decodes one photograph again and again."""
 
@@ -88,10 +93,12 @@ CASES = {
     "image": Case(lambda: image),
     "jpeg": Case(Jpeg),
     "waits": Case(lambda: waits, fixed=(1, 4, 16, 32)),
+    "waits long": Case(lambda: waits_long, fixed=(1, 4, 16, 32)),
     "changing": Case(lambda: Changing(10_000)),
 }
 NODES: dict[str, Callable[[DataFlow, Callable[[Any], Any], Any], DataFlow]] = {
     "runner": lambda ds, func, num: ParallelData(MapData(ds, func), num),
+    "threads": lambda ds, func, num: ParallelData(MapData(ds, func), num, backend="thread"),
     "map": lambda ds, func, num: MultiProcessMapData(ds, num, func, strict=True),
 }
 
@@ -133,7 +140,7 @@ def measure(case: Case, node: str, seconds: float, num_workers: Any) -> float:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.auto", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}; all by default")
-    parser.add_argument("--nodes", default="runner,map", metavar="A,B", help="of runner, map (both)")
+    parser.add_argument("--nodes", default=",".join(NODES), metavar="A,B", help="of %(default)s (all)")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each number (%(default)s)")
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="of each run (%(default)s)")
     options = parser.parse_args(arguments)

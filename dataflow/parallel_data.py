@@ -46,9 +46,9 @@ class ParallelData(Runner):
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process. A worker that is a thread gets a
             copy of its nodes, which share their lists and functions.
-        num_workers: Number of workers. "auto" begins with one process and adds more while that pays, up to
-            `max_workers`; threads, actors and default mode get one for each core that this process may use; a flow that
-            cannot be addressed gets one. 0 runs the flow in the consumer, for a debugger.
+        num_workers: Number of workers. "auto" begins with one and adds more while that pays, up to `max_workers`;
+            actors and default mode get one for each core that this process may use; a flow that cannot be addressed
+            gets one. 0 runs the flow in the consumer, for a debugger.
         backend: "process", "thread", for work that releases the interpreter's lock, or "ray".
         hwm: How far each worker runs ahead: at most ``2 * hwm + 2`` of its datapoints are made and not yet handed out.
             None for as many as keep it busy.

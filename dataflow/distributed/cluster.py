@@ -266,6 +266,9 @@ class ActorWorker:
         """Describe its state, for a message."""
         return self._where
 
+    def task(self) -> None:
+        """None: it may be on another machine."""
+
     def join(self, timeout: float) -> bool:
         """Wait for the end of its work, `timeout` seconds at most; return whether it has ended."""
         try:

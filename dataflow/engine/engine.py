@@ -531,8 +531,8 @@ class Engine(Generic[S]):
         self.observer.num_with_work = num
 
     def _processor_times(self, worker: int) -> tuple[float, float] | None:
-        pid = self.workers[worker].pid if worker < len(self.workers) else None
-        return None if pid is None else processor_times(pid)
+        task = self.workers[worker].task() if worker < len(self.workers) else None
+        return None if task is None else processor_times(task)
 
     def _checked_chunk(self, now: float) -> Iterator[Any]:
         """Return the current chunk, to be handed out.

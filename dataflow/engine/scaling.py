@@ -16,15 +16,17 @@ Guarantees:
 
 - The number is between 1 and the maximum.
 - Workers that compute are at most as many as there are cores; beyond that, they are added while they wait for
-  something else: a disk, a network, a sleep.
+  something else: a disk, a network, a sleep. Threads that do not compute while their process uses one core wait for
+  the interpreter's lock, which counts as waiting for a core.
 - A number that did not pay is not tried again for a while, which grows from trial to trial; unless the rate of the
   workers changes.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Final
 
@@ -48,6 +50,7 @@ _SPARE: Final = 1.25  # workers kept for each that is needed
 _PAYS: Final = 1.1  # rate with more workers, beside the rate before
 _KEEPS: Final = 0.95  # rate with fewer workers, beside the rate before
 _STARTING: Final = 2  # intervals after a change, in which workers start and the tasks under way are shared out
+_LOCK: Final = (0.9, 1.2)  # cores that a process uses whose threads wait for the interpreter's lock
 _PATIENCE: Final = 16  # intervals until the next trial after one that did not pay; doubled each time
 _MAX_PATIENCE: Final = 256
 _CHANGED: Final = 2.0  # factor between the rates of two intervals: the work has changed
@@ -66,6 +69,7 @@ class Load:
         delayed: ... of which ready to run, without a core.
         memory: All workers waited for room within the memory limit.
         idle: All workers waited for tasks, or for room in their windows.
+        process: This process was on a core, with all its threads.
         memory_is_short: Whether the machine or the container has hardly any free memory.
     """
 
@@ -77,6 +81,7 @@ class Load:
     delayed: float
     memory: float
     idle: float
+    process: float = 0.0
     memory_is_short: bool = False
 
 
@@ -87,6 +92,7 @@ class WorkerCount:
         first: The number at the start.
         most: The maximum.
         cores: Cores that this process may use.
+        are_threads: Whether the workers share this process, and so the interpreter's lock.
 
     Attributes:
         num: The current number.
@@ -94,11 +100,12 @@ class WorkerCount:
         reason: Why it is the current one.
     """
 
-    def __init__(self, first: int, most: int, cores: int) -> None:
+    def __init__(self, first: int, most: int, cores: int, *, are_threads: bool = False) -> None:
         self.num = first
         self.most = most
         self.reason = "to begin with"
         self._cores = cores
+        self._are_threads = are_threads
         self._starting = 1  # intervals that tell nothing
         self._former: tuple[int, float] | None = None  # during a trial: the number before, and its rate
         self._left = 0  # intervals until the next trial
@@ -128,6 +135,9 @@ class WorkerCount:
         if self._left:
             self._left -= 1
             return self.num
+        low, high = _LOCK
+        if self._are_threads and low * load.seconds <= load.process <= high * load.seconds:
+            load = replace(load, delayed=max(load.delayed, load.busy - load.computing))
         wanted, reason = self.wanted(load)
         wanted = max(1, min(wanted, self.most))
         if wanted != self.num:
@@ -236,6 +246,7 @@ class Scaling:
             delayed=delayed,
             memory=seconds[WorkerActivity.MEMORY],
             idle=seconds[WorkerActivity.STARVED] + seconds[WorkerActivity.BLOCKED],
+            process=time.process_time(),
         )
 
 

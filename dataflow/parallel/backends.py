@@ -77,8 +77,9 @@ class Backend(Protocol):
     own_process: bool
     """Whether each worker has its own global state."""
 
-    adds_workers: bool
-    """Whether workers may be started later than the others, and get work only while that pays."""
+    @property
+    def adds_workers(self) -> bool:
+        """Whether workers may be started later than the others, and get work only while that pays."""
 
     def is_forked(self, options: WorkerOptions) -> bool:
         """Whether the workers have all global variables of this process, by a fork or as threads."""
@@ -108,12 +109,17 @@ class Backend(Protocol):
 # -- Threads -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class ThreadBackend:
-    """Workers are threads, which pass on the datapoints themselves."""
+    """Workers are threads, which pass on the datapoints themselves.
 
+    Args:
+        adds_workers: As in `Backend`; False if the user makes the flow of each.
+    """
+
+    adds_workers: bool = True
     name: ClassVar[BackendName] = "thread"
     own_process = False
-    adds_workers = True
 
     def is_forked(self, options: WorkerOptions) -> bool:
         return True

@@ -93,9 +93,9 @@ class WorkerOptions:
         owner: The class that the user has called, for messages.
         workers_name: Its parameter for the number of workers.
         num_workers: Number of workers. 0 does their work in the consumer, for a debugger.
-        auto: Whether the user has left the number of workers open, by "auto". Parallel maps, and strict runners with
-            processes, then begin with one worker, and add more while that pays: `num_workers` is the maximum. Others
-            have as many as this process may use cores.
+        auto: Whether the user has left the number of workers open, by "auto". Parallel maps and strict runners then
+            begin with one worker, and add more while that pays: `num_workers` is the maximum. Default runners,
+            `MultiThreadRunner` and Ray actors are as many as this process may use cores.
         adapts: Whether workers are added while that pays.
         max_workers: With "auto", the maximum; None for the larger of 32 and four for each core that this process may
             use, as far as descriptors and `max_bytes` allow.
@@ -187,10 +187,9 @@ class WorkerOptions:
         num_bytes = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
         threads = ', "share", or None for no limit'
         strict = flag(owner, "strict", self.strict)
+        number = whole_number(owner, self.workers_name, self.num_workers, 0, workers, alternatives=in_consumer)
         checked = {
-            "num_workers": whole_number(
-                owner, self.workers_name, self.num_workers, 0, workers, alternatives=in_consumer
-            ),
+            "num_workers": number,
             "strict": strict,
             "ordered": flag(owner, "ordered", self.ordered) and strict,
             "max_restarts": whole_number(owner, "max_restarts", self.max_restarts, 0, restarts),
@@ -203,7 +202,8 @@ class WorkerOptions:
                     f'{owner}: max_workers={self.max_workers!r:.100} is the maximum for {self.workers_name}="auto", '
                     f"and {self.workers_name}={self.num_workers!r:.100}"
                 )
-            checked["max_workers"] = whole_number(owner, "max_workers", self.max_workers, 1)
+            checked["max_workers"] = most = whole_number(owner, "max_workers", self.max_workers, 1)
+            checked["num_workers"] = min(number, most)
         if self.timeout is not None:
             no_limit = "; None waits as long as the workers are alive"
             checked["timeout"] = seconds(owner, "timeout", self.timeout, cure=no_limit)

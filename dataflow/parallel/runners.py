@@ -82,7 +82,7 @@ class Runner(WorkerNode):
                 options.owner,
                 type(broken).__name__,
             )
-        elif options.auto and options.strict and backend.own_process and backend.adds_workers:
+        elif options.auto and options.strict and backend.adds_workers:
             options = options.adapting(backend.memory(options))
         super().__init__(flows[0], options, backend)
         self._df_shares_items = options.strict
@@ -422,7 +422,7 @@ class MultiThreadRunner(Runner):
         get_df: Makes a flow; called once for each thread, here. The flow is reset inside its thread.
         num_prefetch: Datapoints that each thread may have made and the consumer has not yet handed out; at most
             ``2 * num_prefetch + 2`` are computed ahead for each thread.
-        num_thread: Threads. 0 runs one flow in the consumer.
+        num_thread: Threads; "auto" for one for each core. 0 runs one flow in the consumer.
         options: `strict`, `ordered`, `timeout`, `max_restarts` (of threads that call `sys.exit`), `max_failures` and
             `worker_init`: see `WorkerOptions`.
 
@@ -455,7 +455,7 @@ class MultiThreadRunner(Runner):
         if len({id(ds) for ds in flows}) < len(flows):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")
         count = window_of(num_prefetch, self, "num_prefetch").count  # objects have no size in bytes
-        super().__init__(flows, checked, ThreadBackend(), Window(count), count)
+        super().__init__(flows, checked, ThreadBackend(adds_workers=False), Window(count), count)
 
 
 def _ahead(window: Window) -> int | None:

@@ -332,7 +332,8 @@ class WorkerNode(ProxyDataFlow):
             return None
         from dataflow.engine.scaling import WorkerCount  # default runners do not need it
 
-        return WorkerCount(1 if options.adapts else min(n, WORKING_PER_CORE * cores), n, cores)
+        first = 1 if options.adapts else min(n, WORKING_PER_CORE * cores)
+        return WorkerCount(first, n, cores, are_threads=not backend.own_process)
 
     def _df_begin_failures(self) -> Tolerance:
         """Make the `Tolerance` that counts the failures of the workers about to be started."""

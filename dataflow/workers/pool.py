@@ -49,6 +49,9 @@ class Worker(Protocol):
     def state(self) -> str:
         """What the worker is doing, for a message."""
 
+    def task(self) -> str | int | None:
+        """Its place below ``/proc``, for `machine.processor_times`; None if it is not on this machine."""
+
     def join(self, timeout: float) -> bool:
         """Wait for its end; return whether it has ended."""
 

@@ -297,6 +297,10 @@ class ProcessWorker:
             return f"pid {self.pid}, ended with exit code {self.exitcode()}"
         return f"pid {self.pid}, {_scheduler_state(self.pid)}"
 
+    def task(self) -> int | None:
+        """Its place below ``/proc``; None before it is started."""
+        return self.pid
+
     def join(self, timeout: float) -> bool:
         """Wait for its end, at most `timeout` seconds; return whether it has ended."""
         if self._process is not None:

@@ -40,6 +40,10 @@ class ThreadWorker:
         """What the thread is doing, for a message."""
         return f"thread {self._thread.name}, {'alive' if self._thread.is_alive() else 'ended'}"
 
+    def task(self) -> str | None:
+        """Its place below ``/proc``; None if it has not begun."""
+        return None if self._thread.native_id is None else f"self/task/{self._thread.native_id}"
+
     def join(self, timeout: float) -> bool:
         """Wait for its end, at most `timeout` seconds; return whether it has ended."""
         if self._thread.is_alive():

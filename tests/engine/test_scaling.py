@@ -22,15 +22,20 @@ class Work:
     each: float = 0.0  # seconds by which a datapoint takes longer for each worker: they are in each other's way
     memory: float = 0.0  # part of their time in which they wait for memory
     is_short: bool = False
+    locked: float = 0.0  # part of the computing during which a thread holds the interpreter's lock
 
     def load(self, num: int) -> Load:
         own = self.compute + self.sleep + self.each * num
         possible = min(num / own, self.cores / max(1e-9, self.compute + self.each * num))
+        if self.locked:
+            possible = min(possible, 1 / (self.locked * self.compute))
         rate = min(possible, 1 / self.consume)
         used = rate / possible  # of the workers' time
         computing = rate * (self.compute + self.each * num) * SECONDS
         busy = used * num * SECONDS
         delayed = max(0.0, busy - computing - rate * self.sleep * SECONDS)
+        if self.locked:  # the system does not know that they wait for the lock
+            delayed = max(0.0, computing - self.cores * SECONDS)
         waiting = SECONDS * (1 - rate * self.consume)
         memory = self.memory * num * SECONDS
         return Load(
@@ -42,6 +47,7 @@ class Work:
             delayed=delayed,
             memory=memory,
             idle=num * SECONDS - busy,
+            process=computing if self.locked else 0.0,
             memory_is_short=self.is_short,
         )
 
@@ -63,6 +69,26 @@ def test_workers_that_sleep_become_as_many_as_the_cores_can_feed():
     count = WorkerCount(1, 256, 2)
     numbers(count, Work(1e-3, sleep=9e-3), 200)
     assert 16 <= count.num <= 32  # 20 keep two cores busy
+
+
+def test_threads_that_wait_for_the_lock_of_the_interpreter_do_not_become_more():
+    compute = Work(5e-3, cores=4, locked=1.0)
+    tried = numbers(WorkerCount(1, 32, 4, are_threads=True), compute, 200)
+    assert tried[-1] == 1 and max(tried) == 2
+    assert max(numbers(WorkerCount(8, 32, 4, are_threads=True), compute)) == 8
+    assert max(numbers(WorkerCount(8, 32, 4), compute)) > 8  # by their own times, they seem to wait for something else
+
+
+def test_threads_that_sleep_become_as_many_as_the_lock_allows():
+    count = WorkerCount(1, 256, 4, are_threads=True)
+    tried = numbers(count, Work(1e-3, sleep=29e-3, cores=4, locked=1.0), 300)
+    assert count.num == max(tried) == 32  # 30 keep the lock busy
+
+
+def test_threads_that_release_the_lock_become_as_many_as_the_cores_can_feed():
+    count = WorkerCount(1, 256, 8, are_threads=True)
+    numbers(count, Work(1e-3, sleep=9e-3, cores=8, locked=0.01), 300)
+    assert count.num >= 64  # 80 keep eight cores busy
 
 
 def test_one_is_enough_for_a_consumer_that_hardly_waits():
@@ -120,13 +146,13 @@ def test_no_more_are_wanted_than_can_be_started():
 @given(data=st.data())
 def test_the_number_stays_between_one_and_the_maximum(first, data):
     most = data.draw(st.integers(first, 40))
-    count = WorkerCount(first, most, data.draw(st.integers(1, 16)))
+    count = WorkerCount(first, most, data.draw(st.integers(1, 16)), are_threads=data.draw(st.booleans()))
     part = st.floats(0, 10, allow_nan=False)
     for _ in range(data.draw(st.integers(1, 30))):
         load = Load(
             data.draw(st.floats(0.01, 10)),
             data.draw(st.integers(0, 10**6)),
-            *(data.draw(part) for _ in range(6)),
+            *(data.draw(part) for _ in range(7)),
             memory_is_short=data.draw(st.booleans()),
         )
         assert 1 <= count.next(load) <= most

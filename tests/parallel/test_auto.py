@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import signal
+import threading
 import time
 
 import pytest
@@ -20,6 +21,7 @@ from dataflow import (
     MultiProcessMapData,
     MultiProcessRunner,
     MultiThreadMapData,
+    MultiThreadRunner,
     ParallelData,
     WorkerDied,
 )
@@ -58,6 +60,7 @@ def sleep_and_tell(dp):
 
 FLOWS = {
     "ParallelData": lambda **options: ParallelData(MapData(numbers(), sleep), **options),
+    "ParallelData of threads": lambda **options: ParallelData(MapData(numbers(), sleep), backend="thread", **options),
     "MultiProcessRunner": lambda **options: MultiProcessRunner(
         MapData(numbers(), sleep), 10, "auto", strict=True, **options
     ),
@@ -205,6 +208,40 @@ def test_the_maximum_depends_on_the_cores_and_on_descriptors(monkeypatch):
     assert ParallelData(numbers()).num_workers == 64
     monkeypatch.setattr("dataflow.parallel.options.soft_limit", lambda: 96)
     assert ParallelData(numbers()).num_workers < 20
+
+
+def test_the_maximum_holds_where_the_number_does_not_adapt(monkeypatch):
+    monkeypatch.setattr("dataflow.parallel.options.share_of_cores", lambda num: 4)
+    made = []
+
+    def make():
+        made.append(numbers())
+        return made[-1]
+
+    for most, expected in (None, 4), (3, 3), (8, 4):
+        assert MultiThreadRunner(make, 5, "auto", strict=True, max_workers=most).num_workers == expected
+        assert len(made) == expected
+        made.clear()
+        assert MultiProcessRunner(numbers(), 5, "auto", max_workers=most).num_workers == expected
+
+
+def test_threads_that_are_added_have_nodes_of_their_own():
+    class Own(MapData):
+        def reset_state(self):
+            super().reset_state()
+            self.thread = threading.get_ident()
+
+    def thread_of(dp):
+        time.sleep(2e-3)
+        return threading.get_ident()
+
+    df = ParallelData(Own(numbers(), thread_of), backend="thread", max_workers=4, timeout=LIMIT)
+    with df:
+        seen = set()
+        for _ in passes_until(lambda: len(seen) == 4):
+            seen.update(df)
+        assert len(seen) == 4
+    assert not hasattr(df.ds, "thread")  # the user's node was reset in no thread
 
 
 def test_the_printed_chain_says_auto_and_at_most():

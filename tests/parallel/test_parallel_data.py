@@ -146,7 +146,7 @@ def three_cores(monkeypatch):
 
 
 AUTO = {
-    "ParallelData": lambda: ParallelData(chain(), backend="thread", timeout=LIMIT),
+    "ParallelData": lambda: ParallelData(chain(), backend="thread", strict=False, timeout=LIMIT),
     "MultiThreadRunner": lambda: MultiThreadRunner(chain, 5, "auto", strict=True, timeout=LIMIT),
     "default": lambda: MultiProcessRunnerZMQ(chain(), "auto", timeout=LIMIT),
 }

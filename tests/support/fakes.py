@@ -221,6 +221,9 @@ class FakeWorker:
     def start(self) -> None:
         """It runs from the beginning."""
 
+    def task(self) -> int | None:
+        return self.pid
+
     def has_ended(self) -> bool:
         return self.code is not None
 

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
+from dataflow.machine import processor_times
 from dataflow.workers.info import worker_info, worker_info_of
 from dataflow.workers.thread import ThreadWorker
-from tests.support.waits import LIMIT
+from tests.support.waits import LIMIT, wait_until
 
 
 def test_a_thread_runs_its_body_at_its_place_and_ends():
@@ -29,6 +30,8 @@ def test_a_thread_cannot_be_killed_and_says_that_it_is_alive():
     assert not worker.join(0) and not worker.has_ended() and not worker.kill()
     assert worker.state() == "thread dataflow-worker-0, alive"
     assert worker.pid is None and worker.sentinel is None
+    if platform.system() == "Linux":
+        wait_until(lambda: processor_times(worker.task()) is not None, LIMIT, "its times are unknown")
     go_on.set()
     assert worker.join(LIMIT)
 
