@@ -37,7 +37,7 @@ from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.old_places import moved
 from dataflow.passes import innermost_pass, next_pass, open_flow, pick, root_stream, running_code, running_passes
-from dataflow.seeding import IndexRngs, Rng, Stream, rng
+from dataflow.seeding import IndexRngs, Rng, Spread, Stream, rng
 from dataflow.state import state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
 
@@ -134,6 +134,10 @@ class DataFlow:
     _df_has_workers: ClassVar[bool] = False
     """Whether the node is of a class that has workers."""
 
+    _df_takes: int | None = None
+    """How many datapoints of the input each datapoint is made of, in order: 1 for a map, or the size of a batch. None
+    if that is no fixed number, or the order is another one."""
+
     @property
     def _df_indexed(self) -> bool:
         """Whether this node itself can be addressed, given inputs that can."""
@@ -160,12 +164,24 @@ class DataFlow:
 
     @property
     def _df_shard_ranks(self) -> tuple[int, ...]:
-        """The ranks of the shards below, along first inputs: numbers drawn above a shard differ between ranks."""
+        """The ranks of the shards below, along first inputs."""
         first = self._df_first()
         if first is None:
             return ()
         below: tuple[int, ...] = first._df_shard_ranks
         return below if first._df_own_rank is None else (*below, first._df_own_rank)
+
+    def _df_spread(self, begin: int) -> Spread:
+        """The positions of this node in the pass that shards below divide from `begin` on.
+
+        What is drawn for a datapoint belongs to its position there, not to the rank: so it is the same for any number
+        of ranks. Where one datapoint is made of several, and in code of the user, numbers differ between ranks.
+        """
+        first = self._df_first()
+        if self._df_takes == 1 and not self._df_user_written and first is not None:
+            spread: Spread = first._df_spread(begin)
+            return spread
+        return Spread(ranks=self._df_shard_ranks)
 
     def _df_first(self) -> Any:
         return next(iter(self._df_inputs), None)
@@ -180,8 +196,9 @@ class DataFlow:
         The result can be pickled and holds no reference to the node: a map sends it to its workers, which get the
         generator of each index from it. `RandomMapData` uses it in this process, so both draw the same numbers.
         """
-        words = partial(stream.words, self._df_level, root=self._df_own_root, ranks=self._df_shard_ranks)
-        return IndexRngs(words, n)
+        first, stride, ranks = self._df_spread(stream.begin)
+        words = partial(stream.words, self._df_level, root=self._df_own_root, ranks=ranks)
+        return IndexRngs(words, n, first, stride)
 
     # -- passes --------------------------------------------------------------------------------------------------------
 

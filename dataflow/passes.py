@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.parameters import deferred_result
 from dataflow.pauses import paused, pausing, require_waiting
-from dataflow.seeding import Rng, Stream, current_root, rng
+from dataflow.seeding import Rng, Spread, Stream, current_root, rng
 from dataflow.session import Session, terminated
 from dataflow.state import FlowState, Promise, Taken, state_of
 
@@ -85,6 +85,7 @@ class Node(Protocol):
     def _df_level(self) -> int: ...
     @property
     def _df_shard_ranks(self) -> tuple[int, ...]: ...
+    def _df_spread(self, begin: int) -> Spread: ...
     def _df_words(self, stream: Stream, p: int, *, purpose: int = 0) -> tuple[int, ...]: ...
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]: ...
     def reset_state(self) -> None: ...
@@ -113,9 +114,10 @@ class RunningCode:
       the pass belongs to its place.
     """
 
-    def __init__(self, df: Node, stream: Stream) -> None:
+    def __init__(self, df: Node, stream: Stream, ranks: tuple[int, ...]) -> None:
         self.df = df
         self.stream = stream
+        self._ranks = ranks  # which tell the flows that begin here from those of other ranks
         self.token = object()  # identifies this code in the flows that it makes
         self.inputs: dict[FlowState, _NextPass] = {}
         self._others: WeakKeyDictionary[FlowState, _NextPass] = WeakKeyDictionary()
@@ -128,7 +130,7 @@ class RunningCode:
         if found is None:
             self._num_begun += 1
             owner = self.df
-            ranks = ((rank, 0) for rank in owner._df_shard_ranks)
+            ranks = ((rank, 0) for rank in self._ranks)
             stream = self.stream.at((owner._df_level, 0), (owner._df_num_calling, self._num_begun), *ranks)
             is_new = all(state_of(node).made_in is self.token for node in walk(df, everywhere=True))
             found = self._others[state] = self._place(df, stream, is_new=is_new)
@@ -149,8 +151,9 @@ class RunningCall(RunningCode):
     """
 
     def __init__(self, df: Node, stream: Stream, p: int, position: int) -> None:
-        super().__init__(df, stream)
-        self._index = p, position
+        spread = df._df_spread(stream.begin)
+        super().__init__(df, stream, spread.ranks)
+        self._index = p, spread.first + spread.stride * position
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
         reason = "" if is_new else _in_any_order(type(self.df).__name__)
@@ -170,7 +173,7 @@ class RunningPass(RunningCode):
     """
 
     def __init__(self, df: Node, p: int, stream: Stream) -> None:
-        super().__init__(df, stream)
+        super().__init__(df, stream, df._df_shard_ranks)
         self._p = p
         self.rng: Rng | None = rng(df._df_words(stream, p, purpose=_USER)) if df._df_draws else None
         self.own = _NextPass(p, stream)  # for super().__iter__()

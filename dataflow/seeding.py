@@ -16,7 +16,7 @@ import secrets
 import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ __all__ = [
     "IndexRngs",
     "Positions",
     "Rng",
+    "Spread",
     "Stream",
     "Table",
     "Turns",
@@ -102,7 +103,8 @@ class Stream:
     `drawn` says that the root was drawn rather than fixed: another process that runs the same flow has drawn another
     one. `standalone` is set where a pass must follow from the seed and its number alone, and not depend on the passes
     before it: the reason and the cure, which continue the sentence "a pass of … continues where the last one stopped".
-    `shared` is set where several processes make the same pass.
+    `shared` is set where several processes make the same pass. `begin` is the position at which the next shard below
+    begins its passes: 0, except in the rest of a pass that other ranks had begun.
     """
 
     root: int
@@ -110,6 +112,7 @@ class Stream:
     drawn: bool = field(default=False, compare=False)
     standalone: str = field(default="", compare=False)
     shared: bool = field(default=False, compare=False)
+    begin: int = 0
 
     def turn(self, level: int, j: int) -> Stream:
         """The stream of input `j` of a node at `level`: input 0 keeps the stream."""
@@ -118,7 +121,7 @@ class Stream:
     def at(self, *turns: tuple[int, int], standalone: str | None = None) -> Stream:
         """The stream behind further turns; `standalone` replaces that of this one, if given."""
         reason = self.standalone if standalone is None else standalone
-        return Stream(self.root, (*self.turns, *turns), self.drawn, reason, self.shared)
+        return Stream(self.root, (*self.turns, *turns), self.drawn, reason, self.shared, self.begin)
 
     def words(
         self, level: int, p: int, *, root: int | None = None, purpose: int = 0, ranks: tuple[int, ...] = ()
@@ -223,17 +226,28 @@ class Positions:
         return sys.getrefcount(self._rng), sys.getrefcount(self._philox)
 
 
+class Spread(NamedTuple):
+    """Which positions of a whole pass a node has, whose datapoints are a share of it one by one."""
+
+    first: int = 0
+    stride: int = 1
+    ranks: tuple[int, ...] = ()  # of shards below whose positions the node does not keep
+
+
 class IndexRngs:
     """The generators that belong to the indexes of one node. Picklable.
 
     Args:
         words: The key of the node's random numbers in a pass.
         n: Datapoints per pass; None for an endless flow, which is pass 0 as a whole.
+        first: The position in the whole pass of the node's first datapoint.
+        stride: The distance there from each datapoint of the node to the next.
     """
 
-    def __init__(self, words: Callable[[int], tuple[int, ...]], n: int | None) -> None:
+    def __init__(self, words: Callable[[int], tuple[int, ...]], n: int | None, first: int = 0, stride: int = 1) -> None:
         self._words = words
         self._n = n
+        self._first, self._stride = first, stride
         self._p = -1  # the pass of the positions
         self._positions: Positions | None = None  # None before the first call
 
@@ -245,10 +259,10 @@ class IndexRngs:
         """The generator of one position of pass `p`, for a flow that is only a sequence of passes."""
         if self._positions is None or p != self._p:
             self._p, self._positions = p, Positions(self._words(p))
-        return self._positions.at(position)
+        return self._positions.at(self._first + self._stride * position)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IndexRngs, (self._words, self._n)
+        return IndexRngs, (self._words, self._n, self._first, self._stride)
 
 
 def permutation(words: tuple[int, ...], n: int) -> NDArray[Any]:

@@ -54,7 +54,6 @@ from dataflow import (
     ShuffleData,
     TestDataSpeed,
 )
-from dataflow.frameworks.torch_dataset import TakenInTurn
 from tests.support.faults import deadline
 from tests.support.pauses import Gate, Late, LateInOrder, patiently, plain, taken_patiently
 
@@ -145,7 +144,7 @@ NODES: dict[str, Callable[[DataFlow], DataFlow]] = {
     "RepeatedDataPoint": lambda ds: RepeatedDataPoint(ds, 2),
     "ResumableData": ResumableData,
     "SelectComponent": lambda ds: SelectComponent(ds, [1]),
-    "TakenInTurn": lambda ds: TakenInTurn(ds, 1, 2, "keep"),
+    "ShardData of whole passes": lambda ds: ShardData(FilterData(ds, same), 1, 2, "keep"),
     "a strict map": lambda ds: MultiThreadMapData(ds, 2, same, strict=True),
     "a default map": lambda ds: FixedSizeData(MultiThreadMapData(ds, 1, same), 30),
     "a runner without workers": lambda ds: MultiProcessRunnerZMQ(ds, 0),

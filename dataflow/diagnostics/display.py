@@ -46,6 +46,8 @@ class PrintData(ProxyDataFlow):
            2: float with value 0.5
     """
 
+    _df_takes = 1
+
     def __init__(
         self, ds: DataFlow, num: int = 1, name: str | None = None, max_depth: int = 3, max_list: int = 3
     ) -> None:

@@ -66,6 +66,8 @@ class TestDataSpeed(ProxyDataFlow):
 
     start_test = start
 
+    _df_takes = 1
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits
         return pausing(self._after_measuring(p, stream, waits), waits)

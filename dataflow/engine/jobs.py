@@ -22,7 +22,7 @@ from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.datapoint import stack
 from dataflow.engine.rebatching import stacks_evenly
 from dataflow.passes import check_length, open_flow, promise
-from dataflow.seeding import Stream
+from dataflow.seeding import Spread, Stream
 from dataflow.state import Promise, state_of
 from dataflow.workers.native_threads import limit_threads_again
 
@@ -157,13 +157,15 @@ class TaskInput(DataFlow):
     Args:
         ds: The input that it replaces. Of it, the worker has the place of the node above in the chain.
         length: Datapoints per pass of it.
+        begin: Where shards below begin a pass.
     """
 
-    def __init__(self, ds: DataFlow, length: int | None) -> None:
+    def __init__(self, ds: DataFlow, length: int | None, begin: int = 0) -> None:
         self.datapoints: Sequence[Any] = ()
         self.length = length
         self._level = ds._df_level + (ds._df_draws or ds._df_joins)
         self._num_calling = ds._df_num_calling + ds._df_calls
+        self._spread = ds._df_spread(begin)
         own = () if ds._df_own_rank is None else (ds._df_own_rank,)
         self._shard_ranks = (*ds._df_shard_ranks, *own)
 
@@ -178,6 +180,9 @@ class TaskInput(DataFlow):
     @property
     def _df_shard_ranks(self) -> tuple[int, ...]:
         return self._shard_ranks
+
+    def _df_spread(self, begin: int) -> Spread:
+        return self._spread
 
     def __len__(self) -> int:
         return super().__len__() if self.length is None else self.length

@@ -48,6 +48,7 @@ class PrefetchToDevice(ProxyDataFlow):
     """
 
     _df_run_settings = frozenset({"device", "depth"})
+    _df_takes = 1
 
     def __init__(self, ds: DataFlow, device: Any, depth: int = 2) -> None:
         super().__init__(ds)

@@ -6,23 +6,21 @@ import functools
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import islice
 from typing import Any, Final
 
-from dataflow.base import DataFlow, ProxyDataFlow, require_flow
-from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
+from dataflow.base import DataFlow, require_flow
+from dataflow.errors import NotReproducible, StateMismatch
 from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.frameworks.worker_groups import Counter, Member, member_of_started, unnumbered
 from dataflow.parallel.worker_node import WorkerNode
 from dataflow.parameters import flag
-from dataflow.passes import promise, walk
-from dataflow.pauses import Pause, limited, paused, pausing, resumed
+from dataflow.passes import walk
+from dataflow.pauses import Pause, limited, pausing, resumed
 from dataflow.pickling import dumps, imported_main, loads
-from dataflow.seeding import Stream, current_root, fresh_root
+from dataflow.seeding import current_root, fresh_root
 from dataflow.state import Promise, state_of
 from dataflow.transforms.resuming import ResumableData
-from dataflow.transforms.sharding import ShardData, Tail, place, require_seed
+from dataflow.transforms.sharding import ShardData, Tail, place
 
 __all__ = ["FlowDataset", "to_torch"]
 
@@ -345,61 +343,4 @@ def _resumable(flow: DataFlow, several: bool) -> DataFlow:
 
 def _share(df: DataFlow, rank: int, world_size: int, tail: Tail) -> DataFlow:
     """Every `world_size`-th datapoint of each pass, from number `rank`."""
-    if world_size == 1:
-        return df
-    if df._df_addressable:
-        return ShardData(df, rank, world_size, tail)
-    return TakenInTurn(df, rank, world_size, tail)
-
-
-class TakenInTurn(ProxyDataFlow):
-    """Every `world_size`-th datapoint of a flow that cannot be addressed: each process makes the whole pass."""
-
-    def __init__(self, ds: DataFlow, rank: int, world_size: int, tail: str) -> None:
-        super().__init__(ds)
-        self.rank, self.world_size, self.tail = rank, world_size, tail
-        mixed = next((node for node in walk(ds, everywhere=True) if not node._df_reproducible), None)
-        if mixed is not None:
-            name = mixed._df_title
-            raise NotReproducible(
-                f"to_torch: {world_size} processes would have to share the datapoints of {name}, which come in another "
-                f"order in each. Pass strict=True to {name}, or use one process"
-            )
-
-    def reset_state(self) -> None:
-        promise(self, Promise("to_torch"))
-        super().reset_state()
-
-    @property
-    def _df_indexed(self) -> bool:
-        return False
-
-    @property
-    def _df_own_rank(self) -> int | None:  # type: ignore[override]
-        return self.rank
-
-    @property
-    def _df_compared(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._df_compared.items() if name != "rank"}
-
-    def __len__(self) -> int:
-        whole, rest = divmod(len(self.ds), self.world_size)
-        return whole + (self.tail == "keep" and self.rank < rest)
-
-    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        require_seed("to_torch", self.ds, self.world_size, stream)
-        waits = self._df_waits
-        return pausing(self._in_turn(self.ds._df_run_pass(p, replace(stream, shared=True)), waits), waits)
-
-    def _in_turn(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
-        taken: list[Any] = []
-        while True:
-            try:
-                taken.extend(islice(datapoints, self.world_size - len(taken)))
-                if len(taken) < self.world_size and (self.tail == "drop" or len(taken) <= self.rank):
-                    return
-                dp, taken = taken.pop(self.rank), []
-            except TimeoutError as error:
-                dp = paused(error, waits)
-            yield dp
-            del dp
+    return df if world_size == 1 else ShardData(df, rank, world_size, tail)

@@ -64,6 +64,7 @@ class ParallelMap(WorkerNode):
 
     _df_shares_items = True
     _df_calls = True
+    _df_takes = 1
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class ParallelMap(WorkerNode):
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
         jobs = []
         for _ in range(self.num_workers):
-            task_input = TaskInput(self.ds, self._stride)
+            task_input = TaskInput(self.ds, self._stride, stream.begin)
             jobs.append(self._df_job(self._df_node_in_worker(task_input), stream, task_input))
         return jobs
 

@@ -197,6 +197,10 @@ class Runner(WorkerNode):
         return self.num_workers > 1 and not self.strict
 
     @property
+    def _df_takes(self) -> int | None:  # type: ignore[override]
+        return 1 if self.strict else None
+
+    @property
     def _df_reproducible(self) -> bool:
         return self.ordered if self.strict and self.num_workers > 1 else super()._df_reproducible
 

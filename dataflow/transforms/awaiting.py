@@ -106,6 +106,7 @@ class AsyncMapData(ToleratesFailures, ProxyDataFlow):
     """
 
     _df_calls = True
+    _df_takes = 1
     _df_run_settings = ToleratesFailures._df_run_settings | {"num_concurrent", "ordered", "item_timeout", "timeout"}
 
     @hinting

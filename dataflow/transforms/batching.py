@@ -63,6 +63,10 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
         return any(node._df_calls or not (node._df_inputs or node._df_holds) for node in walk(self.ds, everywhere=True))
 
     @property
+    def _df_takes(self) -> int | None:  # type: ignore[override]
+        return self.batch_size
+
+    @property
     def _df_grain(self) -> int:
         return self.ds._df_grain // math.gcd(self.ds._df_grain, self.batch_size)
 

@@ -62,6 +62,7 @@ class MapData(ToleratesFailures, ProxyDataFlow):
     """
 
     _df_calls = True
+    _df_takes = 1
     seed_globals: bool = False
 
     @hinting

@@ -37,6 +37,8 @@ class SelectComponent(ProxyDataFlow):
         [{'label': 2}]
     """
 
+    _df_takes = 1
+
     def __init__(self, ds: DataFlow, idxs: Sequence[Any]) -> None:
         super().__init__(ds)
         if isinstance(idxs, str | bytes) or not hasattr(idxs, "__iter__"):

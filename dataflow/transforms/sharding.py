@@ -1,18 +1,26 @@
-"""Sharding: a node that yields one rank's share of a flow."""
+"""Sharding: a node that yields one rank's share of a flow.
+
+The law: what a step of all ranks together yields follows from the seed and the number of datapoints in it, not from the
+number of ranks. So a shard is a mapping of positions, and what is drawn above it for a datapoint belongs to the
+position in the whole pass (`DataFlow._df_spread`).
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.errors import NotReproducible
+from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.parameters import whole_number
 from dataflow.passes import known_length, promise, walk
-from dataflow.seeding import Stream
-from dataflow.state import Promise
-from dataflow.transforms.arguments import require_addressable
+from dataflow.pauses import Pause, paused, pausing
+from dataflow.seeding import Spread, Stream
+from dataflow.state import Promise, state_of
+from dataflow.transforms.gathering import owned
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
 __all__ = ["ShardData", "Tail", "place", "require_seed"]
@@ -22,6 +30,7 @@ _VARIABLES: Final = (  # set by torchrun and similar launchers, Open MPI, Slurm
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
+_LOG: Final = logging.getLogger(__name__)
 Tail = Literal["drop", "keep", "repeat"]
 
 
@@ -29,11 +38,16 @@ class ShardData(ProxyDataFlow):
     """Every `world_size`-th datapoint of each pass, beginning with number `rank`.
 
     Each process of a training job builds the same chain, with the same seed and its own rank; together the shards of a
-    pass make up the pass. Random numbers drawn above a shard differ between ranks, those drawn below are the same: so
-    shuffle below it, and augment above it.
+    pass make up the pass. Put it directly below or above the batches: then each step of the job has the same datapoints
+    for any number of ranks, if the number of datapoints in all batches of a step is the same. Random numbers drawn for
+    a datapoint above the shard, as by `RandomMapData`, belong to its position in the whole pass, as below it. A node of
+    your own above it that draws from ``self.rng`` draws other numbers on each rank.
+
+    If `ds` can be addressed, each rank makes its own share only, and what lies below costs nothing for the others. Any
+    other flow is made as a whole by every rank, which keeps its share; a warning says so.
 
     Args:
-        ds: The input; it must be addressable.
+        ds: The input.
         rank: Number of this process, from 0. If neither `rank` nor `world_size` is given, both are read from the
             environment: RANK and WORLD_SIZE, or those of Open MPI or Slurm.
         world_size: Number of processes.
@@ -42,9 +56,9 @@ class ShardData(ProxyDataFlow):
             and "repeat", all ranks make the same number of steps.
 
     Raises:
-        NotAddressable: `ds` is only a sequence of passes; the message names the node.
         ValueError: `rank` and `world_size` do not fit together, only one is known, or a shard would be empty.
-        NotReproducible: No seed is set, so every rank would draw a different order.
+        NotReproducible: No seed is set, so every rank would draw a different order; or the order of `ds` is not
+            defined, because a runner mixes the datapoints of several workers.
         Dropped: A map below dropped a datapoint, and ranks would make different numbers of steps.
 
     Example:
@@ -63,12 +77,13 @@ class ShardData(ProxyDataFlow):
         self, ds: DataFlow, rank: int | None = None, world_size: int | None = None, tail: Tail = "drop"
     ) -> None:
         super().__init__(ds)
-        require_addressable(ds, self)
         if tail not in get_args(Tail):
             raise ValueError(f'ShardData: tail is "drop", "keep" or "repeat", got {tail!r}')
         self.rank, self.world_size = place("ShardData", rank, world_size, os.environ)
         self.tail: Tail = tail
         self._df_own_rank = self.rank if self.world_size > 1 else None
+        if self.world_size > 1:
+            _require_order(ds, self.world_size)
         n = None if ds._df_endless else known_length(ds)
         if n is not None and n < self.world_size and tail == "drop":
             raise ValueError(
@@ -90,19 +105,86 @@ class ShardData(ProxyDataFlow):
         # Every rank makes the same steps, so a state saved by one is valid for all.
         return {name: value for name, value in super()._df_compared.items() if name != "rank"}
 
+    def _df_spread(self, begin: int) -> Spread:
+        first, stride, ranks = self.ds._df_spread(0)
+        return Spread(first + stride * (begin + self.rank), stride * self.world_size, ranks)
+
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.ds), self.world_size)
+        return self._num_from(0)
+
+    def _num_from(self, begin: int) -> int:
+        """Datapoints of this rank in a pass, or in the rest of one from position `begin` on."""
+        whole, rest = divmod(max(0, len(self.ds) - begin), self.world_size)
         if self.tail == "keep":
             return whole + (self.rank < rest)
         return whole + (self.tail == "repeat" and rest > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         require_seed("ShardData", self.ds, self.world_size, stream)
-        return order_by_index(self, p, stream)
+        if self.ds._df_addressable:
+            return order_by_index(self, p, stream)
+        if self.world_size == 1 and not stream.begin:
+            return self.ds._df_run_pass(p, stream)
+        self._warn_of_whole_passes()
+        waits = self._df_waits
+        datapoints = self.ds._df_run_pass(p, replace(stream, shared=True, begin=0))
+        return pausing(self._in_turn(datapoints, stream.begin, waits), waits)
+
+    def _warn_of_whole_passes(self) -> None:
+        state = state_of(self)
+        broken = self.ds._df_unaddressable()
+        if broken is not None and not state.warned:
+            state.warned = True
+            _LOG.warning(
+                "ShardData: %s cannot be addressed, so each of the %d ranks makes the whole pass and keeps its share: "
+                "each does the work of all. To divide the work, read from what can be addressed, such as a table or "
+                "DataFromList, and map it by MapData",
+                type(broken).__name__,
+                self.world_size,
+            )
+
+    def _in_turn(self, datapoints: Iterator[Any], begin: int, waits: bool) -> Iterator[Any]:
+        """Every `world_size`-th datapoint from position `begin` on, of a pass that every rank makes.
+
+        All ranks have read equally far whenever they yield.
+        """
+        copies = any(node._df_calls or not (node._df_inputs or node._df_holds) for node in walk(self.ds))
+        num_kept = self.world_size - 1 if self.tail == "repeat" else 0
+        first: list[Any] = []  # datapoints of the beginning of the pass, to fill up its end
+        mine: Any = None  # the datapoint of this rank, once it was read
+        num_read = 0
+        while True:
+            pause: Pause | None = None
+            try:
+                for dp in datapoints:
+                    if num_read < num_kept:
+                        first.append(owned(dp))
+                    turn = (num_read - begin) % self.world_size
+                    num_read += 1
+                    if num_read <= begin:
+                        continue
+                    if turn == self.rank:
+                        mine = owned(dp) if copies and turn < self.world_size - 1 else dp
+                    if turn == self.world_size - 1:
+                        del dp  # the receiver may reuse its memory
+                        yield mine
+                        mine = None
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            if pause is None:
+                break
+            yield pause
+        rest = max(0, num_read - begin) % self.world_size
+        if self.rank < rest and self.tail != "drop":
+            yield mine
+        elif rest and self.tail == "repeat":
+            yield first[(self.rank - rest) % len(first)]
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         require_seed("ShardData", self.ds, self.world_size, stream)
-        datapoints = self.ds._df_at(map(self._below, blocks), stream)
+        begin = stream.begin
+        below = replace(stream, begin=0) if begin else stream
+        datapoints = self.ds._df_at((self._below(block, begin) for block in blocks), below)
         return datapoints if self.tail == "keep" else none_dropped(datapoints, self)
 
     def _df_num_below(self, num: int) -> int | None:
@@ -111,13 +193,23 @@ class ShardData(ProxyDataFlow):
         p, position = divmod(num, max(len(self), 1))
         return p * len(self.ds) + position * self.world_size
 
-    def _below(self, indexes: Indexes) -> Indexes:
+    def _below(self, indexes: Indexes, begin: int) -> Indexes:
         if self.ds._df_endless:
-            return indexes * self.world_size + self.rank
+            return begin + indexes * self.world_size + self.rank
         n = len(self.ds)
-        passes, positions = passes_and_positions(self, indexes, len(self))
-        below: Indexes = passes * n + (positions * self.world_size + self.rank) % max(n, 1)
+        passes, positions = passes_and_positions(self, indexes, self._num_from(begin))
+        below: Indexes = passes * n + (begin + positions * self.world_size + self.rank) % max(n, 1)
         return below
+
+
+def _require_order(ds: DataFlow, world_size: int) -> None:
+    mixed = next((node for node in walk(ds, everywhere=True) if not node._df_reproducible), None)
+    if mixed is not None:
+        name = mixed._df_title
+        raise NotReproducible(
+            f"ShardData: {world_size} processes would have to share the datapoints of {name}, which come in another "
+            f"order in each. Pass strict=True to {name}, put the datapoints of a queue into a list, or use one process"
+        )
 
 
 def require_seed(owner: str, ds: DataFlow, world_size: int, stream: Stream) -> None:

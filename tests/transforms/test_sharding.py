@@ -1,28 +1,33 @@
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow import (
+    BatchData,
     CacheData,
     DataFlow,
     DataFromGenerator,
     DataFromList,
     Dropped,
     FakeData,
+    FilterData,
     MapData,
+    MultiThreadMapData,
     MultiThreadRunner,
-    NotAddressable,
     NotReproducible,
     RandomMapData,
     RepeatedData,
     ResumableData,
     RNGDataFlow,
+    SelectComponent,
     ShardData,
     ShuffleData,
 )
@@ -95,12 +100,63 @@ def drawn(dp, rng):
     return [dp, int(rng.integers(10**9))]
 
 
-def test_numbers_below_a_shard_are_the_same_on_every_rank_and_those_above_differ():
+def times_ten(dp):
+    return [dp, 10]
+
+
+def noisy(dp):
+    """A function in which a flow begins: its numbers have a place in the chain, too."""
+    return [dp, next(iter(DataFromList(range(10**6))))]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    {
+        "RandomMapData": lambda ds: RandomMapData(ds, drawn),
+        "above other maps": lambda ds: RandomMapData(SelectComponent(MapData(ds, times_ten), [0]), drawn),
+        "seed_globals": lambda ds: MapData(ds, lambda dp: [dp, random.random(), np.random.rand()], seed_globals=True),
+        "a flow in a function": lambda ds: MapData(ds, noisy),
+        "a map in threads": lambda ds: MultiThreadMapData(ds, 2, drawn, with_rng=True, strict=True),
+        "a runner": lambda ds: MultiThreadRunner(lambda: RandomMapData(ds, drawn), 5, 1, strict=True),
+    }.values(),
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "make", [numbers, lambda n: FilterData(numbers(n), lambda dp: True)], ids=["by index", "whole passes"]
+)
+def test_what_is_drawn_for_a_datapoint_belongs_to_its_position_in_the_whole_pass(draw, make):
     with seeded(1):
-        below = [list(ShardData(RandomMapData(numbers(6), drawn), rank, 2)) for rank in range(2)]
-        assert interleaved(below) == list(RandomMapData(numbers(6), drawn))
+        df = draw(make(7))
+        above = [draw(ds) for ds in shards(make(7), 3, "keep")]
+        below = shards(draw(make(7)), 3, "keep")
+        for _ in range(2):
+            whole = list(df)
+            assert interleaved([list(part) for part in above]) == whole
+            assert interleaved([list(part) for part in below]) == whole
+
+
+def test_datapoints_that_fill_up_a_pass_have_numbers_of_their_own():
+    with seeded(1):
         above = [list(RandomMapData(df, drawn)) for df in shards(numbers(1), 4, "repeat")]
         assert len({dp[0][1] for dp in above}) == 4
+
+
+def test_shards_of_shards_keep_the_positions_too():
+    with seeded(1):
+        parts = [
+            list(RandomMapData(ShardData(ShardData(numbers(12), outer, 2), inner, 3), drawn))
+            for inner in range(3)
+            for outer in range(2)
+        ]
+        assert interleaved(parts) == list(RandomMapData(numbers(12), drawn))
+
+
+def test_what_has_no_position_of_its_own_differs_between_ranks():
+    with seeded(1):
+        batches = [
+            RandomMapData(BatchData(df, 3, use_list=True), drawn)
+            for df in shards(MapData(numbers(12), lambda k: [k]), 2, "drop")
+        ]
+        assert len({dp[1] for df in batches for dp in df}) == 4
         orders = [list(ShuffleData(df)) for df in shards(CacheData(numbers(60)), 2, "drop")]
         assert [k // 2 for k in orders[0]] != [k // 2 for k in orders[1]]
 
@@ -199,12 +255,72 @@ def test_a_saved_state_contains_the_seed():
     assert list(resumed) == whole[1:]
 
 
+# -- flows that are only a sequence of passes --------------------------------------------------------------------------
+
+
+def generated(n):
+    return DataFromGenerator(lambda: iter(range(n)))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 8, 9])
+@pytest.mark.parametrize("tail", ["drop", "keep", "repeat"])
+@pytest.mark.parametrize("world_size", [1, 3, 5])
+def test_shares_of_whole_passes_are_those_of_the_same_flow_by_index(n, tail, world_size):
+    if tail == "drop" and n < world_size:
+        return
+    made = [list(df) for df in shards(generated(n), world_size, tail)]
+    assert made == [list(df) for df in shards(numbers(n), world_size, tail)]
+
+
+def test_passes_of_a_random_flow_are_shared_and_every_pass_is_another():
+    def make():
+        return FilterData(ShuffleData(numbers(20)), odd_only)
+
+    with seeded(3):
+        df, parts = make(), shards(make(), 3, "keep")
+        for _ in range(2):
+            assert interleaved([list(part) for part in parts]) == list(df)
+
+
+def reusing(n):
+    buffer = np.zeros(2)
+    for k in range(n):
+        buffer[:] = k
+        yield [buffer]
+
+
+@pytest.mark.parametrize("tail", ["drop", "keep", "repeat"])
+def test_a_source_that_reuses_its_memory_is_shared_right(tail):
+    made = [[int(dp[0][0]) for dp in df] for df in shards(DataFromGenerator(lambda: reusing(8)), 3, tail)]
+    assert made == [list(df) for df in shards(numbers(8), 3, tail)]
+
+
+def test_one_warning_says_that_each_rank_does_the_work_of_all(caplog):
+    df = ShardData(MapData(generated(9), str), 1, 3)
+    for _ in range(2):
+        list(df)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "DataFromGenerator cannot be addressed, so each of the 3 ranks makes the whole pass" in record.getMessage()
+    caplog.clear()
+    list(ShardData(generated(9), 0, 1))
+    list(ShardData(numbers(9), 1, 3))
+    assert not caplog.records
+
+
+def test_a_flow_without_an_order_cannot_be_shared():
+    mixed = MultiThreadRunner(lambda: numbers(8), 5, 2)
+    with pytest.raises(NotReproducible, match=r"ShardData: 2 processes .* Pass strict=True to MultiThreadRunner"):
+        ShardData(MapData(mixed, str), 0, 2)
+    ShardData(mixed, 0, 1)
+
+
+def test_whole_passes_of_a_random_flow_need_a_seed():
+    with pytest.raises(NotReproducible, match=r"DataFromList draws .* dataflow.seed\(n"):
+        list(ShardData(FilterData(numbers(8, shuffle=True), odd_only), 0, 2))
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
-
-
-def test_an_input_without_indexes_raises():
-    with pytest.raises(NotAddressable, match="ShardData reads its input by index, but DataFromGenerator is only"):
-        ShardData(MapData(DataFromGenerator(lambda: iter([[1]])), list), 0, 2)
 
 
 @pytest.mark.parametrize("tail", ["drop", "repeat"])
