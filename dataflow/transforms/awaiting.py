@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.datapoint import HOLE, present
-from dataflow.errors import TimeoutError
+from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.event_loop import SLICE, LoopUser, loop_user, wait_until_done
 from dataflow.failures import Budget, failure_of
 from dataflow.interrupts import signals_deferred
@@ -553,6 +553,8 @@ class _Judge:
             if isinstance(error, Exception):
                 explain(error, calls.owner, calls.func, (p, position))
             raise error
+        except NotReproducible:  # no failure of this datapoint, but of all
+            raise
         except Exception as raised:
             if tolerance is None:
                 raise
