@@ -1,5 +1,6 @@
 """Ctrl-C at every line of ours, and a failure of every call that takes something from the system."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -15,7 +16,9 @@ import pytest
 
 import dataflow
 from dataflow import (
+    AsyncMapData,
     BackgroundProc,
+    DataFromAsyncIterable,
     DataFromList,
     MultiProcessMapAndBatchData,
     MultiProcessMapData,
@@ -58,6 +61,21 @@ def numbers():
 
 def same(dp):
     return dp
+
+
+async def same_later(dp, value):
+    await asyncio.sleep(0)
+    return dp
+
+
+@contextlib.asynccontextmanager
+async def entered():
+    yield None
+
+
+async def elements():
+    for dp in EXPECTED:
+        yield dp
 
 
 def two_passes(df):
@@ -205,6 +223,13 @@ SCENARIOS = (
         batches,
         [[0, 1, 2], [3, 4, 5]],
     ),
+    Scenario(
+        "coroutines",
+        lambda: AsyncMapData(numbers(), same_later, 2, setup=entered, timeout=LIMIT),
+        two_passes,
+        EXPECTED,
+    ),
+    Scenario("async-iterable", lambda: DataFromAsyncIterable(elements), two_passes, EXPECTED),
     Scenario("background", lambda: BackgroundProc(arange), results, [[0, 1, 2, 3, 4]] * 3, BackgroundProc.reset),
     Scenario("queue", SharedQ, jobs, [[0, 0, 0], [1, 1, 1]], goes_on=False),
     Scenario("receiver", receiver, received, EXPECTED, goes_on=False),

@@ -12,6 +12,7 @@ import pytest
 
 import dataflow
 from dataflow import (
+    AsyncMapData,
     BackgroundData,
     BackgroundProc,
     BatchData,
@@ -58,11 +59,16 @@ def same(dp):
     return dp
 
 
+async def same_later(dp):
+    return dp
+
+
 def target():
     return np.zeros(2, np.int16)
 
 
 MADE = {  # every class with what it needs
+    AsyncMapData: lambda: {"ds": numbers(), "func": same_later},
     BackgroundData: lambda: {"target": target},
     BackgroundProc: lambda: {"target": target, "dtypes": ["i2"], "shapes": [(2,)], "n_proc": 0},
     BatchData: lambda: {"ds": numbers(), "batch_size": 2},
@@ -109,10 +115,11 @@ NO_MAPPINGS = (1, "x", [1], [("a", 1)], {1: 2}, same)
 NO_ARGUMENTS = (4, "abc", {"a": 1}, {1}, np.zeros(2), None)
 
 WRONG = {  # parameter: what it refuses, in every class that has it
-    **dict.fromkeys(("timeout", "start_timeout", "heartbeat"), NO_SECONDS),
+    **dict.fromkeys(("timeout", "item_timeout", "start_timeout", "heartbeat"), NO_SECONDS),
     **dict.fromkeys(("num_proc", "num_thread", "nr_proc", "n_proc", "max_restarts"), (None, -1, *NO_NUMBERS)),
     **dict.fromkeys(("num_prefetch", "hwm", "seed"), (-1, *NO_NUMBERS)),
     **dict.fromkeys(("rank", "world_size"), (-1, *NO_NUMBERS)),
+    "num_concurrent": (None, 0, -1, *NO_NUMBERS),
     "max_bytes": (0, 1000, -1, *NO_NUMBERS),
     "buffer_size": (0, -1, *NO_NUMBERS),
     **dict.fromkeys(
@@ -122,7 +129,7 @@ WRONG = {  # parameter: what it refuses, in every class that has it
     **dict.fromkeys(("copy", "profile", "reuse", "bind", "insecure"), NO_FLAGS),
     **dict.fromkeys(("func", "map_func", "predicate"), (None, *NO_FUNCTIONS)),
     **dict.fromkeys(("target", "get_df"), (None, *NO_FUNCTIONS)),
-    **dict.fromkeys(("default_target", "worker_init"), NO_FUNCTIONS),
+    **dict.fromkeys(("default_target", "worker_init", "setup"), NO_FUNCTIONS),
     "context": NO_CONTEXTS,
     **dict.fromkeys(("target_kwargs", "default_kwargs", "actor_options"), NO_MAPPINGS),
     **dict.fromkeys(("target_args", "default_args"), NO_ARGUMENTS),
@@ -244,6 +251,7 @@ def test_the_default_start_method_is_not_fixed_by_a_constructor(monkeypatch):
 # -- keywords ----------------------------------------------------------------------------------------------------------
 
 KEYWORDS = [
+    (AsyncMapData, "map_func", "func"),
     (MultiProcessRunner, "nr_prefetch", "num_prefetch"),
     (MultiProcessRunner, "nr_proc", "num_proc"),
     (MultiProcessRunnerZMQ, "nr_proc", "num_proc"),

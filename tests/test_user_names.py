@@ -141,7 +141,13 @@ def test_what_a_node_inherits_is_public_or_has_the_prefix(base):
 
 def instances():
     src = DataFromList([[k] for k in range(4)], shuffle=False)
+
+    async def same_later(dp):
+        return dp
+
     special = {
+        "AsyncMapData": lambda: dataflow.AsyncMapData(src, same_later),
+        "DataFromAsyncIterable": lambda: dataflow.DataFromAsyncIterable(aiter),
         "DataFromGenerator": lambda: dataflow.DataFromGenerator(lambda: iter([[1]])),
         "DataFromIterable": lambda: dataflow.DataFromIterable([[1]]),
         "DataFromList": lambda: src,
