@@ -21,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import multiprocessing
+import operator
 import os
 import platform
 import random
@@ -235,6 +236,8 @@ class ProcessWorker:
         with signals_deferred():
             held, self._lifeline = pipe()
             try:
+                if method == "forkserver":
+                    _ensure_fork_server()  # not below, or Ctrl-C never reaches processes that the user starts
                 self._process = self._started(held, self._context)
             except BaseException as error:
                 self._lifeline.close()
@@ -251,13 +254,13 @@ class ProcessWorker:
         process: BaseProcess = context.Process(  # type: ignore[attr-defined]
             target=_main,
             args=(held, self.info, self._seed, self._body),
-            name=f"dataflow-worker-{self.info.index}",
+            name=_Name(f"dataflow-worker-{self.info.index}"),
         )
         # Daemonic processes may have no children, but runners nest. The lifeline does what the flag would do.
         process.daemon = False
         with (
             passing_to_child(held, *self._descriptors),
-            signals_blocked(signal.SIGINT),  # the child ignores it before unblocking
+            signals_blocked(signal.SIGINT),  # the child ignores it before unblocking; see also `_Name`
             _fork_warning_silenced(),
             _children_allowed(),
             main_importable(),
@@ -328,6 +331,24 @@ class ProcessWorker:
             self._process.close()
 
 
+class _Name(str):
+    """The name of a worker; a process that unpickles it blocks SIGINT.
+
+    A child of the fork server does not inherit what this thread blocks, and Ctrl-C would end it while it imports the
+    main program. Its name is the first object that it unpickles, before that import.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.getitem, ((str(self), _Blocking()), 0)
+
+
+class _Blocking:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return signal.pthread_sigmask, (int(signal.SIG_BLOCK), (int(signal.SIGINT),))
+
+
 _PRELOADED: Final = (
     "dataflow.parallel.runners",
     "dataflow.parallel.maps",
@@ -349,6 +370,12 @@ def _preload() -> None:
     has_default = getattr(server, "_preload_modules", None) == ["__main__"]
     if has_default and getattr(server, "_forkserver_pid", 0) is None:
         forkserver.set_forkserver_preload(["__main__", *_PRELOADED])
+
+
+def _ensure_fork_server() -> None:
+    from multiprocessing import forkserver
+
+    forkserver.ensure_running()
 
 
 def context_of(context: BaseContext | str | None) -> BaseContext:

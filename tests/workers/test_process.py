@@ -258,6 +258,15 @@ def test_a_fork_server_that_has_ended_is_no_obstacle(monkeypatch):
     assert reported("forkserver", partial(int, "5")) == "5"
 
 
+def printed(program, place, *arguments):
+    file = place / "program.py"
+    file.write_text(program)
+    done = subprocess.run(
+        [sys.executable, file, *arguments], stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT
+    )
+    return done.stdout.strip()
+
+
 PROGRAM = """
 import multiprocessing, sys
 from multiprocessing import forkserver
@@ -275,11 +284,50 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", [(), ("json",)], ids=["by default", "chosen"])
 def test_the_fork_server_imports_what_workers_need_unless_the_program_has_chosen(chosen, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, program, *chosen], stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT
-    )
-    found = done.stdout.split()
+    found = printed(PROGRAM, tmp_path, *chosen).split()
     expected = {"dataflow.channel.zeromq", "dataflow.workers.preload"}
     assert found == list(chosen) if chosen else found[0] == "__main__" and expected <= set(found)
+
+
+INTERRUPTED = """
+import multiprocessing, os, signal, sys
+from multiprocessing import forkserver
+from dataflow import DataFromList, ParallelData
+
+if __name__ != "__main__":
+    os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    if sys.argv[1] == "forkserver":
+        multiprocessing.set_forkserver_preload(["json"])
+        forkserver.ensure_running()
+    with ParallelData(DataFromList([[1]]), 1, context=sys.argv[1], timeout=60) as df:
+        print(list(df))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_an_interrupt_while_a_worker_imports_the_main_program_is_for_the_consumer(method, tmp_path):
+    assert printed(INTERRUPTED, tmp_path, method) == "[[1]]"
+
+
+MASK = """
+import multiprocessing, signal
+from dataflow import DataFromList, ParallelData
+
+def show():
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+if __name__ == "__main__":
+    with ParallelData(DataFromList([[1]]), 1, context="forkserver") as df:
+        assert list(df) == [[1]]
+    process = multiprocessing.get_context("forkserver").Process(target=show)
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.slow
+def test_the_users_own_processes_can_be_interrupted(tmp_path):
+    assert printed(MASK, tmp_path) == "set()"
