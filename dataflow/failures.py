@@ -42,7 +42,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dataflow.errors import DataFlowTerminated, TooManyFailures, WorkerTraceback
+from dataflow.errors import TooManyFailures, WorkerTraceback
 
 __all__ = [
     "Budget",
@@ -52,7 +52,6 @@ __all__ = [
     "Tolerance",
     "failure_of",
     "failure_reporter",
-    "forked_off",
     "reporting_to",
 ]
 
@@ -181,15 +180,6 @@ def reporting_to(reporter: FailureReporter | None) -> Iterator[None]:
         yield
     finally:
         _here.set(outer)
-
-
-def forked_off(pid: int) -> DataFlowTerminated:
-    """The error for a child that code in a flow has forked off process `pid`, and that continues to use the flow."""
-    return DataFlowTerminated(
-        f"this process was forked by code that runs in a dataflow, and only its parent (pid {pid}) may continue "
-        "with the flow. End the child with os._exit when its own work is done, or start it by subprocess or "
-        "multiprocessing"
-    )
 
 
 # -- Budgets -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from copy import copy
 
 from dataflow.errors import DataFlowTerminated, NotReentrant
 
-__all__ = ["Session", "terminated"]
+__all__ = ["Session", "forked_off", "terminated"]
 
 
 class Session:
@@ -133,3 +133,12 @@ class Session:
 def terminated(name: str) -> DataFlowTerminated:
     """The error of an iterator whose flow was closed."""
     return DataFlowTerminated(f"{name} was closed while it was being iterated; iterate it again to restart it")
+
+
+def forked_off(pid: int) -> DataFlowTerminated:
+    """The error for a child that code in a flow has forked off process `pid`, and that continues to use the flow."""
+    return DataFlowTerminated(
+        f"this process was forked by code that runs in a dataflow, and only its parent (pid {pid}) may continue "
+        "with the flow. End the child with os._exit when its own work is done, or start it by subprocess or "
+        "multiprocessing"
+    )

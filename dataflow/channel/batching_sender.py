@@ -26,8 +26,9 @@ from dataflow.channel.messages import NO_TASK, Kind, Message, Sender
 from dataflow.channel.worker_counters import WorkerActivity, WorkerCounters
 from dataflow.codec.message_layout import NO_ROOM, PLAIN_BYTES
 from dataflow.codec.protocols import Encoder
-from dataflow.failures import Report, forked_off
+from dataflow.failures import Report
 from dataflow.pickling import shorten_notes
+from dataflow.session import forked_off
 
 if TYPE_CHECKING:
     from dataflow.channel.turns import Turn

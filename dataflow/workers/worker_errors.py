@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from dataflow.errors import TimeoutError, WorkerDied
-from dataflow.failures import forked_off
+from dataflow.session import forked_off
 
 __all__ = ["NO_GUARD", "died", "ending_if_forked", "exit_code", "explanation", "late", "unreadable"]
 
