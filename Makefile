@@ -52,7 +52,8 @@ test-browser: $(INSTALLED)test $(INSTALLED)browser ## open the HTML report in a 
 check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy --strict dataflow
+	$(RUN) -m mypy --strict dataflow tests/typed
+	$(RUN) -m pyright --pythonpath $(RUN)
 	$(RUN) -m mkdocs build --strict
 	$(RUN) -c "import yaml; yaml.safe_load(open('.github/workflows/ci.yml'))"
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from sys import _getframe, modules
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,16 +42,40 @@ from dataflow.state import state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
 
 if TYPE_CHECKING:
+    from typing import Generic as GenericIn  # DataFlow is generic to type checkers only
+
+    from typing_extensions import TypeVar as TypeVarWithDefault  # that of typing has no default before Python 3.13
+
     from dataflow.failures import Failure
     from dataflow.reports.figures import FlowStatistics
 
-__all__ = ["OF_THIS_PROCESS", "Blocks", "DataFlow", "ProxyDataFlow", "RNGDataFlow", "close_flow", "require_flow"]
+__all__ = [
+    "OF_THIS_PROCESS",
+    "Blocks",
+    "DataFlow",
+    "ProxyDataFlow",
+    "RNGDataFlow",
+    "T_co",
+    "T_in",
+    "close_flow",
+    "require_flow",
+]
 
 
 # -- base classes ------------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
+
+T_in = TypeVar("T_in")
+"""The type of the datapoints that a function gets from the input of its node."""
+
+if TYPE_CHECKING:
+    T_co = TypeVarWithDefault("T_co", covariant=True, default=Any)
+    """The type of a datapoint. Flows only yield datapoints, so a flow of bools is one of integers."""
+else:
+    T_co = TypeVar("T_co", covariant=True)
+    GenericIn = {T_co: object}
 
 Blocks = Iterable[NDArray[np.int64]]
 """Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded, or by a
@@ -81,12 +105,14 @@ class _Computed(Generic[T]):
         return self if node is None else self._compute(node)
 
 
-class DataFlow:
+class DataFlow(GenericIn[T_co]):
     """An endless sequence of passes over datapoints.
 
     Iterate it with a plain loop: each ``for dp in df`` is one pass. A subclass defines ``__iter__``, and ``__len__`` if
     it knows how many datapoints a pass has. `reset_state` is for setup that must happen in the iterating process; the
     first `iter` calls it unless it was called before.
+
+    To a type checker, ``DataFlow[T]`` yields datapoints of type `T`; a bare ``DataFlow`` is ``DataFlow[Any]``.
 
     Example:
         >>> class Squares(DataFlow):
@@ -390,7 +416,7 @@ class DataFlow:
 
     # -- public methods ------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         return super_pass(self) if self._df_user_written else next_pass(self)
 
     def __len__(self) -> int:
@@ -415,7 +441,11 @@ class DataFlow:
 
         return chain_html(self, DataFlow)
 
-    def __getitem__(self, index: int | slice) -> Any:
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T_co]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
         """The datapoint at `index` of the endless sequence of passes, or a list of those of a slice.
 
         Pure: the result depends on (seed, index) alone, and no iteration is affected.
@@ -538,7 +568,7 @@ class DataFlow:
     ) -> None:
         close_flow(self)
 
-    def get_data(self) -> Iterator[Any]:
+    def get_data(self) -> Iterator[T_co]:
         """Old name of ``iter(df)``."""
         return DataFlow.__iter__(self)
 
@@ -558,6 +588,14 @@ class DataFlow:
         super().__init_subclass__(**kwargs)
         wrap_user_node(cls)
 
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, kind: Any) -> type[Self]:
+            """The class itself: ``DataFlow[int]`` differs from it to type checkers only."""
+            if isinstance(kind, int | slice):
+                raise TypeError(f"{cls.__name__} is a class and has no datapoints: make a flow of it before [{kind}]")
+            return cls
+
 
 class _MissingInput:
     """Descriptor of the attribute `ds` of a node whose `__init__` has not set it: reading it raises."""
@@ -570,7 +608,7 @@ class _MissingInput:
         )
 
 
-class ProxyDataFlow(DataFlow):
+class ProxyDataFlow(DataFlow[T_co]):
     """A node with one input, whose datapoints it passes on unchanged unless a subclass overrides that.
 
     Args:
@@ -614,7 +652,7 @@ class ProxyDataFlow(DataFlow):
         return self.ds._df_at(blocks, stream) if self._df_indexed else super()._df_at(blocks, stream)
 
 
-class RNGDataFlow(DataFlow):
+class RNGDataFlow(DataFlow[T_co]):
     """A node that draws random numbers from `self.rng`.
 
     Example:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, SupportsIndex, Unpack
 
-from dataflow.base import DataFlow, require_flow
+from dataflow.base import DataFlow, T_co, require_flow
 from dataflow.channel.flow_control import Window
 from dataflow.parallel.backends import Backend, BackendName, ProcessBackend, ThreadBackend
 from dataflow.parallel.options import (
@@ -36,7 +36,7 @@ _TAKES: Final[dict[str, Collection[str]]] = {
 """By backend: the options that it takes."""
 
 
-class ParallelData(Runner):
+class ParallelData(Runner[T_co]):
     """Run a flow in workers: processes, threads, or actors on a Ray cluster.
 
     The workers share each pass by index: it is exactly the datapoints of that pass of `ds`, in order, with the same
@@ -76,7 +76,7 @@ class ParallelData(Runner):
     @takes(ParallelKeywords, strict=True)
     def __init__(
         self,
-        ds: DataFlow,
+        ds: DataFlow[T_co],
         num_workers: NumWorkers = AUTO,
         *,
         backend: BackendName = "process",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.base import DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import components, is_datapoint
 from dataflow.errors import TimeoutError
 from dataflow.pauses import Pause, paused, pausing, resumed
@@ -23,7 +23,7 @@ _ORDERED: Final = "biufmM"  # the kinds of dtypes that have a range
 _PLAIN: Final = (bool, int, float, complex, str, bytes, np.generic)
 
 
-class PrintData(ProxyDataFlow):
+class PrintData(ProxyDataFlow[T_co]):
     """Print type, shape, dtype and range of the components of the first datapoints, and pass all datapoints on.
 
     It prints the first `num` datapoints after each `reset_state`, to stdout, in every worker. Only passes print, not
@@ -49,7 +49,7 @@ class PrintData(ProxyDataFlow):
     _df_takes = 1
 
     def __init__(
-        self, ds: DataFlow, num: int = 1, name: str | None = None, max_depth: int = 3, max_list: int = 3
+        self, ds: DataFlow[T_co], num: int = 1, name: str | None = None, max_depth: int = 3, max_list: int = 3
     ) -> None:
         super().__init__(ds)
         self.num = num

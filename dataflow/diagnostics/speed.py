@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
-from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.base import DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import TimeoutError
 from dataflow.parameters import whole_number
 from dataflow.passes import known_length
@@ -21,7 +21,7 @@ __all__ = ["TestDataSpeed"]
 _log = logging.getLogger("dataflow.diagnostics.speed")
 
 
-class TestDataSpeed(ProxyDataFlow):
+class TestDataSpeed(ProxyDataFlow[T_co]):
     """Measure how many datapoints per second a flow yields.
 
     `start` measures one pass. Iterating the node measures the pass first, and then yields it from its beginning; an
@@ -44,7 +44,7 @@ class TestDataSpeed(ProxyDataFlow):
 
     __test__: ClassVar[bool] = False  # pytest would collect a class of this name
 
-    def __init__(self, ds: DataFlow, size: int = 5000, warmup: int = 0) -> None:
+    def __init__(self, ds: DataFlow[T_co], size: int = 5000, warmup: int = 0) -> None:
         super().__init__(ds)
         size, warmup = whole_number(self, "size", size), whole_number(self, "warmup", warmup)
         if size < 1 or warmup < 0:

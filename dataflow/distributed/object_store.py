@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from multiprocessing import parent_process
 from typing import Any, NoReturn, final
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import HOLE, component
 from dataflow.distributed.cluster import connect, ray_package
 from dataflow.errors import DataFlowError, TimeoutError, WorkerDied
@@ -26,7 +26,7 @@ from dataflow.seeding import Stream
 __all__ = ["ObjectId", "PlasmaGetData", "PlasmaPutData"]
 
 
-class _StoreData(ProxyDataFlow):
+class _StoreData(ProxyDataFlow[T_co]):
     """Common base of both nodes: they run in a process that is connected to the cluster."""
 
     _df_run_settings = frozenset({"socket", "timeout"})
@@ -52,7 +52,7 @@ class _StoreData(ProxyDataFlow):
         super().reset_state()
 
 
-class PlasmaPutData(_StoreData):
+class PlasmaPutData(_StoreData[T_co]):
     """Put every datapoint into the object store of a Ray cluster, and pass on ``[id]`` instead.
 
     `PlasmaGetData` returns the datapoint of an id: in this process, or in a task or an actor of the cluster
@@ -86,7 +86,7 @@ class PlasmaPutData(_StoreData):
         return map(_put, self.ds._df_at(blocks, stream))
 
 
-class PlasmaGetData(_StoreData):
+class PlasmaGetData(_StoreData[T_co]):
     """Return the datapoints for the ids that `PlasmaPutData` passes on.
 
     Arrays are views of the object store and read-only, since others may read the same memory; each keeps its datapoint

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, SupportsIndex, Unpack
+from typing import Any, Literal, SupportsIndex, Unpack, overload
 
-from dataflow.base import DataFlow
+from dataflow.base import DataFlow, T_co, T_in
 from dataflow.distributed.backend import RayBackend, num_items
 from dataflow.parallel.maps import ParallelMap
 from dataflow.parallel.options import ACTOR_DEFAULTS, ActorKeywords, NumWorkers, WorkerOptions, takes
 from dataflow.parallel.runners import Runner, window_of
 from dataflow.parameters import hinting
+from dataflow.seeding import Rng
 
 __all__ = ["RayMapData", "RayRunner"]
 
@@ -25,7 +26,7 @@ def _split(
     return options, RayBackend(options.owner, items=num_items(node, hwm), **own)
 
 
-class RayRunner(Runner):
+class RayRunner(Runner[T_co]):
     """Run a flow in `num_proc` actors on a Ray cluster.
 
     Semantics are those of `MultiProcessRunnerZMQ`, with and without `strict`; it gives the same datapoints: random
@@ -80,7 +81,7 @@ class RayRunner(Runner):
     @takes(ActorKeywords)
     def __init__(
         self,
-        ds: DataFlow,
+        ds: DataFlow[T_co],
         num_proc: NumWorkers = 1,
         hwm: SupportsIndex | None = None,
         **options: Unpack[ActorKeywords],
@@ -90,7 +91,7 @@ class RayRunner(Runner):
         super().__init__([ds], checked, backend, backend.window(checked), ahead)
 
 
-class RayMapData(ParallelMap):
+class RayMapData(ParallelMap[T_co]):
     """Apply a function to every datapoint, in `num_proc` actors on a Ray cluster.
 
     Semantics are those of `MultiProcessMapDataZMQ`, with and without `strict`. The consumer reads `ds` itself, so every
@@ -130,6 +131,30 @@ class RayMapData(ParallelMap):
         [[0], [1], [4], [9], [16]]
     """
 
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        num_proc: NumWorkers | None = None,
+        map_func: Callable[[T_in], T_co | None] | None = None,
+        *,
+        buffer_size: int = 200,
+        with_rng: Literal[False] = False,
+        seed_globals: bool = False,
+        **options: Unpack[ActorKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        num_proc: NumWorkers | None = None,
+        map_func: Callable[[T_in, Rng], T_co | None] | None = None,
+        *,
+        buffer_size: int = 200,
+        with_rng: Literal[True],
+        seed_globals: bool = False,
+        **options: Unpack[ActorKeywords],
+    ) -> None: ...
     @hinting
     @takes(ActorKeywords)
     def __init__(

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
 from dataflow.fingerprints import describe, digest
 from dataflow.formats.checksums import masked_crc32
@@ -34,7 +34,7 @@ _log = logging.getLogger("dataflow.formats")
 _VERSION = 1
 
 
-class DiskCacheData(ProxyDataFlow):
+class DiskCacheData(ProxyDataFlow[T_co]):
     """Read one pass of the input, store it in a file, and return it in every pass of this run and later ones.
 
     The first iteration fills the file, completely, before the first datapoint is returned; a run that is interrupted
@@ -86,7 +86,7 @@ class DiskCacheData(ProxyDataFlow):
 
     def __init__(
         self,
-        ds: DataFlow,
+        ds: DataFlow[T_co],
         path: PathLike,
         *,
         fingerprint: str | None = None,

@@ -32,7 +32,7 @@ def _package() -> Any:
     return optional("h5py", "hdf5", "HDF5 files need")
 
 
-class HDF5Data(DiskData):
+class HDF5Data(DiskData[list[Any]]):
     """The rows of datasets of an HDF5 file, side by side: lists with one component for each dataset.
 
     Rows are read on demand, neighbouring rows together; no dataset is loaded as a whole.

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dataflow.base import T_co
 from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
@@ -31,7 +32,7 @@ _SPACES[[9, 11, 12, 13, 32]] = True
 _GZIP = b"\x1f\x8b"
 
 
-class JSONLinesData(MapData):
+class JSONLinesData(MapData[T_co]):
     r"""The values of JSON Lines files: dicts, or whatever stands on a line.
 
     The files are read once when the flow is opened, to find their lines; 16 bytes per line stay in memory. Blank

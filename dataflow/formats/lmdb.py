@@ -20,7 +20,7 @@ from typing import Any, Self
 import msgpack
 import numpy as np
 
-from dataflow.base import DataFlow
+from dataflow.base import DataFlow, T_co
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.extras import optional
 from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
@@ -57,7 +57,7 @@ def _numbered(k: int) -> bytes:
     return b"%08d" % k
 
 
-class LMDBData(DiskData):
+class LMDBData(DiskData[list[bytes]]):
     """The keys and values of an LMDB file, as datapoints ``[key, value]`` of bytes.
 
     `LMDBDataDecoder` decodes them; `LMDBSerializer.load` reads the files of `LMDBSerializer.save`.
@@ -108,7 +108,7 @@ class LMDBRecords(LMDBData):
         return _LMDBReader(self.path, self.pickle)
 
 
-class LMDBDataDecoder(MapData):
+class LMDBDataDecoder(MapData[T_co]):
     """The results of a function that decodes each key and value of an LMDB file.
 
     Args:
@@ -119,7 +119,7 @@ class LMDBDataDecoder(MapData):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
-    def __init__(self, lmdb_data: DataFlow, decoder: Callable[[bytes, bytes], Any]) -> None:
+    def __init__(self, lmdb_data: DataFlow, decoder: Callable[[bytes, bytes], T_co | None]) -> None:
         super().__init__(lmdb_data, _Decoding(decoder))
 
     @property

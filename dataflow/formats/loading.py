@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, RNGDataFlow
+from dataflow.base import Blocks, RNGDataFlow, T_co
 from dataflow.parameters import flag, whole_number
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.sources.folders import raise_error
@@ -62,7 +62,7 @@ class Reader(Protocol):
         """Close the file. Idempotent."""
 
 
-class PositionalSource(Source, RNGDataFlow):
+class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
     """A flow over what a reader gives by position.
 
     Args:
@@ -150,7 +150,7 @@ class PositionalSource(Source, RNGDataFlow):
         return order
 
 
-class FilesData(PositionalSource):
+class FilesData(PositionalSource[T_co]):
     """A flow over several files, which are described by their state, not by their paths.
 
     Args:
@@ -179,7 +179,7 @@ class FilesData(PositionalSource):
         return {name: value for name, value in super()._df_compared.items() if name != "paths"}
 
 
-class DiskData(PositionalSource):
+class DiskData(PositionalSource[T_co]):
     """A flow over a file.
 
     Args:

@@ -17,7 +17,7 @@ from dataflow.formats.positional import PositionalFile
 __all__ = ["SVMLightData"]
 
 
-class SVMLightData(DiskData):
+class SVMLightData(DiskData[list[Any]]):
     r"""The rows of an SVMlight file, as datapoints ``[features, label]``: float64 (num_features,) and a numpy float64.
 
     When the flow is opened, the file is read once, to find its lines and the number of features; 8 bytes per line

@@ -57,7 +57,7 @@ Table = Any
 """A dict of columns, a DataFrame, an Arrow table, or paths of parquet files."""
 
 
-class TableData(ToleratesFailures, PositionalSource):
+class TableData(ToleratesFailures[dict[str, Any]], PositionalSource[dict[str, Any]]):
     """The rows of a table as dicts by column, or batches of them.
 
     Numbers keep their dtype: a row holds NumPy scalars, a batch arrays. Lists of numbers are arrays. Text is str. A

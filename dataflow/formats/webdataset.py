@@ -84,7 +84,7 @@ _DECODERS: Mapping[str, Decoder] = {
 }
 
 
-class WebDatasetData(MapData):
+class WebDatasetData(MapData[dict[str, Any]]):
     """The samples of WebDataset shards: dicts of bytes by extension, and the key of the sample as ``"__key__"``.
 
     When the flow is opened, the headers of all shards are read once, to find the samples; 16 bytes per sample stay in

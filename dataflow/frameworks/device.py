@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import TimeoutError
 from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.parameters import whole_number
@@ -19,7 +19,7 @@ from dataflow.state import Taken, state_of
 __all__ = ["PrefetchToDevice"]
 
 
-class PrefetchToDevice(ProxyDataFlow):
+class PrefetchToDevice(ProxyDataFlow[T_co]):
     """Datapoints as torch tensors on a device, copied there ahead of the loop.
 
     On a CUDA device, arrays are copied into pinned memory, and from there to the device on a stream of its own, while

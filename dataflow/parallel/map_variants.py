@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex, Unpack
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dataflow.base import Blocks, DataFlow
+from dataflow.base import Blocks, DataFlow, T_co, T_in
 from dataflow.datapoint import empty
 from dataflow.engine.jobs import Apply, ApplyAndBatch, TaskInput
 from dataflow.engine.rebatching import regrouped
@@ -18,7 +18,7 @@ from dataflow.parallel.backends import ProcessBackend
 from dataflow.parallel.maps import ParallelMap
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerOptions, takes
 from dataflow.parameters import flag, function, hinting, whole_number
-from dataflow.seeding import Stream
+from dataflow.seeding import Rng, Stream
 from dataflow.transforms.applying import name_of
 from dataflow.transforms.batching import BatchData
 from dataflow.transforms.mapping import MapData, MapDataComponent
@@ -61,7 +61,7 @@ class _MapInBatches(ParallelMap):
         return self._df_at_in_consumer(blocks, stream)  # the workers return batches, not datapoints
 
 
-class MultiProcessMapAndBatchDataZMQ(BatchData):
+class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
     """Apply a function to every datapoint in `num_proc` processes, and batch the results.
 
     Idle processes take as many datapoints as a batch has, and stack the results where they are made.
@@ -97,9 +97,9 @@ class MultiProcessMapAndBatchDataZMQ(BatchData):
     @takes(ProcessKeywords)
     def __init__(
         self,
-        ds: DataFlow,
+        ds: DataFlow[T_in],
         num_proc: NumWorkers,
-        map_func: Callable[..., Any],
+        map_func: Callable[[T_in], Any] | Callable[[T_in, Rng], Any],
         batch_size: int,
         buffer_size: SupportsIndex | None = None,
         *,
@@ -182,7 +182,7 @@ class _Shaped:
         return out
 
 
-class MultiProcessMapDataComponentSharedArray(ParallelMap):
+class MultiProcessMapDataComponentSharedArray(ParallelMap[T_co]):
     """Apply a function to one component of every datapoint, in processes; what it returns has one shape and dtype.
 
     Arrays go through shared memory in all parallel maps. This one also checks their shape, converts them, and writes

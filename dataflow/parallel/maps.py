@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, SupportsIndex, Unpack
+from typing import Any, Final, Literal, SupportsIndex, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow
+from dataflow.base import Blocks, DataFlow, T_co, T_in
 from dataflow.channel.flow_control import Window
 from dataflow.engine.engine import Engine
 from dataflow.engine.feeding import Feeder, SourceReader, one_pass, passes_from
@@ -27,7 +27,7 @@ from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive,
 from dataflow.parameters import flag, function, hinting, whole_number
 from dataflow.passes import known_length, reading_ahead, walk
 from dataflow.pauses import paused, pausing
-from dataflow.seeding import Stream
+from dataflow.seeding import Rng, Stream
 from dataflow.state import Taken, state_of
 from dataflow.transforms.applying import keeps_positions
 from dataflow.transforms.augmenting import RandomMapData
@@ -47,7 +47,7 @@ _LONGEST_PASS: Final = 1 << 40  # datapoints; stands for the length of a pass of
 _BLOCK: Final = 256
 
 
-class ParallelMap(WorkerNode):
+class ParallelMap(WorkerNode[T_co]):
     """Base class of the parallel maps. Without workers it does what `MapData` does.
 
     Args:
@@ -254,7 +254,7 @@ class ParallelMap(WorkerNode):
 # -- Public classes ----------------------------------------------------------------------------------------------------
 
 
-class MultiThreadMapData(ParallelMap):
+class MultiThreadMapData(ParallelMap[T_co]):
     """Apply a function to every datapoint, in `num_thread` threads, for work that releases the interpreter's lock.
 
     The consumer reads `ds` itself, and idle threads take the next datapoints. Datapoints are passed on without copying:
@@ -299,6 +299,30 @@ class MultiThreadMapData(ParallelMap):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        num_thread: NumWorkers | None = None,
+        map_func: Callable[[T_in], T_co | None] | None = None,
+        *,
+        buffer_size: int = 200,
+        with_rng: Literal[False] = False,
+        seed_globals: bool = False,
+        **options: Unpack[WorkerKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        num_thread: NumWorkers | None = None,
+        map_func: Callable[[T_in, Rng], T_co | None] | None = None,
+        *,
+        buffer_size: int = 200,
+        with_rng: Literal[True],
+        seed_globals: bool = False,
+        **options: Unpack[WorkerKeywords],
+    ) -> None: ...
     @hinting
     @takes(WorkerKeywords)
     def __init__(
@@ -318,7 +342,7 @@ class MultiThreadMapData(ParallelMap):
         )
 
 
-class MultiProcessMapDataZMQ(ParallelMap):
+class MultiProcessMapDataZMQ(ParallelMap[T_co]):
     """Apply a function to every datapoint, in `num_proc` processes, which send their results over ZeroMQ.
 
     The consumer reads `ds` itself, and idle processes take the next datapoints from a shared task queue. So this node
@@ -358,6 +382,30 @@ class MultiProcessMapDataZMQ(ParallelMap):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        num_proc: NumWorkers | None = None,
+        map_func: Callable[[T_in], T_co | None] | None = None,
+        *,
+        buffer_size: int = 200,
+        with_rng: Literal[False] = False,
+        seed_globals: bool = False,
+        **options: Unpack[ProcessKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        num_proc: NumWorkers | None = None,
+        map_func: Callable[[T_in, Rng], T_co | None] | None = None,
+        *,
+        buffer_size: int = 200,
+        with_rng: Literal[True],
+        seed_globals: bool = False,
+        **options: Unpack[ProcessKeywords],
+    ) -> None: ...
     @hinting
     @takes(ProcessKeywords)
     def __init__(

@@ -19,7 +19,7 @@ from typing import Any, Final, SupportsIndex, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, require_flow
+from dataflow.base import Blocks, DataFlow, T_co, require_flow
 from dataflow.channel.flow_control import Window
 from dataflow.engine.engine import Engine
 from dataflow.engine.jobs import Address, Job, Produce, WholePasses
@@ -47,7 +47,7 @@ _STEP_SECONDS: Final = 0.2
 _LONGEST_STEP: Final = 128
 
 
-class Runner(WorkerNode):
+class Runner(WorkerNode[T_co]):
     """Base class of the runners: N workers, each of which runs a whole flow.
 
     Args:
@@ -318,7 +318,7 @@ def _and_a_third(amount: int) -> int:
 # -- Public classes ----------------------------------------------------------------------------------------------------
 
 
-class MultiProcessRunnerZMQ(Runner):
+class MultiProcessRunnerZMQ(Runner[T_co]):
     """Run a flow in `num_proc` processes, which send their datapoints over ZeroMQ.
 
     Every worker repeats the whole of `ds`, endlessly and independently, each with random numbers of its own; the
@@ -373,7 +373,7 @@ class MultiProcessRunnerZMQ(Runner):
     @takes(ProcessKeywords)
     def __init__(
         self,
-        ds: DataFlow,
+        ds: DataFlow[T_co],
         num_proc: NumWorkers = 1,
         hwm: int | None = None,
         **options: Unpack[ProcessKeywords],
@@ -382,7 +382,7 @@ class MultiProcessRunnerZMQ(Runner):
         super().__init__([ds], WorkerOptions.of(self, num_proc, options), ProcessBackend(), window, _ahead(window))
 
 
-class MultiProcessRunner(Runner):
+class MultiProcessRunner(Runner[T_co]):
     """Run a flow in `num_proc` processes, each of which has a pipe to the consumer.
 
     It behaves like `MultiProcessRunnerZMQ`, raises the same errors, and needs no socket.
@@ -405,14 +405,14 @@ class MultiProcessRunner(Runner):
     @hinting
     @takes(ProcessKeywords)
     def __init__(
-        self, ds: DataFlow, num_prefetch: int, num_proc: NumWorkers, **options: Unpack[ProcessKeywords]
+        self, ds: DataFlow[T_co], num_prefetch: int, num_proc: NumWorkers, **options: Unpack[ProcessKeywords]
     ) -> None:
         window = window_of(num_prefetch, self, "num_prefetch")
         backend = ProcessBackend(over_zmq=False)
         super().__init__([ds], WorkerOptions.of(self, num_proc, options), backend, window, _ahead(window))
 
 
-class MultiThreadRunner(Runner):
+class MultiThreadRunner(Runner[T_co]):
     """Run `num_thread` flows in threads, for work that releases the interpreter's lock: reading, decoding, numpy.
 
     Every thread repeats its own flow endlessly; the consumer receives the mixture. A pass has the length of one flow.
@@ -444,7 +444,7 @@ class MultiThreadRunner(Runner):
     @takes(WorkerKeywords)
     def __init__(
         self,
-        get_df: Callable[[], DataFlow],
+        get_df: Callable[[], DataFlow[T_co]],
         num_prefetch: int,
         num_thread: NumWorkers,
         **options: Unpack[WorkerKeywords],

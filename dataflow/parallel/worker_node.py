@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.channel.flow_control import Window
 from dataflow.descriptors import closed_on_error, counted
 from dataflow.engine.engine import Engine, Plan
@@ -76,7 +76,7 @@ UNBOUNDED: Final = Window(sys.maxsize // 4)
 _OPTIONS: Final = frozenset(field.name for field in fields(WorkerOptions))
 
 
-class WorkerNode(ProxyDataFlow):
+class WorkerNode(ProxyDataFlow[T_co]):
     """Base class of runners and parallel maps.
 
     Args:

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from dataflow.base import DataFlow
+from dataflow.base import DataFlow, T_co
 from dataflow.errors import SenderLost, TimeoutError
 from dataflow.interrupts import signals_deferred
 from dataflow.parameters import flag, whole_number
@@ -56,7 +56,7 @@ _WARN_AFTER: Final = 10.0  # seconds of waiting after which it is logged that no
 _SLACK_BYTES: Final = 1 << 20
 
 
-class RemoteDataZMQ(Source):
+class RemoteDataZMQ(Source[T_co]):
     """The datapoints that `send_dataflow_zmq` sends, from other processes or other machines.
 
     Senders come and go; their datapoints are mixed, those of each sender in order. With `num_senders` a pass ends

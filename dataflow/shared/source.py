@@ -7,6 +7,7 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, SupportsIndex
 
+from dataflow.base import T_co
 from dataflow.errors import TimeoutError
 from dataflow.parameters import chosen_start_method, hinting
 from dataflow.pauses import paused, pausing
@@ -18,7 +19,7 @@ from dataflow.state import state_of
 __all__ = ["BackgroundData"]
 
 
-class BackgroundData(Source):
+class BackgroundData(Source[T_co]):
     """The results of `BackgroundProc` as an endless dataflow of lists of arrays, which chains with every node.
 
     A pass never ends; `FixedSizeData` above it makes passes of a given length. The processes keep running when a loop

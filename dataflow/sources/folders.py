@@ -15,7 +15,7 @@ __all__ = ["ImageFolderData", "raise_error"]
 _EXTENSIONS: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
-class ImageFolderData(DataFromList):
+class ImageFolderData(DataFromList[list[Any]]):
     """The files in the subfolders of a folder, as datapoints ``[path, label]``.
 
     Each subfolder is a class; its label is its position among the sorted names, from 0. Files further down belong to it

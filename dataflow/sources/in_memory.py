@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, RNGDataFlow
+from dataflow.base import Blocks, DataFlow, RNGDataFlow, T_co
 from dataflow.parameters import flag
 from dataflow.passes import RunningCall, calls_code
 from dataflow.seeding import Stream, Table, permutation, root_seed
@@ -23,7 +23,18 @@ _ITERABLE = frozenset({list, tuple})  # types whose iteration gives their elemen
 _CHUNK = 1024  # positions that are Python integers at one time
 
 
-class DataFromList(Source, RNGDataFlow):
+E_co = TypeVar("E_co", covariant=True)
+
+
+class Elements(Protocol[E_co]):
+    """What `DataFromList` reads: a list, a tuple, an array, a map-style dataset of torch, …."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> E_co: ...
+
+
+class DataFromList(Source[T_co], RNGDataFlow[T_co]):
     """The elements of a list, by default in a new random order every pass.
 
     It yields the elements themselves, not copies: a change made in place by a later node is permanent.
@@ -52,9 +63,20 @@ class DataFromList(Source, RNGDataFlow):
         [[0], [1], [2], [3]]
     """
 
+    @overload
     def __init__(
-        self, lst: Sequence[Any], shuffle: bool = True, *, seed: int | None = None, packed: bool = False
-    ) -> None:
+        self: DataFromList[Any],  # what a list or dict that holds components of several types is to a type checker
+        lst: Elements[list[object]] | Elements[dict[str, object]],
+        shuffle: bool = True,
+        *,
+        seed: int | None = None,
+        packed: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, lst: Elements[T_co], shuffle: bool = True, *, seed: int | None = None, packed: bool = False
+    ) -> None: ...
+    def __init__(self, lst: Any, shuffle: bool = True, *, seed: int | None = None, packed: bool = False) -> None:
         if (cure := cure_of(lst) or _cure(lst)) is not None:
             raise TypeError(f"DataFromList expects a list of datapoints as lst, got {type(lst).__name__}: {cure}")
         packed = flag(self, "packed", packed)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 from weakref import proxy
 
+from dataflow.base import T_co
 from dataflow.errors import LengthUnknown, SourceExhausted, TimeoutError
 from dataflow.parameters import deferred_function, deferred_kind, deferred_result
 from dataflow.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code
@@ -26,7 +27,7 @@ __all__ = ["DataFromAsyncIterable", "DataFromGenerator", "DataFromIterable"]
 _NOTHING = object()
 
 
-class _Iterated(Source):
+class _Iterated(Source[T_co]):
     """A source over an iterable, or over a function that makes one."""
 
     _touched = False  # whether the iterator, which can be read only once, has been read
@@ -65,7 +66,7 @@ class _Iterated(Source):
             )
 
 
-class DataFromGenerator(_Iterated):
+class DataFromGenerator(_Iterated[T_co]):
     """The datapoints of an iterable, or of a function that returns one; the function is called for every pass.
 
     Args:
@@ -84,7 +85,7 @@ class DataFromGenerator(_Iterated):
         ([[0], [1]], [[0], [1]])
     """
 
-    def __init__(self, gen: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, gen: Iterable[T_co] | Callable[[], Iterable[T_co]]) -> None:
         deferred = (deferred_function if callable(gen) else deferred_result)(gen, of_source=True)
         if deferred is not None:
             raise TypeError(f"DataFromGenerator: gen is {deferred}")
@@ -106,7 +107,7 @@ class DataFromGenerator(_Iterated):
         return begun_by_code(self, p, stream, self.gen) if callable(self.gen) else self._read(self.gen, p, stream)
 
 
-class DataFromIterable(_Iterated):
+class DataFromIterable(_Iterated[T_co]):
     """The datapoints of an iterable.
 
     Its length, if it has one, is read once, in the constructor.
@@ -124,7 +125,7 @@ class DataFromIterable(_Iterated):
         [('a', 1), ('b', 2)]
     """
 
-    def __init__(self, iterable: Iterable[Any]) -> None:
+    def __init__(self, iterable: Iterable[T_co]) -> None:
         if (deferred := deferred_result(iterable, of_source=True)) is not None:
             raise TypeError(f"DataFromIterable: iterable is {deferred}")
         if not _iterable(iterable):
@@ -151,7 +152,7 @@ class DataFromIterable(_Iterated):
         return self._read(self.iterable, p, stream)
 
 
-class DataFromAsyncIterable(Source):
+class DataFromAsyncIterable(Source[T_co]):
     """The datapoints of an async iterable; the function that makes it is called for every pass.
 
     It runs on an event loop in a thread of this process, the one of `AsyncMapData`: also in a notebook, which has a
@@ -177,7 +178,7 @@ class DataFromAsyncIterable(Source):
 
     _df_calls = True
 
-    def __init__(self, make: Callable[[], AsyncIterable[Any]]) -> None:
+    def __init__(self, make: Callable[[], AsyncIterable[T_co]]) -> None:
         kind = deferred_kind(make)
         if hasattr(make, "__aiter__"):
             got = f"a {type(make).__name__}, which is an async iterable itself. Pass the function, without calling it"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue as standard_queue
 import time
 from collections.abc import Iterator
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, TypeVar, final
 
+from dataflow.base import T_co
 from dataflow.errors import TimeoutError
 from dataflow.parameters import seconds
 from dataflow.pauses import Pause, pausing
@@ -31,7 +32,16 @@ class _Unset:
 _UNSET: Final = _Unset()
 
 
-class DataFromQueue(Source):
+V_co = TypeVar("V_co", covariant=True)
+
+
+class Queue(Protocol[V_co]):
+    """What `DataFromQueue` reads."""
+
+    def get(self, *, timeout: float) -> V_co: ...
+
+
+class DataFromQueue(Source[T_co]):
     """The datapoints of a queue, endlessly or until a sentinel arrives.
 
     A pass ends with the sentinel; the next pass continues after it. Several iterations share the queue: each datapoint
@@ -56,7 +66,7 @@ class DataFromQueue(Source):
         [[1], [2]]
     """
 
-    def __init__(self, queue: Any, *, sentinel: Any = _UNSET, timeout: float | None = None) -> None:
+    def __init__(self, queue: Queue[T_co], *, sentinel: Any = _UNSET, timeout: float | None = None) -> None:
         if not callable(getattr(queue, "get", None)) or isinstance(queue, dict):
             raise TypeError(
                 f"DataFromQueue expects a queue, got {type(queue).__name__}: pass a queue.Queue, a "
@@ -64,7 +74,7 @@ class DataFromQueue(Source):
             )
         if timeout is not None:
             timeout = seconds(self, "timeout", timeout, cure="; None waits as long as the flow is open")
-        self.queue = queue
+        self.queue: Queue[Any] = queue
         self.sentinel = sentinel
         self.timeout = timeout
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dataflow.base import DataFlow
+from dataflow.base import DataFlow, T_co
 
 __all__ = ["Source"]
 
 
-class Source(DataFlow):
+class Source(DataFlow[T_co]):
     """A flow that has no input."""
 
     @property

@@ -20,7 +20,7 @@ from dataflow.sources.source import Source
 __all__ = ["FakeData"]
 
 
-class FakeData(Source, RNGDataFlow):
+class FakeData(Source[list[NDArray[Any]]], RNGDataFlow[list[NDArray[Any]]]):
     """Lists of random arrays.
 
     With ``random=False`` one datapoint is drawn for each pass and yielded repeatedly: each time a new list, always with

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import DataFlow
+from dataflow.base import DataFlow, T_co
 from dataflow.datapoint import HOLE, component, replaced
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
@@ -313,7 +313,7 @@ for _step in (Applied.step, AppliedToComponent.step, Uncopied.step):
     calls_code(_step, Applied.running_call)
 
 
-class ToleratesFailures(DataFlow):
+class ToleratesFailures(DataFlow[T_co]):
     """A node that skips and counts what it cannot make, within the budget `max_failures`."""
 
     _df_run_settings = frozenset({"max_failures"})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from copy import copy
 from typing import Any
 
-from dataflow.base import DataFlow
+from dataflow.base import DataFlow, T_co, T_in
 from dataflow.datapoint import HOLE
 from dataflow.failures import Budget
 from dataflow.passes import calls_code
@@ -38,7 +38,7 @@ class AppliedWithRng(Applied):
 calls_code(AppliedWithRng.step, AppliedWithRng.running_call)
 
 
-class RandomMapData(MapData):
+class RandomMapData(MapData[T_co]):
     """Apply a function that draws random numbers: ``func(dp, rng)``.
 
     The numbers of `rng` follow only from the seed, the pass and the position of the datapoint. They are independent of
@@ -68,9 +68,15 @@ class RandomMapData(MapData):
     _df_draws = True
 
     def __init__(
-        self, ds: DataFlow, func: Callable[..., Any], *, seed: int | None = None, max_failures: Budget | None = None
+        self,
+        ds: DataFlow[T_in],
+        func: Callable[[T_in, Rng], T_co | None],
+        *,
+        seed: int | None = None,
+        max_failures: Budget | None = None,
     ) -> None:
-        super().__init__(ds, func, max_failures=max_failures)
+        of_map: Callable[..., T_co | None] = func  # MapData calls it by `AppliedWithRng`
+        super().__init__(ds, of_map, max_failures=max_failures)
         self._df_own_root = root_seed(self, seed)
 
     def _df_kernel(self, scope: Hashable, place: Place) -> Applied:

@@ -15,9 +15,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hash
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.event_loop import SLICE, LoopUser, loop_user, wait_until_done
@@ -57,7 +57,10 @@ _READING: Final = 0.01  # seconds that a result waits while the input is read, i
 _GRACE: Final = 5.0  # seconds that a call gets to end after it was cancelled
 
 
-class AsyncMapData(ToleratesFailures, ProxyDataFlow):
+Value = TypeVar("Value")
+
+
+class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     """Apply a coroutine function to datapoints, many at a time: for work that waits, such as requests to a server.
 
     An event loop, in a thread of this process that all such nodes share, keeps up to `num_concurrent` calls running
@@ -109,6 +112,32 @@ class AsyncMapData(ToleratesFailures, ProxyDataFlow):
     _df_takes = 1
     _df_run_settings = ToleratesFailures._df_run_settings | {"num_concurrent", "ordered", "item_timeout", "timeout"}
 
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        func: Callable[[T_in], Coroutine[Any, Any, T_co | None]],
+        num_concurrent: int = 64,
+        *,
+        ordered: bool = True,
+        setup: None = None,
+        item_timeout: float | None = None,
+        timeout: float | None = None,
+        max_failures: Budget | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        func: Callable[[T_in, Value], Coroutine[Any, Any, T_co | None]],
+        num_concurrent: int = 64,
+        *,
+        ordered: bool = True,
+        setup: Callable[[], AbstractAsyncContextManager[Value]],
+        item_timeout: float | None = None,
+        timeout: float | None = None,
+        max_failures: Budget | None = None,
+    ) -> None: ...
     @hinting
     def __init__(
         self,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import partial
 from itertools import takewhile
 from operator import is_not
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.datapoint import INT32, component, present, stack
 from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
 from dataflow.failures import Budget
@@ -33,7 +33,7 @@ _END: Final = object()
 _is_batch: Final = partial(is_not, _END)
 
 
-class GroupedData(ToleratesFailures, ProxyDataFlow):
+class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     """Every `batch_size` consecutive datapoints as one; subclasses say how they are combined.
 
     Args:
@@ -124,7 +124,7 @@ class GroupedData(ToleratesFailures, ProxyDataFlow):
         return len(group) == self.batch_size
 
 
-class BatchData(GroupedData):
+class BatchData(GroupedData[T_co]):
     """Stack every `batch_size` datapoints into one.
 
     A component of shape ``(H, W, 3)`` becomes ``(batch_size, H, W, 3)`` with the same dtype; numbers become a vector:
@@ -162,6 +162,30 @@ class BatchData(GroupedData):
         [{'a': 1, 'b': 2}]
     """
 
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow[T_in],
+        batch_size: int,
+        remainder: bool = False,
+        use_list: bool = False,
+        *,
+        int_dtype: DTypeLike = INT32,
+        collate: Callable[[list[T_in]], T_co],
+        max_failures: Budget | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        ds: DataFlow,
+        batch_size: int,
+        remainder: bool = False,
+        use_list: bool = False,
+        *,
+        int_dtype: DTypeLike = INT32,
+        collate: None = None,
+        max_failures: Budget | None = None,
+    ) -> None: ...
     def __init__(
         self,
         ds: DataFlow,
@@ -237,7 +261,7 @@ class BatchData(GroupedData):
         return stack(group, use_list=self.use_list, int_dtype=vars(self).get("int_dtype", INT32))
 
 
-class BatchDataByShape(ProxyDataFlow):
+class BatchDataByShape(ProxyDataFlow[T_co]):
     """Batch datapoints that have the same shape in one component.
 
     There is one incomplete batch per shape, so memory grows with the number of shapes. Batches that are incomplete at

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import present
 from dataflow.errors import DataFlowTerminated, TimeoutError
 from dataflow.parameters import flag
@@ -28,7 +28,7 @@ __all__ = ["CacheData"]
 _UNREAD = object()  # placeholder of a datapoint that has not been read yet
 
 
-class CacheData(ProxyDataFlow):
+class CacheData(ProxyDataFlow[T_co]):
     """Read one pass of the input, keep it in memory, and yield it in every pass.
 
     Each pass yields new lists, tuples and dicts with read-only views of the arrays: code that changes an array in place
@@ -56,7 +56,7 @@ class CacheData(ProxyDataFlow):
         ValueError: assignment destination is read-only
     """
 
-    def __init__(self, ds: DataFlow, shuffle: bool = False, *, seed: int | None = None) -> None:
+    def __init__(self, ds: DataFlow[T_co], shuffle: bool = False, *, seed: int | None = None) -> None:
         super().__init__(ds)
         require_end(ds, "CacheData", "keeps a whole pass")
         self.shuffle = self._df_draws = flag(self, "shuffle", shuffle)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.base import DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import LengthUnknown
 from dataflow.parameters import function
 from dataflow.passes import RunningPass, calls_code
@@ -18,7 +18,7 @@ from dataflow.transforms.first_calls import CheckedCalls
 __all__ = ["FilterData"]
 
 
-class FilterData(ProxyDataFlow):
+class FilterData(ProxyDataFlow[T_co]):
     """Keep the datapoints for which a function returns a true value.
 
     The number of datapoints in a pass is unknown, so it has no length and cannot be addressed. If you need either,
@@ -37,7 +37,7 @@ class FilterData(ProxyDataFlow):
         [[1], [3]]
     """
 
-    def __init__(self, ds: DataFlow, predicate: Callable[[Any], Any]) -> None:
+    def __init__(self, ds: DataFlow[T_co], predicate: Callable[[T_co], Any]) -> None:
         super().__init__(ds)
         self.predicate = function(self, "predicate", predicate, "is called with a datapoint; True keeps it")
 

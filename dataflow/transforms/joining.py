@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import Blocks, DataFlow
+from dataflow.base import Blocks, DataFlow, T_co
 from dataflow.errors import ShapeMismatch, TimeoutError
 from dataflow.passes import known_length
 from dataflow.pauses import limited, paused, pausing, side_by_side
@@ -20,7 +20,7 @@ from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passe
 __all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleaved"]
 
 
-class SeveralInputs(DataFlow):
+class SeveralInputs(DataFlow[T_co]):
     """A node with several inputs. A flow may be given more than once, and has a separate random stream each time.
 
     Args:
@@ -75,7 +75,7 @@ def _interleaved(
             yield pause
 
 
-class JoinData(SeveralInputs):
+class JoinData(SeveralInputs[T_co]):
     """Datapoints of several flows side by side: the first with the first, the second with the second, and so on.
 
     Lists and tuples are concatenated to a list, dicts are merged. A pass ends with the shortest input. Further
@@ -140,7 +140,7 @@ class JoinData(SeveralInputs):
         return None if self._df_endless else known_length(self)
 
 
-class ConcatData(SeveralInputs):
+class ConcatData(SeveralInputs[T_co]):
     """One pass of every flow, one after the other.
 
     Args:
@@ -155,7 +155,7 @@ class ConcatData(SeveralInputs):
         ([[1], [2], [3]], [3], [3])
     """
 
-    def __init__(self, df_lists: Iterable[DataFlow], *others: DataFlow) -> None:
+    def __init__(self, df_lists: Iterable[DataFlow[T_co]], *others: DataFlow) -> None:
         super().__init__(df_lists, *others)
         for ds in self._df_flows[:-1]:
             require_end(ds, "ConcatData", "reads one input after the other")

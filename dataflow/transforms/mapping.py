@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.datapoint import present
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, hinting
@@ -23,7 +23,7 @@ from dataflow.transforms.indexing import Indexes, order_by_index
 __all__ = ["MapData", "MapDataComponent"]
 
 
-class MapData(ToleratesFailures, ProxyDataFlow):
+class MapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     """Apply a function to every datapoint.
 
     The function gets a shallow copy: it may assign components, but changing an array in place changes the source as
@@ -68,8 +68,8 @@ class MapData(ToleratesFailures, ProxyDataFlow):
     @hinting
     def __init__(
         self,
-        ds: DataFlow,
-        func: Callable[[Any], Any],
+        ds: DataFlow[T_in],
+        func: Callable[[T_in], T_co | None],
         *,
         max_failures: Budget | None = None,
         seed_globals: bool = False,
@@ -139,7 +139,7 @@ class MapData(ToleratesFailures, ProxyDataFlow):
         return Applied(type(self).__name__, self.func, place, self._df_tolerance(), scope)
 
 
-class MapDataComponent(MapData):
+class MapDataComponent(MapData[T_co]):
     """Apply a function to one component of every datapoint.
 
     The function gets the component itself, not a copy. A list or tuple becomes a list, a dict stays a dict.

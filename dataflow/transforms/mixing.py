@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, RNGDataFlow, require_flow
+from dataflow.base import Blocks, DataFlow, RNGDataFlow, T_co, require_flow
 from dataflow.errors import EmptyPass, LengthUnknown, TimeoutError
 from dataflow.passes import known_length, passes_on
 from dataflow.pauses import paused, pausing
@@ -35,7 +35,7 @@ _LAST: Final = 2**62  # indexes are int64
 _TURN: Final = Fraction(0x9E3779B97F4A7C15, 2**64)  # golden ratio: its multiples modulo 1 are spread most evenly
 
 
-class RandomMixData(SeveralInputs, RNGDataFlow):
+class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
     """All datapoints of several flows, mixed in a new random order every pass; each flow's own order is kept.
 
     The lengths of the flows are read at every pass. If a flow has fewer datapoints than its length, the others
@@ -55,7 +55,7 @@ class RandomMixData(SeveralInputs, RNGDataFlow):
         ([[1], [2], [10], [20]], [[1], [2]])
     """
 
-    def __init__(self, df_lists: Sequence[DataFlow], *others: DataFlow, seed: int | None = None) -> None:
+    def __init__(self, df_lists: Sequence[DataFlow[T_co]], *others: DataFlow, seed: int | None = None) -> None:
         super().__init__(df_lists, *others)
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
@@ -117,7 +117,7 @@ def _mix(words: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[NDArray[Any]
     return numbers, within
 
 
-class RandomChooseData(SeveralInputs, RNGDataFlow):
+class RandomChooseData(SeveralInputs[T_co], RNGDataFlow[T_co]):
     """Take each datapoint from a randomly chosen flow. A pass ends when the chosen flow has no more.
 
     The number of datapoints in a pass is not known in advance.
@@ -137,7 +137,7 @@ class RandomChooseData(SeveralInputs, RNGDataFlow):
 
     def __init__(
         self,
-        df_lists: Sequence[DataFlow] | Sequence[tuple[DataFlow, float]],
+        df_lists: Sequence[DataFlow[T_co]] | Sequence[tuple[DataFlow[T_co], float]],
         *others: DataFlow,
         seed: int | None = None,
     ) -> None:
@@ -206,7 +206,7 @@ def _weighted(entries: list[Any]) -> tuple[list[Any], list[float]]:
     return flows, probabilities
 
 
-class MixData(SeveralInputs):
+class MixData(SeveralInputs[T_co]):
     """An endless mixture of several flows by weight.
 
     In every block of 1,000 datapoints that begins at a multiple of 1,000, the number of datapoints from a flow differs
@@ -251,7 +251,7 @@ class MixData(SeveralInputs):
 
     def __init__(
         self,
-        dfs: Sequence[DataFlow],
+        dfs: Sequence[DataFlow[T_co]],
         weights: Sequence[float] | Mapping[int, Sequence[float]],
         seed: int | None = None,
     ) -> None:

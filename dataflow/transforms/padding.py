@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dataflow.base import DataFlow, ProxyDataFlow
+from dataflow.base import DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import as_number_or_array, columns_of, component, empty, present, require_kept, stack_column
 from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
 from dataflow.failures import Budget
@@ -34,7 +34,7 @@ _INT64: Final = np.dtype(np.int64)
 _ELEMENTS: Final = (bool, int, float, complex)  # of a list that is stacked in one call
 
 
-class PadBatchData(GroupedData):
+class PadBatchData(GroupedData[T_co]):
     """Batch sequences of different lengths, padded at the end to the longest of the batch.
 
     A sequence is a list or tuple of numbers, such as tokens, or an array, which is padded along its first axis. `n`
@@ -93,7 +93,7 @@ class PadBatchData(GroupedData):
         return partial(_padded, node=self)
 
 
-class BucketBatchData(ToleratesFailures, ProxyDataFlow):
+class BucketBatchData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     """Batch sequences of similar lengths, padded to the longest of each batch.
 
     A datapoint goes to the bucket of its length; a bucket with `batch_size` datapoints is yielded as a batch. At the

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import HOLE
 from dataflow.errors import Dropped, EmptyPass, LengthUnknown, NotReentrant, TimeoutError
 from dataflow.parameters import flag, hinting, whole_number
@@ -28,7 +28,7 @@ _logger = logging.getLogger("dataflow.transforms")
 _MANY = 1_000_000  # indexes without a datapoint after which a flow of unknown length counts as empty
 
 
-class RepeatedData(ProxyDataFlow):
+class RepeatedData(ProxyDataFlow[T_co]):
     """Several passes of the input as one.
 
     With ``num=-1`` a pass never ends; the next loop continues where the last one stopped. If a pass
@@ -48,7 +48,7 @@ class RepeatedData(ProxyDataFlow):
     """
 
     @hinting
-    def __init__(self, ds: DataFlow, num: int) -> None:
+    def __init__(self, ds: DataFlow[T_co], num: int) -> None:
         super().__init__(ds)
         self.num = whole_number(self, "num", num)
         if self.num != -1:
@@ -106,7 +106,7 @@ class RepeatedData(ProxyDataFlow):
         _logger.warning("RepeatedData(…, -1) ends, because a pass of %s was empty", type(self.ds).__name__)
 
 
-class RepeatedDataPoint(ProxyDataFlow):
+class RepeatedDataPoint(ProxyDataFlow[T_co]):
     """Repeat every datapoint several times in a row: the same object each time.
 
     Args:
@@ -119,7 +119,7 @@ class RepeatedDataPoint(ProxyDataFlow):
     """
 
     @hinting
-    def __init__(self, ds: DataFlow, num: int) -> None:
+    def __init__(self, ds: DataFlow[T_co], num: int) -> None:
         super().__init__(ds)
         self.num = whole_number(self, "num", num, 1)
 
@@ -156,7 +156,7 @@ class _Place:
         self.generation: object = None  # of the most recent iteration
 
 
-class FixedSizeData(ProxyDataFlow):
+class FixedSizeData(ProxyDataFlow[T_co]):
     """Passes of a given size, shorter or longer than those of the input.
 
     With ``keep_state=True`` a pass continues in the input where the last one ended: pass `p` of a flow that can be
@@ -180,7 +180,7 @@ class FixedSizeData(ProxyDataFlow):
 
     _df_counts = True
 
-    def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
+    def __init__(self, ds: DataFlow[T_co], size: int, keep_state: bool = True) -> None:
         super().__init__(ds)
         self._size = whole_number(self, "size", size, 1)
         self.keep_state = flag(self, "keep_state", keep_state)

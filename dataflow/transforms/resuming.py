@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
 from dataflow.fingerprints import changed_code, described, difference
@@ -38,7 +38,7 @@ _STANDALONE: Final = (
 )
 
 
-class ResumableData(ProxyDataFlow):
+class ResumableData(ProxyDataFlow[T_co]):
     """Save the position of a flow, and continue from it: later, elsewhere, under another runner.
 
     `state_dict` may be called at any time, even between two datapoints, and records which datapoint comes next. If the
@@ -75,7 +75,7 @@ class ResumableData(ProxyDataFlow):
     _df_counts_passes = True
     _df_promise = Promise("ResumableData")
 
-    def __init__(self, ds: DataFlow) -> None:
+    def __init__(self, ds: DataFlow[T_co]) -> None:
         super().__init__(ds)
         _require_order(ds)
         # Checked now, because attributes of a user's node may change while it runs.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import HOLE, selected
 from dataflow.errors import LengthUnknown, ShapeMismatch
 from dataflow.parameters import whole_number
@@ -20,7 +20,7 @@ from dataflow.transforms.indexing import Indexes
 __all__ = ["FlattenData", "SelectComponent"]
 
 
-class SelectComponent(ProxyDataFlow):
+class SelectComponent(ProxyDataFlow[T_co]):
     """Choose components, in the order given. A dict stays a dict; a list or tuple becomes a list.
 
     Args:
@@ -61,7 +61,7 @@ class SelectComponent(ProxyDataFlow):
         return HOLE if dp is HOLE else selected(dp, self.idxs)
 
 
-class FlattenData(ProxyDataFlow):
+class FlattenData(ProxyDataFlow[T_co]):
     """Yield every component as a datapoint: ``[a, b]`` becomes ``[a]`` and ``[b]``, a tuple ``(a,)`` and ``(b,)``.
 
     The number of datapoints in a pass is not known in advance, unless `num` is given.

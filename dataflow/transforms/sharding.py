@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.parameters import whole_number
 from dataflow.passes import known_length, promise, walk
@@ -34,7 +34,7 @@ _LOG: Final = logging.getLogger(__name__)
 Tail = Literal["drop", "keep", "repeat"]
 
 
-class ShardData(ProxyDataFlow):
+class ShardData(ProxyDataFlow[T_co]):
     """Every `world_size`-th datapoint of each pass, beginning with number `rank`.
 
     Each process of a training job builds the same chain, with the same seed and its own rank; together the shards of a
@@ -74,7 +74,7 @@ class ShardData(ProxyDataFlow):
     _df_promise = Promise("ShardData")
 
     def __init__(
-        self, ds: DataFlow, rank: int | None = None, world_size: int | None = None, tail: Tail = "drop"
+        self, ds: DataFlow[T_co], rank: int | None = None, world_size: int | None = None, tail: Tail = "drop"
     ) -> None:
         super().__init__(ds)
         if tail not in get_args(Tail):

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow
+from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow, T_co
 from dataflow.errors import TimeoutError
 from dataflow.parameters import hinting, whole_number
 from dataflow.passes import passes_on
@@ -26,7 +26,7 @@ __all__ = ["LocallyShuffleData", "ShuffleData"]
 _logger = logging.getLogger("dataflow.transforms")
 
 
-class ShuffleData(ProxyDataFlow, RNGDataFlow):
+class ShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
     """Each pass of the input in a new random order.
 
     The order of a pass follows from the seed and the number of the pass. Only one permutation is kept in memory, four
@@ -47,7 +47,7 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
         ([[0], [10], [20], [30], [40]], True)
     """
 
-    def __init__(self, ds: DataFlow, *, seed: int | None = None) -> None:
+    def __init__(self, ds: DataFlow[T_co], *, seed: int | None = None) -> None:
         super().__init__(ds)
         require_addressable(ds, self)
         require_end(ds, "ShuffleData", "shuffles whole passes")
@@ -84,7 +84,7 @@ class ShuffleData(ProxyDataFlow, RNGDataFlow):
         return (self._orders.get((words, n), partial(permutation, words, n)),)
 
 
-class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
+class LocallyShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
     """Shuffle within a buffer through which the datapoints pass, endlessly, pass after pass of the input.
 
     The first datapoint is yielded when the buffer is full; from then on each new datapoint is appended and the first
@@ -111,7 +111,7 @@ class LocallyShuffleData(ProxyDataFlow, RNGDataFlow):
     @hinting
     def __init__(
         self,
-        ds: DataFlow,
+        ds: DataFlow[T_co],
         buffer_size: int,
         num_reuse: int = 1,
         shuffle_interval: int | None = None,

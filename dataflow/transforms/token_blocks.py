@@ -44,7 +44,7 @@ _LONGEST: Final = np.iinfo(np.int32).max  # positions are int32
 _NUMBERS: Final = "biufcV"  # kinds of dtypes; V for bfloat16
 
 
-class PackData(ProxyDataFlow):
+class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
     """Pack documents of tokens into blocks of `size` tokens.
 
     Each block is a dict of arrays ``(size,)``: ``tokens``, or the components in `key`; ``segment_ids``, int32, which
