@@ -42,11 +42,24 @@ SLICE: Final = 0.5  # seconds between two looks at what else may end a wait
 # -- The thread --------------------------------------------------------------------------------------------------------
 
 
+class _Loop(getattr(asyncio, "ProactorEventLoop", asyncio.SelectorEventLoop)):  # type: ignore[misc]
+    """An event loop that, if it could not be made for want of a descriptor, does not report that it was not closed."""
+
+    _is_made = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_made = True
+
+    def is_closed(self) -> bool:
+        return not self._is_made or super().is_closed()
+
+
 class _LoopThread:
     """An event loop, and the thread that runs it."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = _Loop()
         self._is_ending = False
         self.thread = threading.Thread(target=self._run, name="dataflow-event-loop", daemon=True)
         _begun.add(self)
@@ -338,7 +351,8 @@ class AsyncSteps:
         self._requests: asyncio.Queue[Future[Any]] = asyncio.Queue()
         self._reply: Future[Any] | None = None  # the one that is being made
         self._is_stopped = False
-        self._task = user.spawn(self._run(), contextvars.copy_context())
+        with signals_deferred():  # a coroutine that is not handed over would be reported
+            self._task = user.spawn(self._run(), contextvars.copy_context())
         user.add(self)
 
     def elements(self) -> Iterator[Any]:

@@ -37,12 +37,14 @@ PACKAGE = os.path.dirname(dataflow.__file__) + os.sep
 SOON = 30.0  # seconds: two are promised, on a machine that has nothing else to do
 
 IN_FINALISERS = (
+    "event_loop.py",
     "interrupts.py",
     "parallel/maps.py",
     "parallel/worker_node.py",
     "parallel/runners.py",
     "passes.py",
     "state.py",
+    "transforms/awaiting.py",
 )
 """Where a finaliser begins and has not deferred signals yet, or a dropped generator runs lines without a call: what is
 raised there Python reports and forgets. (CPython itself runs no handler there.)"""
