@@ -1,6 +1,7 @@
 """Command line interface: ``python -m dataflow COMMAND``.
 
-The commands are `convert`, `keys`, `migrate`, `profile`, `report`, `send`, `speed` and `top`.
+The commands are `convert`, `keys`, `migrate`, `profile`, `report`, `send`, `speed` and `top`; ``--version`` prints the
+version.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataflow.remote.keys import make_keys
 from dataflow.remote.options import HEARTBEAT, HWM_BYTES
 from dataflow.remote.sending import send_dataflow_zmq
 from dataflow.transforms.repeating import RepeatedData
+from dataflow.version import __version__
 
 __all__ = ["NoSuchFlow", "flow_named", "main"]
 
@@ -56,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dataflow", description="Tools for dataflows.")
+    parser.add_argument("--version", action="version", version=f"dataflow {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_convert(commands)
     _add_keys(commands)

@@ -19,7 +19,6 @@ from dataflow.parallel.options import (
     takes,
 )
 from dataflow.parallel.runners import Runner, window_of
-from dataflow.parameters import hinting
 
 __all__ = ["ParallelData"]
 
@@ -72,7 +71,6 @@ class ParallelData(Runner[T_co]):
         [[0], [1], [4], [9]]
     """
 
-    @hinting
     @takes(ParallelKeywords, strict=True)
     def __init__(
         self,
@@ -92,7 +90,7 @@ class ParallelData(Runner[T_co]):
             others = " or ".join(f'"{other}"' for other, taken in _TAKES.items() if option in taken)
             raise TypeError(f'{name}: {option}= is an option of backend={others}, and backend is "{backend}"')
         of_ray = {option: given.pop(option, default) for option, default in ACTOR_DEFAULTS.items()}
-        checked = WorkerOptions.of(self, num_workers, given, "num_workers")
+        checked = WorkerOptions.of(self, num_workers, given)
         window = window_of(hwm, self, "hwm")
         ahead = None if hwm is None else window.count
         kind: Backend = ProcessBackend()

@@ -331,25 +331,15 @@ _SYNONYMS: Final = (
 
 def hinting(init: Callable[P, None]) -> Callable[P, None]:
     """Wrap a constructor so that its error for an unknown keyword names the corresponding parameter."""
+    known = inspect.signature(init).parameters
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-        if not _ALL.isdisjoint(kwargs):
-            _check(init, type(args[0]).__name__, kwargs)
+        if not known.keys() >= kwargs.keys():
+            given = next(name for name in kwargs if name not in known)
+            synonyms = next((names for names in _SYNONYMS if given in names), ())
+            here = next((f": here it is called {name}" for name in synonyms if name in known), "")
+            raise TypeError(f"{type(args[0]).__name__} got an unexpected keyword argument {given!r}{here}")
         init(*args, **kwargs)
 
     return checked
-
-
-_ALL: Final = frozenset(name for names in _SYNONYMS for name in names)
-
-
-def _check(init: Callable[..., None], owner: str, kwargs: dict[str, Any]) -> None:
-    parameters = inspect.signature(init).parameters
-    for given in kwargs:
-        if given in parameters:
-            continue
-        for names in _SYNONYMS:
-            here = next((name for name in names if name in parameters), None)
-            if given in names and here is not None:
-                raise TypeError(f"{owner} got an unexpected keyword argument {given!r}: here it is called {here}")

@@ -36,6 +36,7 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
     MultiThreadRunner,
+    ParallelData,
     RandomMapData,
     RandomMixData,
     RayMapData,
@@ -49,6 +50,7 @@ from dataflow import (
     TableData,
 )
 from dataflow import parameters as checks
+from dataflow.parallel.worker_node import WorkerNode
 
 
 def numbers(n=8):
@@ -94,6 +96,7 @@ MADE = {  # every class with what it needs
     MultiProcessRunnerZMQ: lambda: {"ds": numbers(), "num_proc": 2},
     MultiThreadMapData: lambda: {"ds": numbers(), "num_thread": 2, "map_func": same},
     MultiThreadRunner: lambda: {"get_df": numbers, "num_prefetch": 2, "num_thread": 2},
+    ParallelData: lambda: {"ds": numbers()},
     RandomMapData: lambda: {"ds": numbers(), "func": same},
     RandomMixData: lambda: {"df_lists": [numbers()]},
     RayMapData: lambda: {"ds": numbers(), "num_proc": 2, "map_func": same},
@@ -120,6 +123,7 @@ WRONG = {  # parameter: what it refuses, in every class that has it
     **dict.fromkeys(("num_prefetch", "hwm", "seed"), (-1, *NO_NUMBERS)),
     **dict.fromkeys(("rank", "world_size"), (-1, *NO_NUMBERS)),
     "num_concurrent": (None, 0, -1, *NO_NUMBERS),
+    "num_workers": (-1, *NO_NUMBERS),
     "max_bytes": (0, 1000, -1, *NO_NUMBERS),
     "buffer_size": (0, -1, *NO_NUMBERS),
     **dict.fromkeys(
@@ -142,12 +146,15 @@ NO_FLOWS = (None, [[1]], ((1,),), np.zeros((2, 2)), 1, "x", same, DataFromList, 
 
 ELSEWHERE = {(LocallyShuffleData, "buffer_size")}  # tested with the sizes of the other nodes
 
+ACCEPT_NONE = {(MultiProcessRunnerZMQ, "num_proc"), (RayRunner, "num_proc")}  # for one worker
+
 
 def cases():
     for kind in MADE:
         for name in inspect.signature(kind).parameters:
             for wrong in () if (kind, name) in ELSEWHERE else WRONG.get(name, NO_FLOWS if name in FLOWS else ()):
-                yield kind, name, wrong
+                if wrong is not None or (kind, name) not in ACCEPT_NONE:
+                    yield kind, name, wrong
 
 
 def refusal(kind, name, wrong):
@@ -196,8 +203,8 @@ def test_whole_floats_are_numbers_of_workers(kind):
 
 
 def test_a_message_says_what_to_pass_instead():
-    with pytest.raises(TypeError, match=r"MultiProcessRunnerZMQ: num_proc is an .* got None.* for example num_proc=4"):
-        MultiProcessRunnerZMQ(numbers(), None)
+    with pytest.raises(TypeError, match=r"MultiProcessRunner: num_proc is an .* got None.* for example num_proc=4"):
+        MultiProcessRunner(numbers(), 2)
     with pytest.raises(
         TypeError,
         match=r"num_thread is an integer from 0 \(run in the consumer\), or \"auto\", got 'many'. Give the number of",
@@ -256,7 +263,6 @@ KEYWORDS = [
     (MultiProcessRunner, "nr_proc", "num_proc"),
     (MultiProcessRunnerZMQ, "nr_proc", "num_proc"),
     (MultiProcessRunnerZMQ, "n_proc", "num_proc"),
-    (MultiProcessRunnerZMQ, "num_workers", "num_proc"),
     (MultiProcessRunnerZMQ, "num_prefetch", "hwm"),
     (MultiProcessRunnerZMQ, "prefetch_factor", "hwm"),
     (MultiProcessRunnerZMQ, "mp_context", "context"),
@@ -269,7 +275,8 @@ KEYWORDS = [
     (MultiProcessMapAndBatchData, "nr_proc", "num_proc"),
     (MultiProcessMapDataComponentSharedArray, "num_proc", "nr_proc"),
     (RayRunner, "nr_proc", "num_proc"),
-    (RayMapData, "num_workers", "num_proc"),
+    (RayMapData, "n_jobs", "num_proc"),
+    (ParallelData, "num_proc", "num_workers"),
     (BackgroundProc, "num_proc", "n_proc"),
     (BackgroundData, "nr_proc", "n_proc"),
     (SharedQ, "num_proc", "n_proc"),
@@ -297,8 +304,36 @@ def test_keywords_that_nobody_knows_are_left_to_python():
         MultiProcessRunnerZMQ(numbers(), num_reuse=2)
 
 
+WITH_WORKERS = [kind for kind in MADE if issubclass(kind, WorkerNode | MultiProcessMapAndBatchData)]
+
+
+@pytest.mark.parametrize("kind", WITH_WORKERS, ids=lambda kind: kind.__name__)
+def test_every_runner_and_map_takes_num_workers_beside_its_old_name(kind):
+    given = MADE[kind]()
+    old = next((name for name in ("num_proc", "num_thread", "nr_proc") if name in given), None)
+    if old is not None:
+        with pytest.raises(TypeError, match=rf"{kind.__name__}: {old}=2 and num_workers=3 are two names .*; give one"):
+            kind(**given, num_workers=3)
+        del given[old]
+    for number in (3, "auto"):
+        shown = kind(**given, num_workers=number)._df_parameters
+        assert shown["num_workers"] == number and old not in shown
+    with pytest.raises(TypeError, match=rf"{kind.__name__}: num_workers is an integer from 0 .* got 'many'"):
+        kind(**given, num_workers="many")
+
+
+def test_without_a_number_of_workers_tensorpacks_default_holds():
+    assert MultiProcessRunnerZMQ(numbers()).num_workers == RayRunner(numbers()).num_workers == 1
+
+
+def test_a_shape_or_dtype_that_is_missing_is_named():
+    for given in ({}, {"output_shape": (2,)}, {"output_dtype": "f4"}):
+        with pytest.raises(TypeError, match=r"output_shape and output_dtype are those .* both are needed"):
+            MultiProcessMapDataComponentSharedArray(numbers(), 2, same, **given)
+
+
 def test_signatures_show_the_parameters():
-    assert list(inspect.signature(MultiProcessRunnerZMQ).parameters)[:3] == ["ds", "num_proc", "hwm"]
+    assert list(inspect.signature(MultiProcessRunnerZMQ).parameters)[:4] == ["ds", "num_proc", "hwm", "num_workers"]
     assert list(inspect.signature(RepeatedData).parameters) == ["ds", "num"]
 
 

@@ -10,19 +10,23 @@ from dataflow.distributed.backend import RayBackend, num_items
 from dataflow.parallel.maps import ParallelMap
 from dataflow.parallel.options import ACTOR_DEFAULTS, ActorKeywords, NumWorkers, WorkerOptions, takes
 from dataflow.parallel.runners import Runner, window_of
-from dataflow.parameters import hinting
 from dataflow.seeding import Rng
 
 __all__ = ["RayMapData", "RayRunner"]
 
 
 def _split(
-    node: object, num_proc: NumWorkers | None, given: ActorKeywords, hwm: SupportsIndex | None = None
+    node: object,
+    num_proc: NumWorkers | None,
+    num_workers: NumWorkers | None,
+    given: ActorKeywords,
+    hwm: SupportsIndex | None = None,
+    default: int | None = None,
 ) -> tuple[WorkerOptions, RayBackend]:
     """The options of the workers, and the backend that has the other options."""
     own: dict[str, Any] = {name: given.get(name, default) for name, default in ACTOR_DEFAULTS.items()}
     others = {name: value for name, value in given.items() if name not in own}
-    options = WorkerOptions.of(node, num_proc, others)
+    options = WorkerOptions.of(node, num_workers, others, ("num_proc", num_proc), default)
     return options, RayBackend(options.owner, items=num_items(node, hwm), **own)
 
 
@@ -39,9 +43,11 @@ class RayRunner(Runner[T_co]):
 
     Args:
         ds: The flow. It is reset once inside every actor, and not in this process.
-        num_proc: Number of actors, each a process in the cluster. 0 runs the flow in the consumer, without Ray.
+        num_proc: Number of actors, each a process in the cluster; None for one. 0 runs the flow in the consumer,
+            without Ray.
         hwm: How far each actor runs ahead, as for `MultiProcessRunnerZMQ`: at most ``2 * hwm + 2`` of its datapoints
             are made and not yet returned. None for whatever `max_bytes` allows, up to some 12,000.
+        num_workers: The same as `num_proc`, under the name that all runners and maps know.
         options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init` and `thread_limit`: see
             `WorkerOptions`; and the following. Only with `strict` are the datapoints of a lost actor made again;
             otherwise what it had made and not delivered is lost. The share of ``thread_limit="share"`` is as many
@@ -77,16 +83,17 @@ class RayRunner(Runner[T_co]):
         [[0], [1], [4], [9]]
     """
 
-    @hinting
     @takes(ActorKeywords)
     def __init__(
         self,
         ds: DataFlow[T_co],
-        num_proc: NumWorkers = 1,
+        num_proc: NumWorkers | None = None,
         hwm: SupportsIndex | None = None,
+        *,
+        num_workers: NumWorkers | None = None,
         **options: Unpack[ActorKeywords],
     ) -> None:
-        checked, backend = _split(self, num_proc, options, hwm)
+        checked, backend = _split(self, num_proc, num_workers, options, hwm, default=1)
         ahead = None if hwm is None else window_of(hwm, self, "hwm").count  # of a strict runner: datapoints
         super().__init__([ds], checked, backend, backend.window(checked), ahead)
 
@@ -102,6 +109,7 @@ class RayMapData(ParallelMap[T_co]):
         ds: The input. It is reset and read in this process.
         num_proc: Number of actors. 0 calls the function in the consumer, without Ray.
         map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
+        num_workers: The same as `num_proc`, under the name that all runners and maps know.
         buffer_size: Datapoints that may be read and not yet returned, at least 1. With `strict`, those that wait for
             a slower one before them are among these.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
@@ -138,6 +146,7 @@ class RayMapData(ParallelMap[T_co]):
         num_proc: NumWorkers | None = None,
         map_func: Callable[[T_in], T_co | None] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: Literal[False] = False,
         seed_globals: bool = False,
@@ -150,12 +159,12 @@ class RayMapData(ParallelMap[T_co]):
         num_proc: NumWorkers | None = None,
         map_func: Callable[[T_in, Rng], T_co | None] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: Literal[True],
         seed_globals: bool = False,
         **options: Unpack[ActorKeywords],
     ) -> None: ...
-    @hinting
     @takes(ActorKeywords)
     def __init__(
         self,
@@ -163,10 +172,11 @@ class RayMapData(ParallelMap[T_co]):
         num_proc: NumWorkers | None = None,
         map_func: Callable[..., Any] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: bool = False,
         seed_globals: bool = False,
         **options: Unpack[ActorKeywords],
     ) -> None:
-        checked, backend = _split(self, num_proc, options)
+        checked, backend = _split(self, num_proc, num_workers, options)
         super().__init__(ds, map_func, checked, backend, buffer_size, with_rng=with_rng, seed_globals=seed_globals)

@@ -17,7 +17,7 @@ from dataflow.failures import Failure
 from dataflow.parallel.backends import ProcessBackend
 from dataflow.parallel.maps import ParallelMap
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerOptions, takes
-from dataflow.parameters import flag, function, hinting, whole_number
+from dataflow.parameters import flag, function, whole_number
 from dataflow.seeding import Rng, Stream
 from dataflow.transforms.applying import name_of
 from dataflow.transforms.batching import BatchData
@@ -38,7 +38,7 @@ class _MapInBatches(ParallelMap):
     def __init__(
         self,
         ds: DataFlow,
-        map_func: Callable[..., Any],
+        map_func: Callable[..., Any] | None,
         options: WorkerOptions,
         buffer_size: int,
         batch_size: int,
@@ -77,6 +77,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
         batch_size: Datapoints per batch, at least 1.
         buffer_size: Datapoints, not batches, that may be read and not yet handed out, at least `batch_size`; None means
             ten batches.
+        num_workers: The same as `num_proc`, under the name that all runners and maps know.
         remainder: With `strict`, give out the last batch of a pass even if it is shorter.
         use_list: Do not stack: every component of a batch is a Python list.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, as for `MultiProcessMapDataZMQ`.
@@ -93,16 +94,16 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
-    @hinting
     @takes(ProcessKeywords)
     def __init__(
         self,
         ds: DataFlow[T_in],
-        num_proc: NumWorkers,
-        map_func: Callable[[T_in], Any] | Callable[[T_in, Rng], Any],
-        batch_size: int,
+        num_proc: NumWorkers | None = None,
+        map_func: Callable[[T_in], Any] | Callable[[T_in, Rng], Any] | None = None,
+        batch_size: SupportsIndex | None = None,
         buffer_size: SupportsIndex | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         remainder: bool = False,
         use_list: bool = False,
         with_rng: bool = False,
@@ -117,7 +118,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
             size = whole_number(self, "buffer_size", buffer_size, batch_size, cure)
         # Lists are made here: they contain no arrays for which building them in a worker would pay.
         per_task = 1 if use_list else batch_size
-        checked = WorkerOptions.of(self, num_proc, options)
+        checked = WorkerOptions.of(self, num_workers, options, ("num_proc", num_proc))
         mapped = _MapInBatches(ds, map_func, checked, size, per_task, with_rng=with_rng, seed_globals=seed_globals)
         super().__init__(mapped, batch_size, remainder, use_list)
         self._mapped = mapped
@@ -195,6 +196,7 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap[T_co]):
         output_shape: Shape of the returned array.
         output_dtype: Its dtype; arrays of another dtype are converted, as by assignment.
         index: Position of the component, or its key in a dict.
+        num_workers: The same as `nr_proc`, under the name that all runners and maps know.
         buffer_size: As for `MultiProcessMapDataZMQ`.
         seed_globals: Seed `random`, `np.random` and torch before each call, as for `MapData`.
         options: Those of `MultiProcessMapDataZMQ`: see `WorkerOptions`.
@@ -212,26 +214,28 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap[T_co]):
         tensorpack.dataflow, whose class of this name paired arrays with the labels of others.
     """
 
-    @hinting
     @takes(ProcessKeywords)
     def __init__(
         self,
         ds: DataFlow,
-        nr_proc: NumWorkers,
-        map_func: Callable[[Any], Any],
-        output_shape: int | tuple[int, ...],
-        output_dtype: DTypeLike,
+        nr_proc: NumWorkers | None = None,
+        map_func: Callable[[Any], Any] | None = None,
+        output_shape: int | tuple[int, ...] | None = None,
+        output_dtype: DTypeLike | None = None,
         index: Any = 0,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: bool = False,
         seed_globals: bool = False,
         **options: Unpack[ProcessKeywords],
     ) -> None:
-        function(self, "map_func", map_func, "is called with the component")
+        func = function(self, "map_func", map_func, "is called with the component")
         if flag(self, "with_rng", with_rng):
             raise TypeError(f"{type(self).__name__}: with_rng= is for whole datapoints; use MultiProcessMapData")
         try:
+            if output_shape is None or output_dtype is None:
+                raise TypeError("both are needed")
             self.output_shape = tuple(np.empty(output_shape, np.bool_).shape)
             self.output_dtype = np.dtype(output_dtype)
             if self.output_dtype.hasobject:
@@ -242,8 +246,8 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap[T_co]):
                 f"such as (32, 32) and 'float32', got {output_shape!r:.100} and {output_dtype!r:.100}: {error}"
             ) from None
         self.index = index
-        checked = WorkerOptions.of(self, nr_proc, options, "nr_proc")
-        shaped = _Shaped(map_func, self.output_shape, self.output_dtype)
+        checked = WorkerOptions.of(self, num_workers, options, ("nr_proc", nr_proc))
+        shaped = _Shaped(func, self.output_shape, self.output_dtype)
         super().__init__(ds, shaped, checked, ProcessBackend(), buffer_size, seed_globals=seed_globals)
 
     @property

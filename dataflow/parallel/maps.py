@@ -24,7 +24,7 @@ from dataflow.errors import TimeoutError
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
-from dataflow.parameters import flag, function, hinting, whole_number
+from dataflow.parameters import flag, function, whole_number
 from dataflow.passes import known_length, reading_ahead, walk
 from dataflow.pauses import paused, pausing
 from dataflow.seeding import Rng, Stream
@@ -276,6 +276,7 @@ class MultiThreadMapData(ParallelMap[T_co]):
         ds: The input. It is reset and read in this process.
         num_thread: Threads, or "auto" for as many as pay. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it.
+        num_workers: The same as `num_thread`, under the name that all runners and maps know.
         buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
             that wait for a slower one before them.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
@@ -306,6 +307,7 @@ class MultiThreadMapData(ParallelMap[T_co]):
         num_thread: NumWorkers | None = None,
         map_func: Callable[[T_in], T_co | None] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: Literal[False] = False,
         seed_globals: bool = False,
@@ -318,12 +320,12 @@ class MultiThreadMapData(ParallelMap[T_co]):
         num_thread: NumWorkers | None = None,
         map_func: Callable[[T_in, Rng], T_co | None] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: Literal[True],
         seed_globals: bool = False,
         **options: Unpack[WorkerKeywords],
     ) -> None: ...
-    @hinting
     @takes(WorkerKeywords)
     def __init__(
         self,
@@ -331,12 +333,13 @@ class MultiThreadMapData(ParallelMap[T_co]):
         num_thread: NumWorkers | None = None,
         map_func: Callable[..., Any] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: bool = False,
         seed_globals: bool = False,
         **options: Unpack[WorkerKeywords],
     ) -> None:
-        checked = WorkerOptions.of(self, num_thread, options, "num_thread")
+        checked = WorkerOptions.of(self, num_workers, options, ("num_thread", num_thread))
         super().__init__(
             ds, map_func, checked, ThreadBackend(), buffer_size, with_rng=with_rng, seed_globals=seed_globals
         )
@@ -355,6 +358,7 @@ class MultiProcessMapDataZMQ(ParallelMap[T_co]):
         ds: The input. It is reset and read in this process.
         num_proc: Processes, or "auto" for as many as pay. 0 calls the function in the consumer, for a debugger.
         map_func: Takes a datapoint and returns one; returns None to drop it. Lambdas and closures may be sent.
+        num_workers: The same as `num_proc`, under the name that all runners and maps know.
         buffer_size: Datapoints that may be read and not yet handed out, at least 1. With `strict`, this includes those
             that wait for a slower one before them.
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
@@ -389,6 +393,7 @@ class MultiProcessMapDataZMQ(ParallelMap[T_co]):
         num_proc: NumWorkers | None = None,
         map_func: Callable[[T_in], T_co | None] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: Literal[False] = False,
         seed_globals: bool = False,
@@ -401,12 +406,12 @@ class MultiProcessMapDataZMQ(ParallelMap[T_co]):
         num_proc: NumWorkers | None = None,
         map_func: Callable[[T_in, Rng], T_co | None] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: Literal[True],
         seed_globals: bool = False,
         **options: Unpack[ProcessKeywords],
     ) -> None: ...
-    @hinting
     @takes(ProcessKeywords)
     def __init__(
         self,
@@ -414,12 +419,13 @@ class MultiProcessMapDataZMQ(ParallelMap[T_co]):
         num_proc: NumWorkers | None = None,
         map_func: Callable[..., Any] | None = None,
         *,
+        num_workers: NumWorkers | None = None,
         buffer_size: int = 200,
         with_rng: bool = False,
         seed_globals: bool = False,
         **options: Unpack[ProcessKeywords],
     ) -> None:
-        checked = WorkerOptions.of(self, num_proc, options)
+        checked = WorkerOptions.of(self, num_workers, options, ("num_proc", num_proc))
         super().__init__(
             ds, map_func, checked, ProcessBackend(), buffer_size, with_rng=with_rng, seed_globals=seed_globals
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -12,7 +11,7 @@ from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDic
 from dataflow.descriptors import soft_limit
 from dataflow.failures import Budget
 from dataflow.machine import WORKERS_PER_CORE
-from dataflow.parameters import count_or_fraction, flag, function, seconds, start_method, whole_number
+from dataflow.parameters import count_or_fraction, flag, function, hinting, seconds, start_method, whole_number
 from dataflow.workers.native_threads import share_of_cores
 
 __all__ = [
@@ -173,11 +172,38 @@ class WorkerOptions:
         return f"at most {self.num_workers}" if self.adapts else str(self.num_workers)
 
     @classmethod
-    def of(cls, node: object, num_workers: Any, given: Any, workers_name: str = "num_proc") -> Self:
-        """The options of `node`, from the keyword arguments `given`."""
-        auto = isinstance(num_workers, str) and num_workers == AUTO
-        number = share_of_cores(1) if auto else num_workers
-        return cls(owner=type(node).__name__, workers_name=workers_name, num_workers=number, auto=auto, **given)
+    def of(
+        cls,
+        node: object,
+        num_workers: Any,
+        given: Any,
+        old: tuple[str, Any] = ("num_workers", None),
+        default: Any = None,
+    ) -> Self:
+        """The options of `node`.
+
+        Args:
+            node: For messages.
+            num_workers: The number of workers; None if the user has not given it.
+            given: The keyword arguments in ``**options``.
+            old: Name and value of tensorpack's parameter for the number of workers.
+            default: The number if neither is given; None if one has to be.
+
+        Raises:
+            TypeError: Both are given, or neither.
+        """
+        owner, (name, number) = type(node).__name__, old
+        if num_workers is not None and number is not None:
+            raise TypeError(
+                f"{owner}: {name}={number!r:.100} and num_workers={num_workers!r:.100} are two names of the number of "
+                "workers; give one of them"
+            )
+        if num_workers is not None:
+            name, number = "num_workers", num_workers
+        number = default if number is None else number
+        auto = isinstance(number, str) and number == AUTO
+        number = share_of_cores(1) if auto else number
+        return cls(owner=owner, workers_name=name, num_workers=number, auto=auto, **given)
 
     def __post_init__(self) -> None:
         owner = self.owner
@@ -221,7 +247,7 @@ P = ParamSpec("P")
 
 
 def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Give a constructor with ``**options`` the signature that lists them, and refuse all others.
+    """Give a constructor with ``**options`` the signature that lists them, and refuse all others, as `hinting` does.
 
     Args:
         keywords: The `TypedDict` of its options.
@@ -247,17 +273,8 @@ def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Call
             )
             for name, annotation in keywords.__annotations__.items()
         ]
-        names = {parameter.name for parameter in (*own, *listed)}
-
-        @functools.wraps(init)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-            if not names.issuperset(kwargs):
-                unknown = next(name for name in kwargs if name not in names)
-                raise TypeError(f"{type(args[0]).__name__}.__init__() got an unexpected keyword argument {unknown!r}")
-            init(*args, **kwargs)
-
-        vars(checked)["__signature__"] = inspect.Signature([*own, *listed], return_annotation=None)
-        return checked
+        vars(init)["__signature__"] = inspect.Signature([*own, *listed], return_annotation=None)
+        return hinting(init)
 
     return decorated
 

@@ -28,7 +28,7 @@ from dataflow.errors import NotAddressable, TimeoutError
 from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
-from dataflow.parameters import hinting, whole_number
+from dataflow.parameters import whole_number
 from dataflow.passes import copied_chain, known_length, open_flow, reading_ahead, until_closed, walk
 from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.seeding import Stream
@@ -336,11 +336,12 @@ class MultiProcessRunnerZMQ(Runner[T_co]):
 
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process.
-        num_proc: Processes. "auto" stands for one for each core; with `strict`, for as many as pay. 0 runs the flow in
-            the consumer, for a debugger. With `strict`, only as many as pay get work. Otherwise, more than two for each
-            core take turns while they compute, half a second each.
+        num_proc: Processes; None for one. "auto" stands for one for each core; with `strict`, for as many as pay. 0
+            runs the flow in the consumer, for a debugger. With `strict`, only as many as pay get work. Otherwise, more
+            than two for each core take turns while they compute, half a second each.
         hwm: How far each worker runs ahead: at most ``2 * hwm + 2`` of its datapoints are made and not yet handed out.
             None means 50, or as many as make up 256 KiB if that is more.
+        num_workers: The same as `num_proc`, under the name that all runners and maps know.
         options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init`, `context`, `max_bytes`
             and `thread_limit`: see `WorkerOptions`.
 
@@ -369,17 +370,19 @@ class MultiProcessRunnerZMQ(Runner[T_co]):
         tensorpack.dataflow, whose class of this name it replaces.
     """
 
-    @hinting
     @takes(ProcessKeywords)
     def __init__(
         self,
         ds: DataFlow[T_co],
-        num_proc: NumWorkers = 1,
+        num_proc: NumWorkers | None = None,
         hwm: int | None = None,
+        *,
+        num_workers: NumWorkers | None = None,
         **options: Unpack[ProcessKeywords],
     ) -> None:
         window = window_of(hwm, self, "hwm")
-        super().__init__([ds], WorkerOptions.of(self, num_proc, options), ProcessBackend(), window, _ahead(window))
+        checked = WorkerOptions.of(self, num_workers, options, ("num_proc", num_proc), default=1)
+        super().__init__([ds], checked, ProcessBackend(), window, _ahead(window))
 
 
 class MultiProcessRunner(Runner[T_co]):
@@ -393,6 +396,7 @@ class MultiProcessRunner(Runner[T_co]):
             ``2 * num_prefetch + 2`` are computed ahead for each worker.
         num_proc: Processes. "auto" stands for one for each core; with `strict`, for as many as pay. 0 runs the flow in
             the consumer, for a debugger.
+        num_workers: The same as `num_proc`, under the name that all runners and maps know.
         options: Those of `MultiProcessRunnerZMQ`: see `WorkerOptions`.
 
     Example:
@@ -402,14 +406,19 @@ class MultiProcessRunner(Runner[T_co]):
         [[0], [1], [2], [3]]
     """
 
-    @hinting
     @takes(ProcessKeywords)
     def __init__(
-        self, ds: DataFlow[T_co], num_prefetch: int, num_proc: NumWorkers, **options: Unpack[ProcessKeywords]
+        self,
+        ds: DataFlow[T_co],
+        num_prefetch: int,
+        num_proc: NumWorkers | None = None,
+        *,
+        num_workers: NumWorkers | None = None,
+        **options: Unpack[ProcessKeywords],
     ) -> None:
         window = window_of(num_prefetch, self, "num_prefetch")
-        backend = ProcessBackend(over_zmq=False)
-        super().__init__([ds], WorkerOptions.of(self, num_proc, options), backend, window, _ahead(window))
+        checked = WorkerOptions.of(self, num_workers, options, ("num_proc", num_proc))
+        super().__init__([ds], checked, ProcessBackend(over_zmq=False), window, _ahead(window))
 
 
 class MultiThreadRunner(Runner[T_co]):
@@ -427,6 +436,7 @@ class MultiThreadRunner(Runner[T_co]):
         num_prefetch: Datapoints that each thread may have made and the consumer has not yet handed out; at most
             ``2 * num_prefetch + 2`` are computed ahead for each thread.
         num_thread: Threads; "auto" for one for each core. 0 runs one flow in the consumer.
+        num_workers: The same as `num_thread`, under the name that all runners and maps know.
         options: `strict`, `ordered`, `timeout`, `max_restarts` (of threads that call `sys.exit`), `max_failures` and
             `worker_init`: see `WorkerOptions`.
 
@@ -440,13 +450,14 @@ class MultiThreadRunner(Runner[T_co]):
         [[1], [2]]
     """
 
-    @hinting
     @takes(WorkerKeywords)
     def __init__(
         self,
         get_df: Callable[[], DataFlow[T_co]],
         num_prefetch: int,
-        num_thread: NumWorkers,
+        num_thread: NumWorkers | None = None,
+        *,
+        num_workers: NumWorkers | None = None,
         **options: Unpack[WorkerKeywords],
     ) -> None:
         if isinstance(get_df, DataFlow) or not callable(get_df):
@@ -454,7 +465,7 @@ class MultiThreadRunner(Runner[T_co]):
                 f"MultiThreadRunner calls get_df once for each thread to make a flow, got {type(get_df).__name__}: "
                 "pass a function, for example lambda: MapData(...)"
             )
-        checked = WorkerOptions.of(self, num_thread, options, "num_thread")
+        checked = WorkerOptions.of(self, num_workers, options, ("num_thread", num_thread))
         flows = [require_flow(get_df(), "get_df", "what it returns") for _ in range(max(1, checked.num_workers))]
         if len({id(ds) for ds in flows}) < len(flows):
             raise ValueError("get_df gave the same flow twice; threads need one each. Make the flow inside get_df")

@@ -186,6 +186,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
         return {
             **super()._df_parameters,
             **given,
+            "num_workers": None,
             options.workers_name: AUTO if options.auto else options.num_workers,
             "ordered": options.ordered or not options.strict,
             **self._df_backend.parameters(options),

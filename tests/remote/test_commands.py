@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+import dataflow
 from dataflow import DataFlow, RemoteDataZMQ
 from dataflow.__main__ import flow_named, main
 from tests.support.senders import LOOPBACK, ROOT
@@ -33,6 +34,12 @@ def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "feeding_of_a_test", raising=False)
     return "feeding_of_a_test"
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"dataflow {dataflow.__version__}\n"
 
 
 @pytest.mark.parametrize("name", ["flow", "make", "Holder.flow"])
