@@ -9,7 +9,7 @@ Guarantees:
 
 The fork server and the resource tracker of multiprocessing live as long as the interpreter, by design. A
 worker of the fork server has the fork server's command line, so a pattern would excuse too much. Both are
-running before anything is counted.
+running before anything is counted; a fork server that was started again, because the first had ended, is excused, too.
 """
 
 import gc
@@ -17,6 +17,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -57,7 +58,7 @@ def processes() -> Found:
     return {
         (pid, status.started): f"process {pid}"
         for pid, status in known.items()
-        if pid != us and (is_ours(pid) or is_orphan(status))
+        if pid not in (us, _fork_server("_forkserver_pid")) and (is_ours(pid) or is_orphan(status))
     }
 
 
@@ -88,6 +89,8 @@ def descriptors() -> Found:
     """Find open descriptors and what they refer to, so that one exchanged for another is noticed."""
     found: Found = {}
     for entry in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        if entry == str(_fork_server("_forkserver_alive_fd")):
+            continue
         try:
             target = os.readlink(f"/proc/self/fd/{entry}")
         except OSError:  # the listing's own descriptor
@@ -161,6 +164,11 @@ def _is_foreign(path: Path) -> bool:
 def _mappings_of_shared_memory(pid: int) -> list[str]:
     with open(f"/proc/{pid}/maps") as lines:
         return [line for line in lines if str(SHARED_MEMORY) in line]
+
+
+def _fork_server(attribute: str) -> int | None:
+    module = sys.modules.get("multiprocessing.forkserver")
+    return getattr(getattr(module, "_forkserver", None), attribute, None)
 
 
 def _start_servants() -> None:
