@@ -409,6 +409,13 @@ def _close_half_started(error: BaseException) -> None:
         local = frame.f_locals
         if name == "connect_to_new_process" and "child_r" not in local:  # otherwise already closed
             _close_pipes(local, "parent_r", "child_w")
+        elif name == "ensure_running" and "alive_w" in local and local.get("pid"):
+            # The fork server itself: it is a child of ours, unless it was not started again after the last had ended.
+            with suppress(OSError):
+                os.waitid(os.P_PID, local["pid"], os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if _fork_server()["_forkserver_pid"] is None:
+                    _close_pipes(local, "alive_w")
+                    _end(local["pid"])
         elif name == "_launch":
             popen = local.get("self")
             finalizer = getattr(popen, "finalizer", None)
@@ -422,9 +429,13 @@ def _close_half_started(error: BaseException) -> None:
                 _close_pipes(local, "parent_r", "child_w", "child_r", "parent_w")
             pid = getattr(popen, "pid", None)
             if pid is not None:  # it runs, and nothing else would reap it
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+                _end(pid)
+
+
+def _end(pid: int) -> None:
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _close_pipes(local: Mapping[str, Any], *names: str) -> None:

@@ -331,3 +331,33 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_the_users_own_processes_can_be_interrupted(tmp_path):
     assert printed(MASK, tmp_path) == "set()"
+
+
+REFUSED = """
+import os, types
+from multiprocessing import forkserver, resource_tracker
+import psutil
+from dataflow import DataFromList, ParallelData
+
+def refuse(_):
+    raise MemoryError
+
+if __name__ == "__main__":
+    resource_tracker.ensure_running()
+    others, opened = psutil.Process().children(), os.listdir("/proc/self/fd")
+    with ParallelData(DataFromList([[1]]), 1, context="forkserver") as df:
+        forkserver.os = types.SimpleNamespace(**{**vars(os), "urandom": refuse})
+        try:
+            list(df)
+        except MemoryError:
+            forkserver.os = os
+            df.close()
+            print(psutil.Process().children() == others, os.listdir("/proc/self/fd") == opened)
+        print(list(df))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="older Pythons do nothing that could fail once the server runs")
+def test_a_fork_server_that_could_not_be_told_its_key_ends(tmp_path):
+    assert printed(REFUSED, tmp_path).splitlines() == ["True True", "[[1]]"]
