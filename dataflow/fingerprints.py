@@ -14,54 +14,59 @@ In both, runners count as the nodes that do the same work without workers, and s
 which they are reached, each under a label: so cycles end, deep structures need no stack, and the text is the same in
 every process that builds the same flow. It contains no address, and no order of a set.
 
-- Inside the user's own program, a function counts by its code (without line numbers, comments and docstring), its
-  defaults, closure and attributes, and by the global variables that the code names; of a module, the attributes that it
-  names. A class counts by its bases and all that its body defines; an object by its class and by what pickle would
-  store.
+- Inside the user's own program, a function counts by its code (without line numbers, comments and docstring) and by
+  what `references` finds that it holds and reads; a class by its bases and all that its body defines; an object by its
+  class and by what pickle would store.
 - Python itself and installed packages count by name and version.
 """
 
 from __future__ import annotations
 
-import builtins
 import copyreg
 import dis
-import functools
 import hashlib
 import importlib.machinery
-import importlib.util
-import json
 import logging
 import os
 import pickle
 import re
 import sys
-import sysconfig
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from functools import partial
-from itertools import repeat, takewhile
-from typing import Any, Final, NamedTuple
+from itertools import repeat
+from typing import Any, Final
 
 import numpy as np
 
 from dataflow.base import OF_THIS_PROCESS, DataFlow
 from dataflow.passes import known_length
+from dataflow.pickling import found_in
+from dataflow.references import (
+    MAX_ITEMS,
+    MISSING,
+    defined_by,
+    globals_of,
+    held_by,
+    imports_of,
+    is_of_library,
+    library_of,
+    made_of,
+    reads_of,
+)
 from dataflow.seeding import Table
 from dataflow.urls import is_url, states_below
 
 __all__ = [
     "Description",
-    "OF_CLASS",
     "changed_code",
     "describe",
     "described",
     "difference",
     "digest",
     "is_below",
-    "library_of",
 ]
 
 Description = dict[str, Any]
@@ -69,7 +74,6 @@ Description = dict[str, Any]
 ``code``, by parameter a hash of the functions in it."""
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, np.dtype, type(None), type(Ellipsis))
-_MAX_ITEMS: Final = 32  # a longer list is data, not a parameter
 _MAX_TEXT: Final = 200
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -181,9 +185,9 @@ def _outline(value: Any) -> str:
     if isinstance(value, _PLAIN):
         text = repr(value)
         return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… of {len(text)}"
-    if isinstance(value, list | tuple) and len(value) <= _MAX_ITEMS:
+    if isinstance(value, list | tuple) and len(value) <= MAX_ITEMS:
         return f"[{', '.join(map(_outline, value))}]"
-    if isinstance(value, Mapping) and len(value) <= _MAX_ITEMS:
+    if isinstance(value, Mapping) and len(value) <= MAX_ITEMS:
         items = (f"{_outline(key)}: {_outline(item)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
     if isinstance(value, partial):
@@ -242,68 +246,6 @@ def _states_of(path: str) -> Iterator[str]:
         yield f"{status.st_size} bytes, changed at {status.st_mtime_ns}"
 
 
-# -- what belongs to the user's program --------------------------------------------------------------------------------
-
-_STDLIB: Final = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")})
-_INSTALLED: Final = ("site-packages", "dist-packages")
-
-
-@functools.cache
-def library_of(module: str) -> str | None:
-    """Name and version of the library that a module belongs to; None if it is part of the user's program."""
-    top = module.partition(".")[0]
-    if top in {"__main__", "__mp_main__"}:
-        return None
-    if top == "dataflow":
-        return top  # what its nodes yield does not depend on the version
-    path = _path(module) or _path(top)
-    if path is None:
-        return top if top in sys.stdlib_module_names or top in sys.builtin_module_names else None
-    if any(part in path.split(os.sep) for part in _INSTALLED):
-        return _version(top)
-    return top if path.startswith(_STDLIB) else None
-
-
-def _path(module: str) -> str | None:
-    """The file of a module that is loaded, or of a package; a folder of a package that is spread over several."""
-    found = sys.modules.get(module)
-    try:
-        spec = found.__spec__ if found is not None else None if "." in module else importlib.util.find_spec(module)
-    except (AttributeError, ImportError, ValueError):
-        spec = None
-    path = getattr(found, "__file__", None) or (spec.origin if spec is not None and spec.has_location else None)
-    folders = spec.submodule_search_locations if spec is not None else None
-    return path or next(iter(folders or ()), None)
-
-
-def _version(top: str) -> str | None:
-    """Name and version of what is installed under a name; None if its code may change while the version stays."""
-    from importlib import metadata  # slow to import
-
-    try:
-        distributions = [metadata.distribution(top)]
-    except (metadata.PackageNotFoundError, ValueError):
-        distributions = [metadata.distribution(name) for name in sorted({*_distributions().get(top, ())})]
-    parts = [top]
-    for distribution in distributions:
-        # A project that was installed from its folder keeps its version while its code changes.
-        origin = distribution.read_text("direct_url.json")
-        if origin is not None and "dir_info" in json.loads(origin):
-            return None
-        parts += [distribution.version] if origin is None else [distribution.version, _hashed(origin)]
-    if not distributions:
-        version = getattr(sys.modules.get(top), "__version__", None)
-        return f"{top} {version}" if isinstance(version, str) else None
-    return " ".join(parts)
-
-
-@functools.cache
-def _distributions() -> Mapping[str, list[str]]:
-    from importlib.metadata import packages_distributions
-
-    return packages_distributions()
-
-
 def _place_in_library(value: Any) -> str | None:
     """The library in which `value` is found under its own name, and that name; None if there is none."""
     try:
@@ -313,30 +255,13 @@ def _place_in_library(value: Any) -> str | None:
         return None
     if not isinstance(module, str) or not isinstance(name, str) or (library := library_of(module)) is None:
         return None
-    return f"{library}:{module}.{name}" if _found(module, name) is value else None
-
-
-def _found(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    return f"{library}:{module}.{name}" if found_in(sys.modules.get(module), name) is value else None
 
 
 # -- the code of a function --------------------------------------------------------------------------------------------
 
-_LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_ALL_GLOBALS: Final = frozenset({"globals", "eval", "exec"})  # functions that may read them
-_UNFOLLOWED: Final = frozenset(  # with these, code finds others, or reads what is left out of their description
-    {"__import__", "import_module", "__subclasses__", "__globals__", "f_globals", "__annotations__", "get_type_hints"}
-    | {"__doc__", "getdoc", "getsource", "getsourcelines", "co_firstlineno", "f_lineno"}
-)
 _HAS_DOCSTRING: Final = 0x4000000  # a flag of code objects, from Python 3.14 on
 _LOADS_CONSTANT: Final = frozenset(dis.hasconst)
-
-Chain = tuple[str, ...]
-"""A global name, and the attributes that the code reads from it: ``config.size.width`` has three names."""
 
 
 def _code(code: types.CodeType, text: Callable[[Any], str]) -> str:
@@ -362,57 +287,6 @@ def _used_constants(code: types.CodeType) -> set[int]:
     }
 
 
-class _Import(NamedTuple):
-    """What code reads of a module that it imports itself."""
-
-    module: str
-    level: int  # of a relative import
-    chain: Chain  # the attributes; none for the whole module
-    of_package: bool  # the attributes are those of the outermost package: `import a.b` binds a
-
-
-@functools.lru_cache(maxsize=4096)
-def _names_in(code: types.CodeType) -> tuple[tuple[Chain, ...], tuple[_Import, ...], str]:
-    """The global names that code reads, what it imports, and a name with which it reads others; empty if none."""
-    chains: dict[Chain, None] = {}
-    imports: dict[_Import, None] = {}
-    unfollowed = next((name for name in code.co_names if name in _UNFOLLOWED), "")
-    if {"sys", "modules"} <= set(code.co_names):
-        unfollowed = "sys.modules"
-    found = [item for item in dis.get_instructions(code) if item.opname not in {"EXTENDED_ARG", "CACHE"}]
-    own = {item.argval for item in found if item.opname == "STORE_NAME"}  # by the body of a class
-    for k, item in enumerate(found):
-        if item.opname in _LOADS and not (item.opname == "LOAD_NAME" and item.argval in own):
-            chains[item.argval, *_attributes(found, k)] = None
-        elif item.opname == "IMPORT_NAME":
-            module, level, names = item.argval, found[k - 2].argval, found[k - 1].argval
-            if names:
-                imports.update(dict.fromkeys(_Import(module, level, (name,), False) for name in names))
-            elif found[k + 1].opname == "STORE_FAST":
-                uses = [n for n, load in enumerate(found) if _loads(load, found[k + 1].argval)]
-                imports.update(dict.fromkeys(_Import(module, level, _attributes(found, n), True) for n in uses))
-            else:
-                imports[_Import(module, level, (), found[k + 1].opname != "IMPORT_FROM")] = None
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            more, imported, inside = _names_in(constant)
-            chains.update(dict.fromkeys(more))
-            imports.update(dict.fromkeys(imported))
-            unfollowed = unfollowed or inside
-    return tuple(chains), tuple(imports), unfollowed
-
-
-def _attributes(instructions: Sequence[dis.Instruction], k: int) -> Chain:
-    """The attributes that the instructions after the k-th read, one of the other."""
-    return tuple(item.argval for item in takewhile(lambda item: item.opname in _ATTRIBUTES, instructions[k + 1 :]))
-
-
-def _loads(item: dis.Instruction, name: str) -> bool:
-    """Whether an instruction loads a local variable; some load two."""
-    names = item.argval if isinstance(item.argval, tuple) else (item.argval,)
-    return item.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD")) and name in names
-
-
 # -- values ------------------------------------------------------------------------------------------------------------
 
 _MAX_LEVELS: Final = 60  # of containers in containers
@@ -426,7 +300,6 @@ _OUTSIDE: Final = (  # of the fingerprint: global random generators, the environ
     *(("os", "environ"), ("os", "environb"), ("sys", "stdin"), ("sys", "stdout"), ("sys", "stderr")),
 )
 _LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
-_LRU_CACHE: Final = type(functools.lru_cache(len))
 _DESCRIPTORS: Final = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -434,15 +307,6 @@ _DESCRIPTORS: Final = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
-_OF_SINGLEDISPATCH: Final = frozenset({"cache_token", "dispatch_cache", "_clear_cache"})  # what else it has decides
-_MISSING: Final = object()
-OF_CLASS: Final = frozenset(  # what a class has for other reasons than its body
-    {"__abstractmethods__", "__annotate__", "__annotations_cache__"}
-    | {"__classcell__", "__classdictcell__"}
-    | {"__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__"}
-    | {"__slotnames__", "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl", "_value2member_map_"}
-)
-
 
 _CURE: Final = "Give DiskCacheData a fingerprint= of your own, and change it when the flow changes"
 
@@ -558,22 +422,14 @@ class _Walker:
 
     def _wrapped(self, value: Any, kind: type) -> str:
         """Objects that stand for a function, or have a meaning of their own; then all others."""
-        if isinstance(value, types.MethodType):
-            return f"method {self.text(value.__func__)} of {self.text(value.__self__)}"
         if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
             return self._builtin(value)
         if isinstance(value, _DESCRIPTORS):
             return f"{self.text(value.__objclass__)}.{value.__name__}"
-        if isinstance(value, staticmethod | classmethod):
-            return f"{kind.__name__} {self.text(value.__func__)}"
-        if isinstance(value, property):
-            return f"property {self.text((value.fget, value.fset, value.fdel))}"
-        if isinstance(value, functools.cached_property):
-            return f"cached property {self.text(value.func)}"
-        if isinstance(value, _LRU_CACHE):
-            return f"cached {self.text(value.__wrapped__)}"
-        if isinstance(value, partial) and kind is partial:
-            return f"partial {self.text((value.func, value.args, value.keywords))}"
+        if found := made_of(value):
+            name = kind.__name__ if is_of_library(kind) else self.text(kind)
+            rest = vars(value) if isinstance(value, partial) else {}
+            return f"{name} {self.text((*found.values(), *rest.items()))}"
         if isinstance(value, types.CodeType):
             return f"code {_code(value, self.text)}"
         if isinstance(value, types.MappingProxyType):
@@ -600,7 +456,7 @@ class _Walker:
         return text if len(text) <= _MAX_TEXT else f"{kind.__name__} {_hashed(text)}"
 
     def _container(self, value: Any, kind: type) -> str:
-        if not self._values and len(value) > _MAX_ITEMS:
+        if not self._values and len(value) > MAX_ITEMS:
             return kind.__name__
         level = len(self._open)
         if (found := self._shared.get(id(value))) is not None:
@@ -707,95 +563,29 @@ class _Walker:
             yield from self.node(df, "")
 
     def _lines_of_function(self, function: types.FunctionType, label: str) -> Iterator[str]:
-        code = function.__code__
-        held = partial(self._line, f"{function.__qualname__}")
-        yield f"code {_code(code, _Walker(values=True).text)}"
-        if function.__defaults__:
-            yield held("the defaults", function.__defaults__)
-        if function.__kwdefaults__:
-            yield held("the defaults by name", function.__kwdefaults__)
-        namespace = function.__globals__
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            if namespace is vars(functools) and name in _OF_SINGLEDISPATCH:
-                continue
-            try:
-                content = cell.cell_contents
-            except ValueError:  # not yet filled
-                yield f"{name} is empty"
-            else:
-                yield held(name, content)
-        for name, value in sorted(vars(function).items()):
-            if namespace is not vars(functools) or name not in _OF_SINGLEDISPATCH:
-                yield held(f".{name}", value)
-        if library_of(str(namespace.get("__name__", ""))) is None:
-            chains, imports, unfollowed = _names_in(code)
-            if unfollowed and self._values:
+        name = function.__qualname__
+        yield f"code {_code(function.__code__, _Walker(values=True).text)}"
+        yield from (self._line(name, *held) for held in held_by(function))
+        if is_of_library(function):
+            return
+        unfollowed = reads_of(function.__code__).unfollowed
+        if unfollowed and self._values:
+            raise TypeError(
+                f"{name} uses {unfollowed}, which may read what is not compared ({name} is reached from "
+                f"{self._place}). {_CURE}"
+            )
+        for variable in globals_of(function):
+            if self._values and variable.value is MISSING and "." not in variable.name:
                 raise TypeError(
-                    f"{function.__qualname__} uses {unfollowed}, which may read what is not compared "
-                    f"({function.__qualname__} is reached from {self._place}). {_CURE}"
+                    f"{name} names {variable.name}, which does not exist yet, so a change of it could not be noticed "
+                    f"({name} is reached from {self._place}). Define it before the cache is created. {_CURE}"
                 )
-            for chain in chains:
-                yield from self._lines_of_chain(function, chain)
-            for imported in imports:
-                yield from self._lines_of_import(function, imported)
+            yield self._line(name, variable.name, variable.value)
+        if self._values:  # only caches import what a function will import
+            yield from (self._line(name, found.name, found.value) for found in imports_of(function, load=True))
 
     def _line(self, holder: str, name: str, value: Any) -> str:
-        return f"{name} = {self._refusing(value, f'{name} in {holder}')}"
-
-    def _lines_of_chain(self, function: types.FunctionType, chain: Chain) -> Iterator[str]:
-        first, *attributes = chain
-        value = function.__globals__.get(first, _MISSING)
-        if value is _MISSING:
-            if first in _ALL_GLOBALS:  # the code may read any
-                for name, item in sorted(function.__globals__.items()):
-                    if not name.startswith("__"):
-                        yield self._line(function.__qualname__, name, item)
-            if hasattr(builtins, first) or not self._values:
-                return
-            raise TypeError(
-                f"{function.__qualname__} names {first}, which does not exist yet, so a change of it could not be "
-                f"noticed ({function.__qualname__} is reached from {self._place}). Define it before the cache is "
-                f"created. {_CURE}"
-            )
-        yield from self._lines_of_attributes(function, first, value, attributes)
-
-    def _lines_of_attributes(
-        self, function: types.FunctionType, name: str, value: Any, attributes: Sequence[str]
-    ) -> Iterator[str]:
-        """A value that `function` names; of a module of the user's program, the attribute that it reads."""
-        for attribute in attributes:
-            if not isinstance(value, types.ModuleType):
-                break
-            module, value = value, getattr(value, attribute, _MISSING)
-            if library_of(module.__name__) is not None and not _is_replaced(value):
-                value = module  # which counts by its version
-                break
-            name = f"{name}.{attribute}"
-            if value is _MISSING:
-                yield f"{name} is missing"
-                return
-        yield self._line(function.__qualname__, name, value)
-
-    def _lines_of_import(self, function: types.FunctionType, imported: _Import) -> Iterator[str]:
-        name, level, chain, of_package = imported
-        if level:
-            name = importlib.util.resolve_name("." * level + name, function.__globals__.get("__package__") or "")
-        if (library := library_of(name)) is not None:
-            yield f"imports {library if self._values else name}"
-            return
-        if not self._values:
-            return  # only caches import what a function will import
-        try:
-            found = importlib.import_module(name)  # as the function will do
-            if len(chain) == 1 and not hasattr(found, chain[0]):
-                importlib.import_module(f"{name}.{chain[0]}")
-        except ImportError:
-            yield f"cannot import {name} {chain}"
-            return
-        if of_package:
-            name = name.partition(".")[0]
-            found = sys.modules[name]
-        yield from self._lines_of_attributes(function, name, found, chain)
+        return f"{name} is missing" if value is MISSING else f"{name} = {self._refusing(value, f'{name} in {holder}')}"
 
     def _module(self, module: types.ModuleType) -> str:
         library = library_of(module.__name__)
@@ -816,14 +606,12 @@ class _Walker:
         yield held("the bases", cls.__bases__)
         if type(cls) is not type:
             yield held("the metaclass", type(cls))
-        for name, value in sorted(vars(cls).items()):
+        for name, value in defined_by(cls):
             if name == "__annotations__" and self._values:  # a library may read them when a function is called
                 yield f"{name} = {', '.join(f'{key}: {self._annotation(item)}' for key, item in value.items())}"
             elif name == "__annotate_func__":
                 yield f"{name} {_code(value.__code__, self.text)}"
-            elif name not in OF_CLASS and not isinstance(
-                value, types.MemberDescriptorType | types.GetSetDescriptorType
-            ):
+            else:
                 yield held(name, value)
 
     def _annotation(self, value: Any) -> str:
@@ -862,7 +650,7 @@ class _Walker:
         """The class of an object, and the functions among its attributes: others may change while it is used."""
         yield self.text(type(value))
         for name, item in sorted(getattr(value, "__dict__", {}).items()):
-            items = item if isinstance(item, list | tuple) and len(item) <= _MAX_ITEMS else [item]
+            items = item if isinstance(item, list | tuple) and len(item) <= MAX_ITEMS else [item]
             yield from (f".{name} = {self.text(part)}" for part in items if callable(part))
 
     def _lines_of_object(self, kind: type, reduced: tuple[Any, ...], label: str) -> Iterator[str]:
@@ -896,7 +684,7 @@ class _Walker:
         except pickle.PicklingError:  # from Python 3.14 on, if there is none
             module = "__main__"
         library = library_of(module)
-        if _found(module, name) is not value or library is None:
+        if found_in(sys.modules.get(module), name) is not value or library is None:
             raise _Indescribable(f"a {type(value).__qualname__}")
         return f"{library}:{module}.{name}"
 
@@ -919,14 +707,9 @@ def _loaded(module: str, name: str) -> Any:
     return getattr(sys.modules.get(module), name, None)
 
 
-def _is_replaced(value: Any) -> bool:
-    """Whether an attribute of a library's module is a function or class that the user's program has put there."""
-    return isinstance(value, types.FunctionType | type) and library_of(value.__module__) is None
-
-
 def _few(lines: Sequence[str]) -> Sequence[str]:
     """The lines, or one that stands for all if they are many."""
-    return lines if len(lines) <= _MAX_ITEMS else [f"states of {len(lines)} files {_hashed(chr(10).join(lines))}"]
+    return lines if len(lines) <= MAX_ITEMS else [f"states of {len(lines)} files {_hashed(chr(10).join(lines))}"]
 
 
 def _hashed(text: str) -> str:

@@ -44,6 +44,7 @@ __all__ = [
     "dumps",
     "dumps_back",
     "dumps_task",
+    "found_in",
     "imported_main",
     "inherited_by_fork",
     "loads",
@@ -243,7 +244,7 @@ class ReturnPickler(pickle.Pickler):
             return NotImplemented
         if (key := _known.key(obj)) is not None:
             return _known_object, (key,)
-        if _found_in(sys.modules.get(obj.__module__), obj.__qualname__) is obj:
+        if found_in(sys.modules.get(obj.__module__), obj.__qualname__) is obj:
             return NotImplemented
         if isinstance(obj, type) and _is_inherited(obj):
             return _class_at, (id(obj), obj.__module__, obj.__qualname__)
@@ -431,20 +432,11 @@ class ImportedMain:
     def variables(self, obj: Any) -> dict[str, Any]:
         if not self._late:
             return {}
-        found: dict[str, Any] = {}
-        todo, seen = [obj], {id(obj)}
+        from dataflow.references import reads_of  # which most workers do not need
+
         module = vars(self._module)
-        while todo:
-            for name in _global_names(todo.pop()):
-                if name not in module or name.startswith("__"):
-                    continue
-                value = module[name]
-                if name in self._late:
-                    found[name] = value
-                elif id(value) not in seen and isinstance(value, type | types.FunctionType) and _is_of_main(value):
-                    seen.add(id(value))
-                    todo.append(value)
-        return found
+        names = {name for function in _functions_of_main(obj) for name, *_ in reads_of(function.__code__).chains}
+        return {name: module[name] for name in names & self._late if name in module}
 
 
 class ForkedMain:
@@ -476,23 +468,25 @@ def _name_in_main(obj: Any) -> str | None:
     if obj.__module__ not in _MAIN_NAMES:
         return None
     main = sys.modules.get("__main__")
-    if _found_in(main, obj.__qualname__) is obj:
+    if found_in(main, obj.__qualname__) is obj:
         return str(obj.__qualname__)
     return next((name for name, value in list(vars(main).items()) if value is obj), None)
 
 
 def _in_main(name: str, qualname: str) -> Any:
     """The object that the other side has found in the main module under this name."""
-    found = _found_in(sys.modules["__main__"], name)
+    found = found_in(sys.modules["__main__"], name)
     if getattr(found, "__qualname__", None) != qualname:
         raise pickle.UnpicklingError(f"the main module has no {name} any more that is {qualname}")
     return found
 
 
-def _found_in(module: Any, qualname: str) -> Any:
-    for name in qualname.split("."):
-        module = getattr(module, name, None)
-    return module
+def found_in(module: types.ModuleType | None, qualname: str) -> Any:
+    """What a module has under a qualified name; None if it has nothing."""
+    found: Any = module
+    for name in filter(None, qualname.split(".")):
+        found = getattr(found, name, None)
+    return found
 
 
 def _main_namespaces() -> list[dict[str, Any]]:
@@ -503,51 +497,23 @@ def _main_namespaces() -> list[dict[str, Any]]:
     module = vars(sys.modules["__main__"])
     found = {id(module): module}
     for value in list(module.values()):
-        for function in _functions_of(value) if isinstance(value, type | types.FunctionType) else ():
-            if function.__globals__.get("__name__") in _MAIN_NAMES:
-                found[id(function.__globals__)] = function.__globals__
+        for function in _functions_of_main(value) if isinstance(value, type | types.FunctionType) else ():
+            found[id(function.__globals__)] = function.__globals__
     return list(found.values())
 
 
-def _global_names(obj: Any) -> set[str]:
-    """Names that the code of a function, or of the methods of a class and of its bases, may look up globally."""
-    names: set[str] = set()
-    codes = [function.__code__ for function in _functions_of(obj)]
-    while codes:
-        code = codes.pop()
-        names.update(code.co_names)
-        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return names
+def _functions_of_main(obj: Any) -> Iterator[types.FunctionType]:
+    """The functions of the main module that a function or class of it refers to, and itself."""
+    from dataflow.references import made_of, parts, reached
 
+    def parts_in_main(where: str, value: Any) -> Iterable[tuple[str, Any]]:
+        kind = value if isinstance(value, type) else type(value)
+        follows = isinstance(value, types.FunctionType) or _is_of_main(kind) or made_of(value)
+        return parts(where, value) if follows else ()
 
-def _functions_of(obj: Any) -> Iterator[types.FunctionType]:
-    """The function itself, or the methods of a class; and the functions that they wrap."""
-    todo: list[Any] = [obj]
-    seen: set[int] = set()
-    while todo:
-        item = todo.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, types.FunctionType):
-            yield item
-            todo.append(getattr(item, "__wrapped__", None))
-            todo += [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
-        elif isinstance(item, classmethod | staticmethod):
-            todo.append(item.__func__)
-        elif isinstance(item, property):
-            todo += [item.fget, item.fset, item.fdel]
-        elif isinstance(item, functools.partialmethod | functools.partial | functools.cached_property):
-            todo.append(item.func)
-        elif isinstance(item, type) and item.__module__ in _MAIN_NAMES:
-            todo += [*vars(item).values(), *item.__bases__]
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+    for _, value in reached([("", obj)], parts_in_main):
+        if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") in _MAIN_NAMES:
+            yield value
 
 
 def _changed(path: str) -> int:

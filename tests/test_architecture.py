@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "dataflow"
 
 FLOORS = (  # from the ground up; a room imports from the floors below its own
     {"errors", "keywords", "old_places", "parameters", "representation", "version"},
-    {"descriptors", "interrupts", "machine", "pauses", "session"},
+    {"descriptors", "interrupts", "machine", "pauses", "references", "session"},
     {"extras", "failures", "pickling", "reports"},
     {"memory", "urls"},
     {"codec"},

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 
 from dataflow.base import DataFlow
-from dataflow.parameters import called_by
+from dataflow.references import is_of_library, parts, reached, reads_of
 from dataflow.seeding import Rng
 
 __all__ = [
@@ -101,21 +100,14 @@ def global_generators() -> dict[str, Any]:
 
 
 def mentions_globals(func: object) -> bool:
-    """Whether the code of a function names a module with a global generator."""
-    func = getattr(func, "__func__", func)
-    while isinstance(func, partial):
-        func = func.func
-    code = getattr(func, "__code__", None) or getattr(called_by(func), "__code__", None)
-    return code is not None and not names_in(code).isdisjoint({"random", "torch", "rand", "randn", "randint"})
+    """Whether code that `func` reaches names a module with a global generator."""
+    return _names_any(func, frozenset({"random", "torch", "rand", "randn", "randint"}))
 
 
 # -- Generators that a function holds ----------------------------------------------------------------------------------
 
 
-_MAX_OBJECTS: Final = 1000
-_MAX_ITEMS: Final = 32  # a longer list is data, and is not searched
 _SEEDING: Final = frozenset({"seed", "manual_seed", "setstate", "set_state", "state", "__setstate__"})
-_ATOMS: Final = (bool, int, float, complex, str, bytes, type(None), np.ndarray, ModuleType, BuiltinFunctionType)
 
 
 def held_generators(func: object) -> dict[str, Any]:
@@ -123,33 +115,30 @@ def held_generators(func: object) -> dict[str, Any]:
 
     Those that are global to their module are not among them.
     """
+    apart = {id(generator) for generator in global_generators().values()}
     found: dict[str, Any] = {}
-    for name, value in _reached(func):
-        if _is_generator(value):
+    for where, value in _reached(func):
+        if _is_generator(value) and id(value) not in apart:
+            apart.add(id(value))
+            name = where.partition(" in ")[0]
             found[f"{name}, {len(found) + 1}" if name in found else name] = value
     return found
 
 
 def may_seed(func: object) -> bool:
-    """Whether code that `func` reaches, of functions and methods, names a way to set the state of a generator."""
-    reached = [value for _, value in _reached(func)]
-    methods = [item for kind in reached if isinstance(kind, type) for item in vars(kind).values()]
-    codes = (item.__code__ for item in reached + methods if isinstance(item, FunctionType))
-    return any(not _SEEDING.isdisjoint(names_in(code)) for code in codes)
+    """Whether code that `func` reaches names a way to set the state of a generator."""
+    return _names_any(func, _SEEDING)
+
+
+def _names_any(func: object, names: Set[str]) -> bool:
+    found = [value for _, value in _reached(func)]
+    methods = [item for kind in found if isinstance(kind, type) for item in vars(kind).values()]  # also of libraries
+    codes = (item.__code__ for item in found + methods if isinstance(item, FunctionType))
+    return any(not names.isdisjoint(reads_of(code).names) for code in codes)
 
 
 def _reached(func: object) -> Iterator[tuple[str, Any]]:
-    seen = {id(generator) for generator in global_generators().values()}
-    kept = [("it", func)]  # also keeps temporary objects, and so their ids
-    for name, value in kept:
-        if len(kept) > _MAX_OBJECTS:
-            break
-        if id(value) in seen or isinstance(value, _ATOMS):
-            continue
-        seen.add(id(value))
-        yield name, value
-        if not _is_generator(value):
-            kept += _parts(value, name)
+    return reached([("func", func)], _parts)
 
 
 def _is_generator(value: object) -> bool:
@@ -159,48 +148,15 @@ def _is_generator(value: object) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Generator", ()))
 
 
-def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """What an object refers to, with names for messages."""
-    if isinstance(value, FunctionType):
-        for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            try:
-                yield variable, cell.cell_contents
-            except ValueError:  # nothing is assigned yet
-                pass
-        yield from (("a default", item) for item in value.__defaults__ or ())
-        yield from (value.__kwdefaults__ or {}).items()
-        yield from ((used, value.__globals__[used]) for used in names_in(value.__code__) if used in value.__globals__)
-    elif isinstance(value, MethodType):
-        yield from ((name, value.__func__), ("self", value.__self__))
-    elif isinstance(value, partial):
-        yield from ((name, value.func), ("an argument", value.args), *value.keywords.items())
-    elif isinstance(value, list | tuple | set | frozenset | Mapping) and len(value) <= _MAX_ITEMS:
-        yield from ((name, item) for item in (list(value.values()) if isinstance(value, Mapping) else list(value)))
-    elif isinstance(value, type):
-        yield from ((f"{value.__name__}.{key}", item) for key, item in vars(value).items() if _is_generator(item))
-        return
-    if not isinstance(value, type):
-        called = called_by(value)
-        if isinstance(called, FunctionType):
-            yield name, called
-        yield from ((type(value).__name__, kind) for kind in type(value).__mro__ if kind is not object)
-        for key, item in list(getattr(value, "__dict__", {}).items()):
-            if not key.startswith("_df_") and not isinstance(item, DataFlow):  # other nodes are called by themselves
-                yield f"{type(value).__name__}.{key}", item
-        for key in (slot for kind in type(value).__mro__ for slot in _slots(kind)):
-            if hasattr(value, key):
-                yield f"{type(value).__name__}.{key}", getattr(value, key)
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def names_in(code: CodeType) -> set[str]:
-    """The names of globals and attributes in a function's code, and in the functions that it makes."""
-    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
+def _parts(where: str, value: Any) -> Iterable[tuple[str, Any]]:
+    if _is_generator(value):
+        return ()
+    if isinstance(value, type) and is_of_library(value):
+        return [(f"{value.__name__}.{name}", item) for name, item in vars(value).copy().items() if _is_generator(item)]
+    found = parts(where, value)
+    if isinstance(value, DataFlow):  # the nodes that it holds are called by themselves
+        return [(name, item) for name, item in found if "._df_" not in name and not isinstance(item, DataFlow)]
+    return found
 
 
 # -- States ------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 import functools
 import gc
 import json
+import logging
+import types
 import weakref
 
 import numpy as np
@@ -211,6 +213,88 @@ def test_a_global_variable_of_methods_that_the_workers_do_not_get_is_named(make,
         monkeypatch.setattr(f"{__name__}.FACTOR", 5)
         with pytest.raises(NotPicklable, match=r"(of_helper|__iter__).* reads the global variable FACTOR of .*is 5"):
             list(df)
+
+
+class Slotted:
+    """A callable object without a dict."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        self.factor = 1
+
+    def __call__(self, dp):
+        return [dp[0] * self.factor]
+
+
+SETTINGS = {"factor": 1}
+SLOTTED = Slotted()
+CONFIG = types.ModuleType("config_of_changes")
+
+
+def of_a_dict(dp):
+    return [dp[0] * SETTINGS["factor"]]
+
+
+def of_an_object(dp):
+    return SLOTTED(dp)
+
+
+def of_a_module(dp):
+    return [dp[0] * CONFIG.factor]
+
+
+def of_a_class(dp):
+    return ByMethod()(dp)
+
+
+class Holds(MapData):
+    """A user's own map, whose function is used by other maps, too."""
+
+    def __init__(self):
+        super().__init__(source(2), self.scaled)
+        self.factor = 1
+
+    def scaled(self, dp):
+        return [dp[0] * self.factor]
+
+
+HOLDS = Holds()
+
+
+@pytest.mark.parametrize(
+    ("func", "change"),
+    [
+        (of_a_dict, lambda patch: patch.setitem(SETTINGS, "factor", 5)),
+        (of_an_object, lambda patch: patch.setattr(SLOTTED, "factor", 5)),
+        (of_a_module, lambda patch: patch.setattr(CONFIG, "factor", 5)),
+        (of_a_class, lambda patch: patch.setattr(f"{__name__}.FACTOR", 5)),
+        (of_a_class, lambda patch: patch.setattr(ByMethod, "factor", 5)),
+        (HOLDS.scaled, lambda patch: patch.setattr(HOLDS, "factor", 5)),
+    ],
+    ids=["dict", "slots", "module", "class", "its attribute", "method of a node"],
+)
+def test_what_global_variables_refer_to(func, change, monkeypatch):
+    CONFIG.factor = 1
+    with MultiProcessMapData(source(2), 1, func, strict=True, context="fork") as df:
+        assert numbers(df) == [[0], [1]]
+        change(monkeypatch)
+        assert numbers(df) == [[0], [5]]
+
+
+def test_logging_does_not_start_workers_again():
+    logger = logging.getLogger(__name__)
+
+    def func(dp):
+        logger.debug("never shown")
+        return dp
+
+    with MultiProcessMapData(source(2), 1, func, strict=True) as df:
+        list(df)
+        before = state_of(df).resource
+        func([0])  # the logger remembers that it is not enabled
+        list(df)
+        assert state_of(df).resource is before
 
 
 def counting(dp):

@@ -7,6 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -334,8 +335,13 @@ class TestHeld:
             list(ResumableData(MapData(numbers(), lambda dp: [pair[0].random()])))
         with pytest.raises(NotReproducible, match=r"holds \(pair, 2\)"):
             list(ResumableData(MapData(numbers(), lambda dp: [pair[1].random()])))
-        with pytest.raises(NotReproducible, match=r"holds \(random\)"):
+        with pytest.raises(NotReproducible, match=r"holds \(func.keywords\['random'\]\)"):
             list(ResumableData(MapData(numbers(), functools.partial(draws_from, random=pair[0]))))
+
+    def test_a_helper_method_that_draws_from_a_global_variable_or_a_module(self):
+        for name in ("RANDOM", "GENERATORS.random"):
+            with pytest.raises(NotReproducible, match=rf"holds \({name}\)"):
+                list(ResumableData(MapData(numbers(), DrawsInHelper(name))))
 
     def test_a_function_that_can_seed_and_does_not_is_refused_after_some_calls(self):
         generator = random.Random(1)
@@ -400,6 +406,22 @@ class Holder:
 
 def drawn(generator):
     return generator.random() if hasattr(generator, "random") else generator.rand()
+
+
+RANDOM = random.Random(1)
+GENERATORS = types.ModuleType("generators_of_the_program")
+GENERATORS.random = random.Random(2)
+
+
+class DrawsInHelper:
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, dp):
+        return [self.drawn()]
+
+    def drawn(self):
+        return RANDOM.random() if self.name == "RANDOM" else GENERATORS.random.random()
 
 
 def holding(generator, where):

@@ -1,0 +1,361 @@
+"""What values refer to: the names that code reads, and the values behind them.
+
+One answer for all that follow a flow to its end: fingerprints, which compare it with that of another run; snapshots,
+which compare it with what its workers were given; and the search for random generators that a function holds.
+
+Code of the user's program is followed; Python itself and installed packages count by name and version (`library_of`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from itertools import takewhile
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final, NamedTuple
+
+__all__ = [
+    "MAX_ITEMS",
+    "MISSING",
+    "Variable",
+    "defined_by",
+    "globals_of",
+    "held_by",
+    "imports_of",
+    "is_of_library",
+    "library_of",
+    "made_of",
+    "parts",
+    "reached",
+    "reads_of",
+]
+
+MAX_ITEMS: Final = 32  # a longer list is data: its elements are not followed
+MISSING: Final = object()
+_MAX_REACHED: Final = 10_000
+
+
+# -- what belongs to the user's program --------------------------------------------------------------------------------
+
+_STDLIB: Final = os.path.join(os.path.dirname(os.__file__), "")
+_INSTALLED: Final = ("site-packages", "dist-packages")
+
+
+@functools.cache
+def library_of(module: str) -> str | None:
+    """Name and version of the library that a module belongs to; None if it is part of the user's program."""
+    top = module.partition(".")[0]
+    if top in {"__main__", "__mp_main__"}:
+        return None
+    if top == "dataflow":
+        return top  # what its nodes yield does not depend on the version
+    path = _path(module) or _path(top)
+    if path is None:
+        return top if top in sys.stdlib_module_names or top in sys.builtin_module_names else None
+    if any(part in path.split(os.sep) for part in _INSTALLED):
+        return _version(top)
+    return top if path.startswith(_STDLIB) else None
+
+
+def is_of_library(value: Any) -> bool:
+    """Whether a function or class is defined in a library."""
+    module = value.__globals__.get("__name__") if isinstance(value, FunctionType) else value.__module__
+    return library_of(str(module)) is not None
+
+
+def _path(module: str) -> str | None:
+    """The file of a module that is loaded, or of a package; a folder of a package that is spread over several."""
+    found = sys.modules.get(module)
+    try:
+        spec = found.__spec__ if found is not None else None if "." in module else importlib.util.find_spec(module)
+    except (AttributeError, ImportError, ValueError):
+        spec = None
+    path = getattr(found, "__file__", None) or (spec.origin if spec is not None and spec.has_location else None)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return path or next(iter(folders or ()), None)
+
+
+def _version(top: str) -> str | None:
+    """Name and version of what is installed under a name; None if its code may change while the version stays."""
+    from importlib import metadata  # slow to import
+
+    try:
+        distributions = [metadata.distribution(top)]
+    except (metadata.PackageNotFoundError, ValueError):
+        distributions = [metadata.distribution(name) for name in sorted({*_distributions().get(top, ())})]
+    parts = [top]
+    for distribution in distributions:
+        # A project that was installed from its folder keeps its version while its code changes.
+        origin = distribution.read_text("direct_url.json")
+        if origin is not None and "dir_info" in json.loads(origin):
+            return None
+        parts += (
+            [distribution.version]
+            if origin is None
+            else [distribution.version, sha256(origin.encode()).hexdigest()[:16]]
+        )
+    if not distributions:
+        version = getattr(sys.modules.get(top), "__version__", None)
+        return f"{top} {version}" if isinstance(version, str) else None
+    return " ".join(parts)
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    from importlib.metadata import packages_distributions
+
+    return packages_distributions()
+
+
+# -- what code reads ---------------------------------------------------------------------------------------------------
+
+_LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_ALL_GLOBALS: Final = frozenset({"globals", "eval", "exec"})  # functions that may read them
+_UNFOLLOWED: Final = frozenset(  # with these, code finds others, or reads what is left out of their description
+    {"__import__", "import_module", "__subclasses__", "__globals__", "f_globals", "__annotations__", "get_type_hints"}
+    | {"__doc__", "getdoc", "getsource", "getsourcelines", "co_firstlineno", "f_lineno"}
+)
+
+Chain = tuple[str, ...]
+"""A global name, and the attributes that the code reads from it: ``config.size.width`` has three names."""
+
+
+class _Import(NamedTuple):
+    """What code reads of a module that it imports itself."""
+
+    module: str
+    level: int  # of a relative import
+    chain: Chain  # the attributes; none for the whole module
+    of_package: bool  # the attributes are those of the outermost package: `import a.b` binds a
+
+
+class Reads(NamedTuple):
+    """What code reads, that of the functions and classes in it included."""
+
+    names: frozenset[str]  # all that are in it, also of attributes and of what is imported
+    chains: tuple[Chain, ...]
+    assigned: frozenset[str]  # global names
+    imports: tuple[_Import, ...]
+    unfollowed: str  # a name with which it reads others; empty if there is none
+
+
+@functools.lru_cache(maxsize=4096)
+def reads_of(code: CodeType) -> Reads:
+    """What a code object reads."""
+    chains: dict[Chain, None] = {}
+    imports: dict[_Import, None] = {}
+    unfollowed = next((name for name in code.co_names if name in _UNFOLLOWED), "")
+    if {"sys", "modules"} <= set(code.co_names):
+        unfollowed = "sys.modules"
+    found = [item for item in dis.get_instructions(code) if item.opname not in {"EXTENDED_ARG", "CACHE"}]
+    own = {item.argval for item in found if item.opname == "STORE_NAME"}  # by the body of a class
+    assigned = {item.argval for item in found if item.opname == "STORE_GLOBAL"}
+    for k, item in enumerate(found):
+        if item.opname in _LOADS and not (item.opname == "LOAD_NAME" and item.argval in own):
+            chains[item.argval, *_attributes(found, k)] = None
+        elif item.opname == "IMPORT_NAME":
+            module, level, names = item.argval, found[k - 2].argval, found[k - 1].argval
+            if names:
+                imports.update(dict.fromkeys(_Import(module, level, (name,), False) for name in names))
+            elif found[k + 1].opname == "STORE_FAST":
+                uses = [n for n, load in enumerate(found) if _loads(load, found[k + 1].argval)]
+                imports.update(dict.fromkeys(_Import(module, level, _attributes(found, n), True) for n in uses))
+            else:
+                imports[_Import(module, level, (), found[k + 1].opname != "IMPORT_FROM")] = None
+    inside = [reads_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    for inner in inside:
+        chains.update(dict.fromkeys(inner.chains))
+        imports.update(dict.fromkeys(inner.imports))
+        unfollowed = unfollowed or inner.unfollowed
+    names = frozenset(code.co_names).union(*(inner.names for inner in inside))
+    assigned = assigned.union(*(inner.assigned for inner in inside))
+    return Reads(names, tuple(chains), frozenset(assigned), tuple(imports), unfollowed)
+
+
+def _attributes(instructions: Sequence[dis.Instruction], k: int) -> Chain:
+    """The attributes that the instructions after the k-th read, one of the other."""
+    return tuple(item.argval for item in takewhile(lambda item: item.opname in _ATTRIBUTES, instructions[k + 1 :]))
+
+
+def _loads(item: dis.Instruction, name: str) -> bool:
+    """Whether an instruction loads a local variable; some load two."""
+    names = item.argval if isinstance(item.argval, tuple) else (item.argval,)
+    return item.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD")) and name in names
+
+
+class Variable(NamedTuple):
+    """A global variable that code reads."""
+
+    name: str  # as the code names it, such as ``config.size``
+    value: Any  # `MISSING` if there is none yet
+    module: str  # that has it
+
+
+def globals_of(function: FunctionType) -> Iterator[Variable]:
+    """The global variables that a function names; of a module of the user's program, the attributes that it reads."""
+    namespace = function.__globals__
+    module = str(namespace.get("__name__", ""))
+    for first, *attributes in reads_of(function.__code__).chains:
+        if first in namespace:
+            yield _through_modules(Variable(first, namespace[first], module), attributes)
+        elif first in _ALL_GLOBALS:  # the code may read any
+            for name, value in sorted(namespace.items()):
+                if not name.startswith("__"):
+                    yield Variable(name, value, module)
+        elif not hasattr(builtins, first):
+            yield Variable(first, MISSING, module)
+
+
+def imports_of(function: FunctionType, *, load: bool) -> Iterator[Variable]:
+    """What a function imports itself, if it is loaded, or with `load`; of a library, its name and version as text."""
+    for name, level, chain, of_package in reads_of(function.__code__).imports:
+        if level:
+            name = importlib.util.resolve_name("." * level + name, function.__globals__.get("__package__") or "")
+        library = library_of(name)
+        if library is not None:
+            yield Variable(f"import {name}", library, name)
+            continue
+        if load:
+            with suppress(ImportError):
+                module = importlib.import_module(name)
+                if len(chain) == 1 and not hasattr(module, chain[0]):
+                    importlib.import_module(f"{name}.{chain[0]}")
+        name = name.partition(".")[0] if of_package else name
+        if name in sys.modules:
+            yield _through_modules(Variable(name, sys.modules[name], name), chain)
+
+
+def _through_modules(variable: Variable, attributes: Sequence[str]) -> Variable:
+    """The attribute that code reads of a module of the user's program; the module itself if it is one of a library."""
+    name, value, module = variable
+    for attribute in attributes:
+        if not isinstance(value, ModuleType):
+            break
+        is_ours = library_of(value.__name__) is None
+        found: Any = getattr(value, attribute, MISSING) if is_ours else vars(value).get(attribute)
+        # A library counts by its version, but not a function or class that the user's program has put there.
+        if not is_ours and not (isinstance(found, FunctionType | type) and library_of(found.__module__) is None):
+            break
+        name, value, module = f"{name}.{attribute}", found, value.__name__
+    return Variable(name, value, module)
+
+
+# -- what values hold --------------------------------------------------------------------------------------------------
+
+_LRU_CACHE: Final = type(functools.lru_cache(len))
+_OF_SINGLEDISPATCH: Final = frozenset({"cache_token", "dispatch_cache", "_clear_cache"})  # what else it has decides
+_OF_CLASS: Final = frozenset(  # what a class has for other reasons than its body
+    {"__abstractmethods__", "__annotate__", "__annotations_cache__"}
+    | {"__classcell__", "__classdictcell__"}
+    | {"__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__"}
+    | {"__slotnames__", "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl", "_value2member_map_"}
+)
+_MADE_OF: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
+    (types.MethodType, ("__func__", "__self__")),
+    ((staticmethod, classmethod), ("__func__",)),
+    (property, ("fget", "fset", "fdel")),
+    (functools.cached_property, ("func",)),
+    (_LRU_CACHE, ("__wrapped__",)),
+    ((partial, functools.partialmethod), ("func", "args", "keywords")),
+)
+
+
+def made_of(value: Any) -> dict[str, Any]:
+    """What a value that stands for functions is made of: of a method its function and object; empty for others."""
+    for kind, names in _MADE_OF:
+        if isinstance(value, kind):
+            return {name: getattr(value, name) for name in names}
+    return {}
+
+
+def held_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The defaults of a function, its closure, with `MISSING` where nothing is assigned yet, and its attributes."""
+    if function.__defaults__:
+        yield "the defaults", function.__defaults__
+    if function.__kwdefaults__:
+        yield "the defaults by name", function.__kwdefaults__
+    skipped = _OF_SINGLEDISPATCH if function.__globals__ is vars(functools) else ()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name not in skipped:
+            try:
+                yield name, cell.cell_contents
+            except ValueError:
+                yield name, MISSING
+    yield from ((f".{name}", value) for name, value in sorted(vars(function).items()) if name not in skipped)
+
+
+def defined_by(cls: type) -> Iterator[tuple[str, Any]]:
+    """What the body of a class defines, and what was assigned to the class since."""
+    for name, value in sorted(vars(cls).items()):
+        if name not in _OF_CLASS and not isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType):
+            yield name, value
+
+
+_NO_PARTS: Final = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), types.BuiltinFunctionType, CodeType, ModuleType}
+    | {logging.Logger, logging.RootLogger}  # which remember who has asked them
+)
+
+
+def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value refers to, one step far, each with words for where it is.
+
+    Of functions and classes of libraries, that is only what was given to them.
+    """
+    if isinstance(value, FunctionType):
+        yield from ((f"{name} in {where}", item) for name, item in held_by(value))
+        if not is_of_library(value):
+            found = [*globals_of(value), *imports_of(value, load=False)]
+            yield from ((f"{name} in {where}", item) for name, item, _ in found)
+    elif isinstance(value, type):
+        if not is_of_library(value):
+            yield from ((f"a base of {where}", base) for base in value.__bases__)
+            yield from ((f"{value.__qualname__}.{name}", item) for name, item in defined_by(value))
+    elif isinstance(value, list | tuple | dict | set | frozenset | deque | types.MappingProxyType):
+        if len(value) <= MAX_ITEMS:
+            items = [*value.items()] if isinstance(value, dict | types.MappingProxyType) else enumerate([*value])
+            yield from ((f"{where}[{key!r:.40}]", item) for key, item in items)
+    else:
+        yield from ((f"{where}.{name}", item) for name, item in made_of(value).items())
+    if type(value).__module__ != "builtins":
+        yield f"the class of {where}", type(value)
+        yield from ((f"{where}.{name}", item) for name, item in _attributes_of(value))
+
+
+def _attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield from attributes.copy().items()
+    for kind in type(value).__mro__:
+        if "__slots__" in vars(kind):
+            for name, slot in vars(kind).copy().items():
+                if isinstance(slot, types.MemberDescriptorType):
+                    with suppress(AttributeError):  # nothing is assigned yet
+                        yield name, slot.__get__(value)
+
+
+def reached(
+    roots: Iterable[tuple[str, Any]], parts: Callable[[str, Any], Iterable[tuple[str, Any]]] = parts
+) -> Iterator[tuple[str, Any]]:
+    """The first references that lead on from `roots`, the nearest first; `parts` is called once a value."""
+    found = [*roots]  # also keeps temporary objects, and so their ids
+    seen: set[int] = set()
+    for where, value in found:
+        yield where, value
+        if type(value) not in _NO_PARTS and id(value) not in seen and len(found) < _MAX_REACHED:
+            seen.add(id(value))
+            found += parts(where, value)
