@@ -433,13 +433,13 @@ class DataFlow(GenericIn[T_co]):
         """
         from dataflow.representation import chain_text  # imported when it is first used
 
-        return chain_text(self, DataFlow)
+        return chain_text(self)
 
     def _repr_html_(self) -> str:
         """The chain as a table with lengths, for notebooks."""
         from dataflow.representation import chain_html  # imported when it is first used
 
-        return chain_html(self, DataFlow)
+        return chain_html(self)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> T_co: ...

@@ -750,7 +750,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
         thread_cpu,
         _wake_up_seconds(max(5, int(min(50, 10 * seconds)))),
     )
-    rows = [row for row in chain_rows(df, DataFlow) if id(row.node) in copies]
+    rows = [row for row in chain_rows(df) if id(row.node) in copies]
     texts = {id(copies[id(row.node)]): row.text for row in rows}
     recommended, predictions = _recommended(top, measured, texts, cores)
     sizes = {

@@ -28,7 +28,7 @@ def statistics_of(df: Any, kind: type, in_consumer: Mapping[int, float] | None =
         kind: The base class of all nodes.
         in_consumer: Shares of nodes that run in the consumer, by the id of the node.
     """
-    rows = chain_rows(df, kind)
+    rows = chain_rows(df)
     position: dict[int, int] = {}  # of a node, by its id: where it stands first
     for k, row in enumerate(rows):
         if row.node is not None:
@@ -119,7 +119,7 @@ def _samples(df: Any, kind: Any) -> list[list[Sample]]:
 
     So no iteration is disturbed, and no worker is started for it.
     """
-    for row in chain_rows(df, kind):
+    for row in chain_rows(df):
         node = row.node
         try:
             if node is not None and not _has_workers(node) and kind.addressable.__get__(node, type(node)):
