@@ -1,5 +1,9 @@
 """What tests and doctests share: the names that an example may use, and the watch for what is left behind."""
 
+import importlib.util
+import sys
+from collections.abc import Iterator
+
 import hypothesis
 import numpy as np
 import pytest
@@ -8,11 +12,29 @@ import dataflow
 
 pytest_plugins = ["tests.support.leaks", "tests.support.faults", "tests.support.seeds"]
 
+# Packages that some Python has no wheel of. Where one is not installed, a test that needs it is skipped.
+MISSING = [package for package in ("h5py", "lmdb", "ray", "zstandard") if importlib.util.find_spec(package) is None]
+
 # A deadline, or a check of how fast examples are made, would measure how busy the machine is.
 hypothesis.settings.register_profile(
     "dataflow", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("dataflow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if sys.version_info >= (3, 15):  # where a fork counts the thread of pytest that watches over `faulthandler_timeout`
+        config.addinivalue_line("filterwarnings", r"ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    error = None if call.excinfo is None else call.excinfo.value
+    needed = [package for package in MISSING if isinstance(error, ImportError) and package in str(error)]
+    if needed:
+        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], f"needs {needed[0]}")
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,7 +3,6 @@
 import itertools
 import threading
 
-import h5py
 import numpy as np
 import pytest
 
@@ -20,6 +19,8 @@ from dataflow import (
 )
 from dataflow.codec.message_layout import name_of
 from dataflow.datapoint import stack
+
+h5py = pytest.importorskip("h5py")
 
 PLAIN = np.dtype("i4")
 MARKED = np.dtype("i4", metadata={"unit": "mm"})

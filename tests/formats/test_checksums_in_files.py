@@ -8,8 +8,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import h5py
-import lmdb
 import msgpack
 import numpy as np
 import pytest
@@ -23,6 +21,9 @@ from dataflow.formats import checksums
 from dataflow.formats.records import RecordDecoder, RecordEncoder
 from tests.formats.files import FORMATS, HDF5, LMDB, NPZ, assert_same, by_name, flow
 from tests.formats.test_damage import assert_none, verdicts_of
+
+h5py = pytest.importorskip("h5py")
+lmdb = pytest.importorskip("lmdb")
 
 PAGE = 4096
 

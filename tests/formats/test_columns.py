@@ -4,13 +4,14 @@ import os
 import zipfile
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
 from dataflow import FileDamaged, HDF5Data, HDF5Serializer, NumpySerializer, PickleRefused
 from tests.formats.files import HDF5, NPZ, assert_same, flow, images
 from tests.support.contract import check_node
+
+h5py = pytest.importorskip("h5py")
 
 ROWS = {
     "image": np.arange(60.0).reshape(10, 2, 3),

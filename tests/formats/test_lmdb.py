@@ -5,7 +5,6 @@ import pickle
 import threading
 from pathlib import Path
 
-import lmdb
 import msgpack
 import msgpack_numpy
 import numpy as np
@@ -24,6 +23,8 @@ from dataflow import (
 )
 from tests.formats.files import LMDB, assert_same, flow, images
 from tests.support.contract import check_node, seeded
+
+lmdb = pytest.importorskip("lmdb")
 
 
 def written(path, pairs, *, subdir=False):
