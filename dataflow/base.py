@@ -376,7 +376,7 @@ class DataFlow(GenericIn[T_co]):
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
         """The inputs: found among the attributes of a user's node, declared by built-in ones."""
-        return found_inputs(self, DataFlow)
+        return found_inputs(self)
 
     @property
     def _df_endless(self) -> bool:
@@ -627,7 +627,7 @@ class ProxyDataFlow(DataFlow[T_co]):
 
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
-        return found_inputs(self, DataFlow) if self._df_user_written else (self.ds,)
+        return found_inputs(self) if self._df_user_written else (self.ds,)
 
     @property
     def _df_indexed(self) -> bool:

@@ -33,7 +33,7 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import repeat
@@ -42,7 +42,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.base import OF_THIS_PROCESS, DataFlow
-from dataflow.passes import known_length
+from dataflow.passes import flows_in, holds_only_inputs, known_length
 from dataflow.pickling import found_in
 from dataflow.references import (
     MAX_ITEMS,
@@ -66,7 +66,6 @@ __all__ = [
     "described",
     "difference",
     "digest",
-    "is_below",
 ]
 
 Description = dict[str, Any]
@@ -84,7 +83,7 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 def described(df: DataFlow) -> Description:
     """The description of a chain for saved states: a few microseconds per node, plus 0.1 ms per function."""
     df = _without_workers(df)
-    parameters = {name: value for name, value in sorted(df._df_compared.items()) if not _holds_flows(value)}
+    parameters = {name: value for name, value in sorted(df._df_compared.items()) if not flows_in(value)}
     functions = {"class": type(df), **parameters} if df._df_user_written else parameters
     code = {name: _code_below(value) for name, value in functions.items()}
     return {
@@ -153,12 +152,6 @@ def changed_code(saved: Description, here: Description) -> list[str]:
     return [*changed, *(name for names in below for name in names)]
 
 
-def is_below(value: Any, below: Set[int]) -> bool:
-    """Whether an attribute of a node is one of its inputs, or a list, tuple or dict with one; `below` has their ids."""
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-    return bool(below) and any(id(item) in below for item in values)
-
-
 def _without_workers(df: DataFlow) -> DataFlow:
     """The node that yields the same datapoints as `df` in one process; `df` itself if it has no workers.
 
@@ -167,15 +160,6 @@ def _without_workers(df: DataFlow) -> DataFlow:
     while not df._df_user_written and df._df_stands_for is not df:
         df = df._df_stands_for
     return df
-
-
-def _holds_flows(value: Any) -> bool:
-    if isinstance(value, DataFlow):
-        return True
-    items: Any = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    first = next(iter(items), None)
-    # In pairs (flow, probability) the flow comes first.
-    return isinstance(first[0] if isinstance(first, list | tuple) and first else first, DataFlow)
 
 
 def _outline(value: Any) -> str:
@@ -355,7 +339,7 @@ class _Walker:
         ignored = df._df_run_settings.union(OF_THIS_PROCESS)
         counted = {name.removeprefix("_df_"): value for name, value in vars(df).items() if name not in ignored}
         for name, value in sorted(counted.items()):
-            if not isinstance(value, Table) and not is_below(value, below):
+            if not isinstance(value, Table) and not holds_only_inputs(value, below):
                 self._place = f"{kind.__name__}.{name}"
                 yield f"{indent}  {name} = {self._refusing(value, self._place)}"
         for ds in df._df_inputs:

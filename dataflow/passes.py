@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import count, islice, repeat
 from operator import length_hint
@@ -30,6 +30,8 @@ __all__ = [
     "in_worker",
     "current_round",
     "enter_code",
+    "flows_in",
+    "holds_only_inputs",
     "RunningCall",
     "RunningCode",
     "RunningPass",
@@ -606,6 +608,34 @@ def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
             waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
 
 
+def flows_in(value: Any) -> list[Any]:
+    """The flows that an attribute of a node holds: itself; or a list, a tuple or a dict of flows, or of pairs with one.
+
+    In a pair the flow comes first, as in (flow, probability). Data are not searched: the first element decides.
+    """
+    if _is_flow(value):
+        return [value]
+    elements = _elements(value)
+    first = next(iter(elements), None)
+    if isinstance(first, list | tuple):
+        elements = [item[0] for item in elements if isinstance(item, list | tuple) and item] if first else ()
+        first = next(iter(elements), None)
+    return [item for item in elements if _is_flow(item)] if _is_flow(first) else []
+
+
+def holds_only_inputs(value: Any, inputs: Set[int]) -> bool:
+    """Whether an attribute of a node is one of its inputs, or a list, tuple or dict of them; `inputs` has their ids."""
+    return id(value) in inputs or any(id(item) in inputs for item in _elements(value)[:1])
+
+
+def _is_flow(value: Any) -> bool:
+    return hasattr(type(value), "_df_inputs")
+
+
+def _elements(value: Any) -> Sequence[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+
+
 def promise(df: Node, given: Promise) -> None:
     """Let the nodes of this process know that a node above promises the same datapoints, in every run."""
     for node in walk(df):
@@ -627,14 +657,9 @@ def _with_copies(value: Any, copies: Mapping[int, Any]) -> Any:
     """`value`, with the flows in it replaced by their copies."""
     if id(value) in copies:
         return copies[id(value)]
-    if type(value) not in {list, tuple, dict} or not value:
+    if type(value) not in {list, tuple, dict} or not any(id(flow) in copies for flow in flows_in(value)):
         return value
-    items = list(value.values()) if type(value) is dict else value
-    # Data are not searched: the first element decides, and in pairs (flow, probability) the flow comes first.
-    first = items[0][0] if type(items[0]) in {list, tuple} and items[0] else items[0]
-    if id(first) not in copies:
-        return value
-    made = [_with_copies(item, copies) for item in items]
+    made = [_with_copies(item, copies) for item in _elements(value)]
     return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from dataflow.errors import LengthUnknown
 from dataflow.passes import (
@@ -19,6 +19,7 @@ from dataflow.passes import (
     assign_streams,
     calls_code,
     current_round,
+    flows_in,
     next_pass,
     reset_in_round,
     root_stream,
@@ -29,8 +30,6 @@ from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, state_of
 
 __all__ = ["wrap_user_node", "found_inputs", "tracked_reset", "super_pass"]
-
-T = TypeVar("T")
 
 
 def wrap_user_node(cls: Any) -> None:
@@ -76,15 +75,9 @@ def _of_mixin(cls: Any) -> Callable[[Any], Iterable[Any]] | None:
     raise AssertionError("DataFlow itself has __iter__")
 
 
-def found_inputs(df: Any, kind: type[T]) -> tuple[T, ...]:
-    """The flows (instances of `kind`) among the attributes of a user's node, in order, each once."""
-    found: dict[int, T] = {}
-    for value in list(vars(df).values()):
-        values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        # A long list of other objects is not searched: its first element decides.
-        if isinstance(next(iter(values), None), kind):
-            found.update((id(item), item) for item in values if isinstance(item, kind))
-    return tuple(found.values())
+def found_inputs(df: Any) -> tuple[Any, ...]:
+    """The flows among the attributes of a user's node, in order, each once."""
+    return tuple({id(flow): flow for value in list(vars(df).values()) for flow in flows_in(value)}.values())
 
 
 def tracked_reset(reset: Callable[[Any], None]) -> Callable[[Any], None]:

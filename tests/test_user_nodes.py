@@ -13,7 +13,8 @@ import pytest
 from dataflow import DataFromList, MapData, MultiThreadRunner, ParallelData, seeding
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
-from dataflow.passes import RunningPass, open_flow, root_stream
+from dataflow.fingerprints import describe
+from dataflow.passes import RunningPass, copied_chain, flows_in, open_flow, root_stream
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -861,3 +862,42 @@ def test_a_mixin_behind_the_flow_defines_nothing():
         pass
 
     assert list(Flow(DataFromList([[1], [2]], shuffle=False))) == [[1], [2]]
+
+
+# -- which attributes hold flows ---------------------------------------------------------------------------------------
+
+
+class Weighted(DataFlow):
+    """A user's node that keeps its inputs in pairs, as `RandomChooseData` does."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+        self.table = [(k, k) for k in range(3)]
+
+    def __iter__(self):
+        for ds, weight in self.pairs:
+            yield from ([*dp, weight] for dp in ds)
+
+
+def test_inputs_in_pairs_are_found():
+    flows = [DataFromList([[k]], shuffle=False) for k in range(2)]
+    df = Weighted([(flows[0], 0.25), (flows[1], 0.75)])
+    assert list(df._df_inputs) == flows
+    copies = copied_chain(df)
+    assert [pair[1] for pair in copies[id(df)].pairs] == [0.25, 0.75]
+    assert [ds for ds, _ in copies[id(df)].pairs] == [copies[id(ds)] for ds in flows]
+    assert copies[id(df)].table is df.table
+
+
+def test_weights_beside_inputs_are_in_the_fingerprint_of_a_cache():
+    def text(weight):
+        return describe(Weighted([(DataFromList([[1]], shuffle=False), weight)]))
+
+    assert text(0.5) == text(0.5) != text(0.75)
+
+
+@pytest.mark.parametrize(
+    "value", [3, "text", [], (), {}, [()], [[1, 2]], {"a": 1}, [(1, DataFromList([[1]]))], range(10**9)]
+)
+def test_data_hold_no_flows(value):
+    assert flows_in(value) == []

@@ -21,6 +21,7 @@ from dataflow.engine.jobs import Job
 from dataflow.engine.node_sampler import NodeSampler
 from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.machine import memory_share
+from dataflow.passes import holds_only_inputs
 from dataflow.pickling import GlobalVariable, dumps, imported_main, require_equal
 from dataflow.seeding import derived, seed
 from dataflow.workers.info import WorkerInfo
@@ -40,8 +41,6 @@ class FlowPayload(AnyPayload):
     otherwise: ClassVar[str] = ', or start workers by fork (context=multiprocessing.get_context("fork"))'
 
     def complaint(self, value: Any, error: Exception) -> str:
-        from dataflow.fingerprints import is_below  # needed only for this message
-
         worker_init = getattr(value, "worker_init", None)
         try:
             dumps(worker_init, main=imported_main())
@@ -53,7 +52,7 @@ class FlowPayload(AnyPayload):
         for node in _nodes(value):
             below = set(map(id, node._df_inputs))  # they have their own turn
             for name, attribute in vars(node).items():
-                if is_below(attribute, below) or name == "_df_state":
+                if holds_only_inputs(attribute, below) or name == "_df_state":
                     continue
                 try:
                     dumps(attribute, main=imported_main())
