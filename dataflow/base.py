@@ -516,7 +516,7 @@ class DataFlow(GenericIn[T_co]):
         failed. Reading costs the workers nothing. ``dataclasses.asdict`` makes what ``json.dump`` writes.
 
         While the flow is iterated, a call lets a thread look for ten seconds at what the consumer does: from then on
-        the nodes that run outside of the workers have shares, too.
+        the nodes that run outside of the workers have shares, too. Without workers, these are all figures.
 
         Example:
             >>> df = MultiThreadRunner(lambda: DataFromList([[1], [2]]), 10, 1, strict=True)
@@ -532,8 +532,9 @@ class DataFlow(GenericIn[T_co]):
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
         """Say where the time goes: a tree of the nodes with their shares and rates, and what the bottleneck is.
 
-        Nodes that run outside of the workers have shares if the flow was sampled, see `statistics`. Called by another
-        thread than the one that iterates, it waits for up to half a second for the first samples.
+        Nodes that run outside of the workers have shares if the flow was sampled, see `statistics`; without workers,
+        call it in the loop. Called by another thread than the one that iterates, it waits for up to half a second for
+        the first samples.
 
         Args:
             path: Where to write the report as an HTML page, with charts over time and sample datapoints; None returns

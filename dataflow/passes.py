@@ -294,6 +294,7 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
     """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
     frame = id(sys._getframe())
     running_passes[frame] = RunningPass(df, p, stream)
+    session.iterating = here = (threading.get_ident(),)
     try:
         iterator = _user_iterator(df)
         if not state_of(df).is_length_checked:
@@ -308,6 +309,8 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
         raise
     finally:
         del running_passes[frame]
+        if session.iterating is here:  # no other iteration has begun since
+            session.iterating = None
     raise terminated(type(df).__name__)
 
 
@@ -504,16 +507,21 @@ def until_closed(datapoints: Iterator[Any], df: Node, session: Session | None = 
 
 
 def _until_closed(datapoints: Iterator[Any], session: Session, name: str, waits: bool) -> Iterator[Any]:
-    while True:
-        try:
-            while not session.closed:
-                yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
-            raise terminated(name)
-        except StopIteration:
-            return
-        except TimeoutError as error:
-            pause = paused(error, waits)
-        yield pause
+    session.iterating = here = (threading.get_ident(),)
+    try:
+        while True:
+            try:
+                while not session.closed:
+                    yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
+                raise terminated(name)
+            except StopIteration:
+                return
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause
+    finally:
+        if session.iterating is here:  # no other iteration has begun since
+            session.iterating = None
 
 
 def root_stream(df: Node) -> Stream:

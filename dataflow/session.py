@@ -40,6 +40,8 @@ class Session:
         failure: That error; None before.
         interrupted: Whether that error is an interrupt of the consumer, such as Ctrl-C, and nobody's failure.
         generation: Identifies the iteration that may step.
+        iterating: The thread of the iteration of a flow that was begun last, by its ident, in a tuple of its own; None
+            between two iterations, and where the observer of workers knows it.
     """
 
     # Slots: iterators read `closed` at every step, and a slot is read faster than an attribute.
@@ -53,6 +55,7 @@ class Session:
         "failure",
         "generation",
         "interrupted",
+        "iterating",
         "owner",
         "pid",
     )
@@ -75,6 +78,7 @@ class Session:
         self.failed = False
         self.interrupted = False
         self.generation: object = None
+        self.iterating: tuple[int] | None = None
         self._begun = begun
         self._restart = restart
         self._fork_cure = fork_cure

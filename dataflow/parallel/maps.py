@@ -25,7 +25,7 @@ from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, Th
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
 from dataflow.parameters import flag, function, whole_number
-from dataflow.passes import known_length, reading_ahead, walk
+from dataflow.passes import known_length, reading_ahead, until_closed, walk
 from dataflow.pauses import paused, pausing
 from dataflow.seeding import Rng, Stream
 from dataflow.state import Taken, state_of
@@ -199,7 +199,7 @@ class ParallelMap(WorkerNode[T_co]):
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
-            return self._df_reported_here(partial(self._map_here()._df_run_pass, p, stream))()
+            return until_closed(self._df_reported_here(partial(self._map_here()._df_run_pass, p, stream))(), self)
         engine: Engine[MapTasks] = self._df_engine_at(stream)
         engine.tolerance.begin_pass()
         first = p * self._stride
@@ -224,7 +224,7 @@ class ParallelMap(WorkerNode[T_co]):
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
-            return self._df_passes_here(self._df_node_in_worker(self.ds), stream)
+            return until_closed(self._df_passes_here(self._df_node_in_worker(self.ds), stream), self)
         below = self.ds._df_waits
         source = self._df_continued_by(lambda p: SourceReader(passes_from(self.ds, p, stream), waits=below), stream)
         engine: Engine[MapTasks] = self._df_engine_at(stream)

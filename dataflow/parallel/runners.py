@@ -229,7 +229,7 @@ class Runner(WorkerNode[T_co]):
         length = known_length(self)
         if self.num_workers == 0:
             waits = self._df_waits
-            return pausing(_first_of(self._df_passes_here(self.ds, stream), length, waits), waits)
+            return until_closed(_first_of(self._df_passes_here(self.ds, stream), length, waits), self)
         engine = self._df_engine_at(stream)
         state_of(self).begun += 1
         return pausing(self._datapoints(engine, engine.take_over(), length), self._df_waits)

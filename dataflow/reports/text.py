@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from dataflow.reports.figures import FlowStatistics, RunnerStatistics, WorkerStatistics
 from dataflow.reports.tracing import STATES
-from dataflow.reports.verdict import verdict_of
+from dataflow.reports.verdict import ceiling_of, verdict_of
 
-__all__ = ["report_text"]
+__all__ = ["answer_of", "report_text"]
 
 
 def report_text(statistics: FlowStatistics) -> str:
@@ -20,7 +20,12 @@ def report_text(statistics: FlowStatistics) -> str:
     lines = [*_tree(statistics), ""]
     for runner in statistics.runners:
         lines += [*_runner(runner), ""]
-    return "\n".join([*lines, verdict_of(statistics).text])
+    return "\n".join([*lines, *answer_of(statistics)])
+
+
+def answer_of(statistics: FlowStatistics) -> list[str]:
+    """The verdict, and what a faster flow can give at most."""
+    return list(filter(None, [verdict_of(statistics).text, ceiling_of(statistics)]))
 
 
 def _tree(statistics: FlowStatistics) -> Iterator[str]:

@@ -12,10 +12,13 @@ from typing import Final, Literal
 
 from dataflow.reports.figures import FlowStatistics, NodeStatistics, RunnerStatistics, size_text
 
-__all__ = ["Bottleneck", "FlowVerdict", "verdict_of"]
+__all__ = ["Bottleneck", "FlowVerdict", "ceiling_of", "verdict_of"]
 
-Bottleneck = Literal["consumer", "workers", "source", "transport", "memory", "too many workers", "none", "unknown"]
+Bottleneck = Literal[
+    "consumer", "flow", "workers", "source", "transport", "memory", "too many workers", "none", "unknown"
+]
 
+_MOST_TIMES: Final = 100  # as fast: beyond, the loop does nothing but read
 _MIN_SECONDS: Final = 0.05  # of the consumer's time, before anything can be said
 _HARDLY: Final = 0.1  # of its time: a consumer that waits less is the bottleneck
 _MOSTLY: Final = 0.5
@@ -31,14 +34,17 @@ class FlowVerdict:
 
     Attributes:
         bottleneck: "consumer", "workers", "source" (the input of a parallel map), "transport", "memory" (`max_bytes`),
-            "too many workers"; "none" if no part stands out, "unknown" if too little was measured.
+            "too many workers", "flow" (without workers: all of it); "none" if no part stands out, "unknown" if too
+            little was measured.
         runner: Position of the runner that it is about, among the runners of the flow; None if there is none.
         text: One or two sentences for the user.
+        is_good: Whether the flow is as fast as its consumer needs it: True, False, or None if that is not known.
     """
 
     bottleneck: Bottleneck
     runner: int | None
     text: str
+    is_good: bool | None = False
 
 
 def verdict_of(statistics: FlowStatistics) -> FlowVerdict:
@@ -48,13 +54,56 @@ def verdict_of(statistics: FlowStatistics) -> FlowVerdict:
         statistics: The figures, as `DataFlow.statistics` returns them.
     """
     if not statistics.runners:
-        return FlowVerdict(
-            "unknown",
-            None,
-            "No workers have been started, so nothing was measured: dataflow.profile(df) measures a flow without "
-            "workers.",
-        )
+        return _without_workers(statistics)
     return _judge(statistics, 0)
+
+
+def ceiling_of(statistics: FlowStatistics) -> str:
+    """What a faster flow can give at most, as a sentence; empty if too little was measured."""
+    above = statistics.nodes
+    if not statistics.runners:
+        if all(node.share is None for node in above):
+            return ""
+        flow, total, is_part = sum(map(_share, above)), 1.0, False
+    else:
+        runner = statistics.runners[0]
+        total = runner.consumer_seconds
+        if total < _MIN_SECONDS or not runner.datapoints:
+            return ""
+        above = above[: runner.node]
+        flow = total - runner.working_seconds + total * sum(map(_share, above))
+        others = any(other.outer is None for other in statistics.runners[1:])
+        is_part = any(node.share is None for node in above) or (others and not runner.reads_input)
+    loop = max(0.0, total - flow)
+    faster = total / loop if loop * _MOST_TIMES > total else _MOST_TIMES
+    least = "more than " if faster == _MOST_TIMES else "at least " if is_part else ""
+    if faster < 1.05 and not is_part:
+        return "If the flow took no time, the loop would hardly run faster."
+    return f"If the flow took no time, the loop would run {least}{faster:,.{0 if faster >= 10 else 1}f} times as fast."
+
+
+def _without_workers(statistics: FlowStatistics) -> FlowVerdict:
+    """The verdict on a flow that the consumer runs itself: from samples of the consumer."""
+    dearest = _dearest_in_consumer(statistics, 0)
+    if dearest is None:
+        text = (
+            "Nothing was measured: figures are those of workers, and none were started, or samples of the consumer, "
+            "which are taken for ten seconds after report() or statistics() was called in the loop. "
+            "dataflow.profile(df) measures each node without a loop."
+        )
+        return FlowVerdict("unknown", None, text, None)
+    taken = min(1.0, sum(map(_share, statistics.nodes)))
+    if taken < _HARDLY:
+        text = f"Your training step is the bottleneck: the flow takes {taken:.0%} of the time, and needs no workers."
+        return FlowVerdict("consumer", None, text, True)
+    text = (
+        f"The flow is the bottleneck: it runs in your loop, where it takes {taken:.0%} of the time"
+        if taken >= _MOSTLY
+        else f"The flow takes {taken:.0%} of the time, because it runs in your loop"
+    )
+    text += f"; {dearest.node} takes {_share(dearest):.0%}. Workers can do that meanwhile: ParallelData(df). "
+    text += "dataflow.profile(df) says how many."
+    return FlowVerdict("flow", None, text)
 
 
 def _judge(statistics: FlowStatistics, position: int) -> FlowVerdict:
@@ -62,7 +111,7 @@ def _judge(statistics: FlowStatistics, position: int) -> FlowVerdict:
     total = runner.consumer_seconds
     if total < _MIN_SECONDS * runner.num_outer or not runner.datapoints:
         return FlowVerdict(
-            "unknown", position, f"Too little was measured: {runner.name} has run for {total:.2g} seconds."
+            "unknown", position, f"Too little was measured: {runner.name} has run for {total:.2g} seconds.", None
         )
     waiting, source = runner.waiting_seconds / total, runner.source_seconds / total
     receiving = runner.receiving_seconds / total
@@ -87,7 +136,7 @@ def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> Fl
     if runner.backend == "remote":
         return _of_senders(runner, position, waiting)
     if not total:
-        return FlowVerdict("unknown", position, f"The workers of {runner.name} have reported nothing yet.")
+        return FlowVerdict("unknown", position, f"The workers of {runner.name} have reported nothing yet.", None)
     busy = sum(worker.busy_seconds for worker in runner.workers)
     memory = sum(worker.memory_seconds for worker in runner.workers) / total
     starved = sum(worker.starved_seconds for worker in runner.workers) / total
@@ -107,6 +156,7 @@ def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> Fl
             position,
             f"No part stands out: the workers wait {starved:.0%} of the time for tasks, and the consumer {waiting:.0%} "
             "for datapoints. A pass may be short, or one datapoint much slower than the others.",
+            None,
         )
     if busy < _MOSTLY * total:
         return FlowVerdict(
@@ -114,6 +164,7 @@ def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> Fl
             position,
             f"No part stands out: the consumer waits {waiting:.0%} of the time, and the workers are busy "
             f"{busy / total:.0%} of it. Datapoints may come in bursts; a larger window evens them out.",
+            None,
         )
     inner = _inner(statistics, position)
     if inner is not None:
@@ -298,7 +349,7 @@ def _consumer(statistics: FlowStatistics, position: int, waiting: float) -> Flow
         )
     else:
         text += "."
-    return FlowVerdict("consumer", position, text)
+    return FlowVerdict("consumer", position, text, True)
 
 
 def _dearest_in_consumer(statistics: FlowStatistics, start: int, end: int | None = None) -> NodeStatistics | None:

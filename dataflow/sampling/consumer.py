@@ -6,7 +6,7 @@ that asks for no report pays nothing.
 Guarantees:
 
 - The thread ends some seconds after the last request, or when the flow is closed or collected.
-- The figures are those since the workers were started, as far as the flow was sampled.
+- The figures are those since the workers were started, as far as the flow was sampled; without workers, all of them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ def consumer_shares(df: Any, *, wait: bool = False) -> dict[int, float]:
         wait: Whether another thread than the consumer may wait for the first samples, for up to half a second.
 
     Returns:
-        Empty if it is not known: without workers, without such nodes, or if the flow was not sampled.
+        Empty if it is not known: without such nodes, or if the flow was not sampled.
     """
     try:
         state = state_of(df)
         nodes = list(walk(df))
+        if not any(map(_is_observed, nodes)):
+            nodes = list(walk(df, everywhere=True))  # without workers, runners have none of their own
     except Exception:  # a node whose __init__ was not completed
         return {}
-    if all(_is_observed(node) for node in nodes) or not any(_is_observed(node) for node in nodes):
+    if all(map(_is_observed, nodes)):
         return {}
     with state.lock:
         if state.sampler is None or not state.sampler.knows(nodes):
@@ -145,6 +147,9 @@ class ConsumerSampler:
 
     def _consumer(self) -> int | None:
         """The thread that iterates the flow, if one does. Under the lock."""
+        top = self._nodes[0]()
+        if top is None:
+            return None
         nodes = [self._nodes[k]() for k in self._observed]
         observers = [state_of(node).observer for node in nodes if node is not None]
         if observers != self._observers:  # workers were started
@@ -152,6 +157,9 @@ class ConsumerSampler:
             self._counts = [0] * len(self._counts)
             self._num = 0
             self._enough.clear()
+        if not self._observed:  # without workers, the flow's own session says who iterates it
+            iterating = state_of(top).session.iterating
+            return None if iterating is None else iterating[0]
         found = (observer.consumer for observer in observers if observer is not None)
         return next((thread for thread in found if thread is not None), None)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from dataflow import BatchData, DataFromList, MapData, MultiProcessRunner
+from dataflow.reports.page import page_of
 from dataflow.reports.verdict import verdict_of
+from tests.reports.made_up import flow, runner, workers
 from tests.support.waits import LIMIT
 
 pytest.importorskip("PyQt6.QtWebEngineCore", exc_type=ImportError)
@@ -18,9 +21,9 @@ pytest.importorskip("PyQt6.QtWebEngineCore", exc_type=ImportError)
 BROWSER = Path(__file__).with_name("browser.py")
 
 
-def opened(path):
+def opened(path, *options):
     """What a browser without a network shows of a page."""
-    command = [sys.executable, str(BROWSER), str(path)]
+    command = [sys.executable, str(BROWSER), str(path), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.stdout, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -46,22 +49,38 @@ def test_a_report_of_a_real_run_opens_without_network_and_errors(tmp_path):
     content = found["content"]
     assert json.loads(content["figures"]) == json.loads(json.dumps(dataclasses.asdict(statistics)))
     assert content["verdict"] == verdict_of(statistics).text
-    chain, consumer, workers = map(cells, content["tables"])
+    chain, workers = map(cells, content["tables"])
     (runner,) = statistics.runners
     assert [row["node"] for row in chain] == [node.prefix + node.node for node in statistics.nodes]
     assert chain[runner.node]["datapoints/s"] == f"{runner.datapoints_per_second:,.4g}"
-    assert consumer[0]["datapoints"] == "200"
-    assert consumer[0]["consumer waits"] == f"{runner.waiting_seconds / runner.consumer_seconds:.0%}"
+    waited = f"{runner.waiting_seconds / runner.consumer_seconds:.0%}"
+    assert f"The consumer waited {waited} of the time" in content["titles"]
     assert [row["pid"] for row in workers] == [str(worker.pid or "") for worker in runner.workers]
     assert sum(int(row["datapoints"]) for row in workers) == sum(worker.datapoints for worker in runner.workers)
     assert all(content["drawn"])
     assert content["images"] == [True] * 3
+    assert content["label"] == "Copied"
+    assert found["clipboard"].split() == df.report().split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_follows_the_colours_of_the_system(width, scheme, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(page_of(flow(runner(workers(8, busy=0.9, blocked=0.1), waiting=0.9))))
+    content = opened(page, str(width), scheme)["content"]
+    assert content["width"] == width
+    assert content["scrolled"] <= width
+    brightness = sum(map(int, re.findall(r"\d+", content["background"])[:3])) / 3
+    assert brightness > 200 if scheme == "light" else brightness < 60
 
 
 def test_the_browser_blocks_the_network_and_reports_errors(tmp_path):
     page = tmp_path / "page.html"
     page.write_text(
         '<img src="http://127.0.0.1:9/picture.png"><p class="verdict"></p><p id="statistics"></p>'
+        '<button id="copy"></button>'
         "<script>console.error('an error')</script>"
     )
     found = opened(page)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from dataflow.reports.figures import FlowStatistics, Moment, NodeStatistics, WorkerMoment
-from dataflow.reports.page import Sample, page_of, png_of
+from dataflow.reports.page import Sample, page_of, png_of, ticks
 from dataflow.reports.text import report_text
 from dataflow.reports.tracing import intervals, trace_of
-from dataflow.reports.verdict import verdict_of
+from dataflow.reports.verdict import ceiling_of, verdict_of
 from tests.reports.made_up import flow, runner, workers
 
 MADE = flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.9, failures=3, restarts=1))
@@ -34,7 +34,7 @@ def test_the_text_has_the_tree_the_rates_and_the_verdict():
         "  worker      pid  datapoints   busy  window full  memory full  no task  no processor\n"
         "       0     4711       1,000    90%          10%           0%       0%            0%\n"
         "       1     4712       1,000    90%          10%           0%       0%            0%\n"
-        "\n" + verdict_of(MADE).text
+        "\n" + verdict_of(MADE).text + "\nIf the flow took no time, the loop would run at least 10 times as fast."
     )
 
 
@@ -46,11 +46,11 @@ def test_figures_without_runners_are_shown():
 
 
 class Tags(html.parser.HTMLParser):
-    VOID = {"meta", "link", "img", "rect", "polyline"}  # noqa: RUF012
+    VOID = {"meta", "link", "img", "rect", "polyline", "path"}  # noqa: RUF012
 
     def __init__(self):
         super().__init__()
-        self.open, self.found, self.figures = [], [], ""
+        self.open, self.found, self.figures, self.texts = [], [], "", []
 
     def handle_starttag(self, tag, attrs):
         self.found.append((tag, dict(attrs)))
@@ -62,8 +62,9 @@ class Tags(html.parser.HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] == "script":
-            self.figures += data
+        if self.open and self.open[-1] == "script" and not self.figures:
+            self.figures = data
+        self.texts.append(data.strip())
 
 
 def test_the_page_contains_its_figures_and_needs_no_network():
@@ -80,6 +81,89 @@ def test_the_page_contains_its_figures_and_needs_no_network():
     assert not re.search("https?://", page)
     assert "<b>" not in page.split("<script", maxsplit=1)[0]
     assert html.escape(verdict_of(odd).text) in page
+
+
+def read(statistics, samples=()):
+    tags = Tags()
+    tags.feed(page_of(statistics, samples))
+    return tags
+
+
+def test_each_chart_has_its_answer_as_title_axes_with_units_and_names_of_workers():
+    texts = read(MADE).texts
+    for text in (
+        "MapData(func=decode) takes 84% of the workers' time",
+        "The consumer waited 90% of the time",
+        "It received 2,000 datapoints in 10 seconds, 200 per second",
+        "datapoints per second",
+        "The 2 workers were busy 90% of the time",
+        "worker 0",
+        "worker 1",
+        "50% of the workers' windows were in use, on average",
+        "seconds since the workers were started",
+        "3 failures, 1 restarts",
+        "waits 90%",
+    ):
+        assert text in texts
+    marks = [text for text in texts if text in {"0", "2", "4", "6", "8", "10"}]
+    assert marks.count("10") == 3  # seconds below each chart over time
+    assert {"0", "2", "4", "6", "8", "10"} == set(marks)
+
+
+def test_columns_and_charts_of_zeros_are_left_out():
+    unused = replace(MADE.runners[0], history=tuple(replace(at, window=0.0) for at in MADE.runners[0].history))
+    texts = read(flow(unused)).texts
+    assert "window full" in texts
+    assert not {"memory full", "no task", "no processor", "reads the input 0%"} & set(texts)
+    assert "% in use" not in texts
+
+
+@pytest.mark.parametrize(
+    ("waiting", "colour"), [(0.9, "bad"), (0.02, "good"), (None, "unknown")], ids=["bad", "good", "unknown"]
+)
+def test_the_colour_of_the_verdict_says_good_or_bad(waiting, colour):
+    made = MADE if waiting == 0.9 else flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=waiting or 0.0))
+    if waiting is None:
+        made = FlowStatistics(made.nodes)
+    boxes = [attrs["class"] for tag, attrs in read(made).found if tag == "div" and "class" in attrs]
+    assert boxes[0] == colour
+
+
+def test_the_text_is_in_the_page_with_lines_that_are_not_cut_off():
+    texts = "\n".join(read(MADE).texts)
+    (text,) = [part for part in page_of(MADE).split("<pre") if part.startswith(' id="text"')]
+    lines = html.unescape(text.partition(">")[2].partition("</pre>")[0]).splitlines()
+    assert max(map(len, lines)) <= 110
+    assert " ".join(lines).split() == report_text(MADE).split()
+    assert "Copy" in texts
+
+
+@pytest.mark.parametrize("top", [1e-9, 0.3, 1.0, 2.99, 3.0, 7.2, 10.0, 99.9, 1250.0, 8e12])
+def test_ticks_are_round_numbers_up_to_the_top(top):
+    marks = ticks(top)
+    assert 4 <= len(marks) <= 8
+    assert marks[0] == 0 and marks[-1] <= top * (1 + 1e-9) and top - marks[-1] < marks[1]
+    assert f"{marks[1]:.0e}"[0] in "125" and f"{marks[1]:.6e}"[2:8] == "000000"
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (MADE, "at least 10 times as fast"),
+        (replace(MADE, nodes=MADE.nodes[1:], runners=(replace(MADE.runners[0], node=0),)), "run 10 times as fast"),
+        (flow(runner(workers(1, busy=1.0), waiting=0.75), above=0.0), "run 4.0 times as fast"),
+        (flow(runner(workers(1, busy=1.0), waiting=0.5), above=0.25), "run 4.0 times as fast"),
+        (flow(runner(workers(1, busy=1.0), waiting=0.01), above=0.0), "would hardly run faster"),
+        (flow(runner(workers(1, busy=1.0), waiting=1.0), above=0.0), "more than 100 times as fast"),
+        (FlowStatistics((NodeStatistics("a", share=0.5), NodeStatistics("b", share=0.25))), "run 4.0 times as fast"),
+        (FlowStatistics((NodeStatistics("a"),)), ""),
+        (flow(replace(runner(workers(1)), datapoints=0)), ""),
+    ],
+)
+def test_the_report_says_what_a_flow_that_takes_no_time_would_give(made, sentence):
+    assert sentence in ceiling_of(made)
+    assert bool(sentence) == bool(ceiling_of(made))
+    assert ceiling_of(made) in report_text(made)
 
 
 def test_the_trace_has_a_track_for_each_worker():

@@ -24,6 +24,8 @@ from dataflow import (
     ProxyDataFlow,
     WorkerDied,
 )
+from dataflow.reports.verdict import verdict_of
+from dataflow.state import state_of
 from tests.support.waits import wait_until
 
 
@@ -136,6 +138,64 @@ def test_a_runner_inside_of_workers_is_summed():
         assert outer.outer is None
 
 
+def long_work(dp):
+    return [dp[0] + sum(range(30_000))]
+
+
+class Own(ProxyDataFlow):
+    def __iter__(self):
+        for dp in self.ds:
+            yield long_work(dp)
+
+
+WITHOUT_WORKERS = {
+    "a map": lambda: BatchData(MapData(numbers(), long_work), 2),
+    "a runner without workers": lambda: MultiProcessRunner(MapData(numbers(), long_work), 5, 0),
+    "a user's node": lambda: Own(numbers()),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_WORKERS)
+def test_a_flow_without_workers_is_sampled_in_the_loop_and_judged(name, tmp_path):
+    df = WITHOUT_WORKERS[name]()
+    dearest = "Own()" if name == "a user's node" else "MapData(func=long_work)"
+
+    def found():
+        for k, _ in enumerate(df):
+            if k == 0:
+                df.statistics()  # from now on it is sampled
+        shares = {node.node: node.share for node in df.statistics().nodes}
+        return shares[dearest]
+
+    wait_until(found, 30, "shares")
+    df.close()
+    shares = {node.node: node.share or 0 for node in df.statistics().nodes}  # they stay
+    assert max(shares, key=shares.get) == dearest
+    assert sum(shares.values()) <= 1.001
+    assert f"{dearest} takes {shares[dearest]:.0%}" in df.report()
+    assert verdict_of(df.statistics()).bottleneck == "flow"
+    df.report(tmp_path / "report.html")
+    assert (
+        f"{dearest} takes {shares[dearest]:.0%} of the consumer&#x27;s time" in (tmp_path / "report.html").read_text()
+    )
+
+
+def test_only_the_loop_is_sampled():
+    df = MapData(numbers(10), work)
+    state = state_of(df)
+    iterator = iter(df)
+    next(iterator)
+    assert state.session.iterating == (threading.get_ident(),)
+    other = iter(df)
+    next(other)
+    del iterator  # an earlier iteration that ends
+    assert state.session.iterating == (threading.get_ident(),)
+    del other
+    assert state.session.iterating is None
+    list(df)
+    assert state.session.iterating is None
+
+
 def test_a_flow_without_workers_says_what_to_do():
     df = MapData(numbers(), work)
     list(df)
@@ -190,7 +250,7 @@ def asked(df, folder):
 @pytest.mark.parametrize("name", RUNNERS)
 def test_a_report_is_given_at_any_time(name, tmp_path):
     df = BatchData(RUNNERS[name](), 4)
-    assert "No workers have been started" in asked(df, tmp_path)
+    assert "Nothing was measured" in asked(df, tmp_path)
     assert next(iter(df))
     assert df.statistics().runners[0].name in asked(df, tmp_path)  # in the middle of a pass
     df.close()

@@ -200,6 +200,21 @@ CASES = {
         "have reported nothing",
     ),
     "nothing reported": (flow(runner(workers(2), waiting=0.8)), "unknown", "have reported nothing"),
+    "a flow that runs in the loop": (
+        FlowStatistics((NodeStatistics("MapData(func=decode)", share=0.6), NodeStatistics("FakeData()", share=0.2))),
+        "flow",
+        "it runs in your loop, where it takes 80% of the time; MapData(func=decode) takes 60%",
+    ),
+    "a flow that takes a part of the loop": (
+        FlowStatistics((NodeStatistics("MapData(func=decode)", share=0.2),)),
+        "flow",
+        "The flow takes 20% of the time, because it runs in your loop",
+    ),
+    "a flow that takes hardly any time": (
+        FlowStatistics((NodeStatistics("MapData(func=decode)", share=0.02),)),
+        "consumer",
+        "Your training step is the bottleneck: the flow takes 2% of the time",
+    ),
     "no runner": (FlowStatistics((NodeStatistics("DataFromList()"),)), "unknown", "dataflow.profile(df)"),
 }
 
