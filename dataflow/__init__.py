@@ -87,6 +87,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imp
 
     # Formats: datapoints on disk
     from dataflow.formats.disk_cache import DiskCacheData
+    from dataflow.formats.fetching import FetchData
     from dataflow.formats.hdf5 import HDF5Data, HDF5Serializer
     from dataflow.formats.lmdb import LMDBData, LMDBDataDecoder, LMDBSerializer
     from dataflow.formats.npz import NumpySerializer
@@ -197,6 +198,7 @@ __all__ = [
     "SharedQ",
     # Formats
     "DiskCacheData",
+    "FetchData",
     "HDF5Data",
     "HDF5Serializer",
     "JSONLinesData",
@@ -317,6 +319,7 @@ _MODULE_OF = {
     "BackgroundData": "dataflow.shared.source",
     # Formats: datapoints on disk
     "DiskCacheData": "dataflow.formats.disk_cache",
+    "FetchData": "dataflow.formats.fetching",
     "HDF5Data": "dataflow.formats.hdf5",
     "HDF5Serializer": "dataflow.formats.hdf5",
     "LMDBData": "dataflow.formats.lmdb",

@@ -6,18 +6,45 @@ credentials, from its own configuration (files in ``~/.config/fsspec``, environm
 
 from __future__ import annotations
 
+import builtins
 import errno
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from dataflow.errors import DataFlowError, MissingExtra
 from dataflow.extras import optional
 
-__all__ = ["change_of", "filesystem_of", "files_below", "is_url", "reporting_url", "states_below"]
+__all__ = [
+    "change_of",
+    "filesystem_of",
+    "files_below",
+    "is_url",
+    "reporting_url",
+    "retry_after",
+    "states_below",
+    "transient_cause",
+]
 
-_CHANGED: Final = ("ETag", "etag", "mtime", "LastModified", "created")  # what file systems say of a file's state
+# What file systems say of a file's state.
+_CHANGED: Final = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "created")
+_TRANSIENT_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_MISSING_STATUS: Final = frozenset({None, 404, 410})
+_TRANSIENT_ERRNO: Final = frozenset(
+    {errno.EAGAIN, errno.EINTR, errno.EIO, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET}
+    | {errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH, errno.EPIPE, errno.ETIMEDOUT}
+    | {getattr(errno, name) for name in ("EHOSTDOWN", "EREMOTEIO", "ESTALE") if hasattr(errno, name)}
+)
+_TRANSIENT_NAMES: Final = frozenset(  # exceptions of aiohttp, botocore, azure, requests and urllib3, not imported here
+    {"ClientConnectionError", "ClientPayloadError"}
+    | {"ConnectionClosedError", "EndpointConnectionError", "HTTPClientError", "ResponseStreamingError"}
+    | {"IncompleteReadError", "ServiceRequestError", "ServiceResponseError"}
+    | {"ChecksumError", "ChunkedEncodingError", "ContentDecodingError", "IncompleteRead", "ProtocolError", "ProxyError"}
+)
+_LASTING_NAMES: Final = frozenset({"ClientSSLError", "SSLError", "SSLCertVerificationError"})
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 
 
@@ -31,8 +58,12 @@ def is_url(path: str) -> bool:
     return _SCHEME.match(path) is not None
 
 
-def filesystem_of(url: str) -> tuple[Any, str]:
+def filesystem_of(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """Return the file system of a URL, an fsspec object, and the path in it. Each process asks for its own.
+
+    Args:
+        url: The URL.
+        options: Of the file system, in addition to those of fsspec's configuration.
 
     Raises:
         MissingExtra: fsspec, or the package that it needs for this scheme, is not installed.
@@ -41,7 +72,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     optional("fsspec", "fsspec", "URLs need")
     core = optional("fsspec.core", "fsspec", "URLs need")
     with reporting_url(url):
-        found: tuple[Any, str] = core.url_to_fs(url)
+        found: tuple[Any, str] = core.url_to_fs(url, **(options or {}))
         return found
 
 
@@ -82,6 +113,69 @@ def change_of(about: Mapping[str, Any]) -> str:
     return next((str(about[name]) for name in _CHANGED if about.get(name)), "")
 
 
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def transient_cause(error: BaseException) -> BaseException | None:
+    """What another attempt may mend: `error`, or an exception that it was raised from; None if there is no such."""
+    causes = list(_causes(error))
+    for cause in causes:  # of a connection; what it was raised from may be a status of the client's own
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        if not names.isdisjoint(_LASTING_NAMES):
+            return None
+        if not names.isdisjoint(_TRANSIENT_NAMES):
+            return cause
+    for cause in causes:
+        if (status := _status_of(cause)) is not None:
+            return cause if status in _TRANSIENT_STATUS else None
+    for cause in causes:
+        is_of_network = isinstance(cause, ConnectionError | builtins.TimeoutError)
+        if is_of_network or getattr(cause, "errno", None) in _TRANSIENT_ERRNO:
+            return cause
+    return None
+
+
+def retry_after(error: BaseException) -> float:
+    """The seconds for which a server has asked not to be asked again; 0 if it has not."""
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
+        found = response.get("ResponseMetadata", {}).get("HTTPHeaders") if isinstance(response, Mapping) else None
+        headers = found or getattr(cause, "headers", None) or getattr(response, "headers", None)
+        text = headers.get("Retry-After") or headers.get("retry-after") if isinstance(headers, Mapping) else None
+        if text is None:
+            continue
+        try:
+            return max(0.0, float(text))
+        except ValueError:
+            pass
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        except ValueError:
+            continue
+    return 0.0
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(8):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__
+
+
+def _status_of(error: BaseException) -> int | None:
+    """The status of the server's response that an error is about; None if it is about none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # of botocore
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    else:
+        name = next((name for name in ("status", "status_code", "code") if name in dir(error)), None)
+        status = None if name is None else getattr(error, name)
+    if isinstance(status, str) and status.isdecimal():
+        status = int(status)
+    return status if isinstance(status, int) and 100 <= status < 600 else None
+
+
 @contextmanager
 def reporting_url(url: str) -> Iterator[None]:
     """Inside the block, errors of a file system become errors that name the URL.
@@ -97,6 +191,9 @@ def reporting_url(url: str) -> Iterator[None]:
     except DataFlowError:
         raise
     except FileNotFoundError as error:
+        cause = error.__cause__  # fsspec says so of whatever keeps it from asking a server about a file
+        if cause is not None and (transient_cause(cause) or _status_of(cause) not in _MISSING_STATUS):
+            raise OSError(f"{url} cannot be read: {type(cause).__name__}: {cause}") from error
         raise FileNotFoundError(errno.ENOENT, "there is nothing at this URL", url) from error
     except ImportError as error:
         raise MissingExtra(f"{url}: fsspec needs another package for this scheme: {error}") from error

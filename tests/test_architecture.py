@@ -49,6 +49,8 @@ ANSWERS_OLD_IMPORTS = "dataflow.old_places.watch"  # has to be there before some
 MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
 # Public names of the standard library.
 DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_make", "_replace"}
+# What fsspec documents for programs that use its file systems on an event loop of their own.
+DOCUMENTED |= {"_cat_file", "_get_kwargs_from_urls", "_info", "_strip_protocol"}
 NOT_IN_ALL = {  # used as dataflow.seed(…): a star import must not bring them
     "TimeoutError",
     "__version__",

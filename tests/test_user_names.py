@@ -155,6 +155,7 @@ def instances():
         "BatchData": lambda: BatchData(src, 2),
         "BatchDataByShape": lambda: dataflow.BatchDataByShape(src, 2, 0),
         "CacheData": lambda: dataflow.CacheData(src),
+        "FetchData": lambda: dataflow.FetchData(src),
         "FilterData": lambda: dataflow.FilterData(src, bool),
         "FixedSizeData": lambda: FixedSizeData(src, 2),
         "JoinData": lambda: dataflow.JoinData([src, src]),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dataflow.base import DataFlow, T_co
 from dataflow.datapoint import HOLE, component, replaced
-from dataflow.errors import NotReproducible, TimeoutError
+from dataflow.errors import MissingExtra, NotReproducible, TimeoutError
 from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
 from dataflow.passes import RunningCall, calls_code, walk
 from dataflow.seeding import Rng, Stream
@@ -214,7 +214,7 @@ class Applied:
         tolerance.seen += 1
         try:
             out = self.step(dp, _)
-        except NotReproducible:  # no failure of this datapoint, but of all
+        except (MissingExtra, NotReproducible):  # no failure of this datapoint, but of all
             raise
         except Exception as error:
             p, position = self._place(self.begun - 1)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar, overload
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.datapoint import HOLE, present
-from dataflow.errors import NotReproducible, TimeoutError
+from dataflow.errors import MissingExtra, NotReproducible, TimeoutError
 from dataflow.event_loop import SLICE, LoopUser, loop_user, wait_until_done
 from dataflow.failures import Budget, failure_of
 from dataflow.interrupts import signals_deferred
@@ -161,6 +161,15 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         self.max_failures = count_or_fraction(self, "max_failures", max_failures)
 
     @property
+    def _df_func(self) -> Callable[..., Any]:
+        return self.func
+
+    @property
+    def _df_setup(self) -> Callable[[], Any] | None:
+        setup: Callable[[], Any] | None = self.setup
+        return setup
+
+    @property
     def _df_reproducible(self) -> bool:
         return self.ordered
 
@@ -218,7 +227,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         late: list[TimeoutError] = []  # likewise; the input continues afterwards
         is_over = False
         try:
-            user = loop_user(self, session, self.setup)
+            user = loop_user(self, session, self._df_setup)
             since = time.monotonic()  # when the consumer has asked for a datapoint
             while True:
                 if session.closed or user.session.closed:
@@ -305,7 +314,7 @@ class _Calls:
         self.owner = type(node).__name__
         self.node = weakref.ref(node)  # calls that were left behind must not keep it
         self.stream, self.place = stream, place
-        self.func, self.item_timeout = node.func, node.item_timeout
+        self.func, self.item_timeout = node._df_func, node.item_timeout
         self.first_calls = state_of(node).first_calls
         self.arguments: tuple[Any, ...] = ()
         self.user: LoopUser | None = None
@@ -582,7 +591,7 @@ class _Judge:
             if isinstance(error, Exception):
                 explain(error, calls.owner, calls.func, (p, position))
             raise error
-        except NotReproducible:  # no failure of this datapoint, but of all
+        except (MissingExtra, NotReproducible):  # no failure of this datapoint, but of all
             raise
         except Exception as raised:
             if tolerance is None:
