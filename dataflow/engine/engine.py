@@ -317,14 +317,14 @@ class Engine(Generic[S]):
                 self._finish_chunk()
                 if self._scaling is not None and now >= self._scaling.due:
                     self._scale(self._scaling, now)
-                ready = self._ready()
+                ready = self._take_result()
                 over = ready is None and (supervisor.states.exhausted or self.schedule.exhausted)
                 if over and not supervisor.num_unreported_ends:
                     observer.end_iteration()
                     return None
                 progressed = not ready and self._step(now, silent or over)
                 if progressed and ready is None:
-                    ready = self._ready()
+                    ready = self._take_result()
                 if ready:
                     return self._checked_chunk(now)
                 silent = silent and not progressed
@@ -403,10 +403,11 @@ class Engine(Generic[S]):
         # The schedule has forgotten it, and no worker is left to do the work.
         self._pending_error = self._pending_error or self._death_in_schedule
 
-    def _ready(self) -> list[Any] | None:
-        """Take the next result of the schedule as the current chunk, or raise it."""
+    def _take_result(self) -> list[Any] | None:
+        """Issue tasks for which there is room, then take the next result as the current chunk, or raise it."""
         try:
-            ready = self.schedule.ready()
+            self.schedule.issue_tasks()
+            ready = self.schedule.take()
         except KeyboardInterrupt as error:  # the schedule may be inconsistent
             self._fail_here(error)
         ready = self._pending_error if ready is None else ready

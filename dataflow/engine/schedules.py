@@ -62,14 +62,17 @@ class Schedule(Protocol):
     def discard(self) -> None:
         """Discard outstanding work: it belongs to an abandoned pass."""
 
-    def ready(self) -> list[Any] | BaseException | None:
-        """Return the next datapoints, or an exception to raise; None if neither is there yet.
+    def issue_tasks(self) -> None:
+        """Issue the tasks for which there is room now. Called whenever something has changed, before `take`."""
+
+    def take(self) -> list[Any] | BaseException | None:
+        """Take out the next datapoints, or an exception to raise; None if neither is there yet.
 
         Called when everything returned before is handed out.
         """
 
     def handed_out(self) -> None:
-        """Record that the last result of `ready` has been handed out."""
+        """Record that the last result of `take` has been handed out."""
 
     def set_workers(self, num_taking: int, num_started: int) -> None:
         """Give work only to the first `num_taking` workers, of the `num_started` that were started so far."""
@@ -77,7 +80,7 @@ class Schedule(Protocol):
     def lost(self, worker: int, error: BaseException) -> bool:
         """Record that a worker has ended without a replacement.
 
-        Returns True if `ready` will return `error` in its turn.
+        Returns True if `take` will return `error` in its turn.
         """
 
     def replaced(self, worker: int) -> None:
@@ -114,7 +117,10 @@ class MixedSchedule:
     def discard(self) -> None:
         """No-op: passes continue one another."""
 
-    def ready(self) -> list[Any] | BaseException | None:
+    def issue_tasks(self) -> None:
+        """No-op: these workers get no tasks."""
+
+    def take(self) -> list[Any] | BaseException | None:
         return self._ready.popleft() if self._ready else None
 
     def handed_out(self) -> None:
@@ -204,7 +210,7 @@ class TaskSchedule:
         self._done: dict[int, _TaskResults] = {}  # by number, in the order of completion
         self._next = 0  # number of the next task
         self._due = 0  # number of the task that is handed out next, if ordered
-        self._being_handed_out = 0  # the part of `under_way` that `ready` returned last
+        self._being_handed_out = 0  # the part of `under_way` that `take` returned last
         self.current: dict[int, int] = {}  # by worker: number of the task whose results it is sending
         self._partial: dict[int, list[Any]] = {}  # by worker: these results
 
@@ -243,8 +249,14 @@ class TaskSchedule:
         """Whether there are enough tasks for all workers that take them."""
         return len(self.issued) >= _TASKS_EACH * self.num_taking
 
+    def issue_tasks(self) -> None:
+        self.refill()
+        if self.is_full is not self._said_full:
+            self._said_full = self.is_full
+            self.task_queue.set_full(self._said_full)
+
     def refill(self) -> None:
-        """Issue more tasks, as far as there is room."""
+        """Put more tasks into the task queue, as far as there is room."""
         raise NotImplementedError
 
     @property
@@ -283,11 +295,7 @@ class TaskSchedule:
         if error is not None or len(partial) == task.count:
             self._finish(number, self._partial.pop(worker), error)
 
-    def ready(self) -> list[Any] | BaseException | None:
-        self.refill()
-        if self.is_full is not self._said_full:
-            self._said_full = self.is_full
-            self.task_queue.set_full(self._said_full)
+    def take(self) -> list[Any] | BaseException | None:
         number = self._due if self._ordered else next(iter(self._done), -1)
         done = self._done.get(number)
         if done is None:
@@ -506,8 +514,8 @@ class OnePass(TaskSchedule):
         self._parts = []
         super().begin(index)
 
-    def refill(self) -> None:
-        self.task_queue.pump()
+    def issue_tasks(self) -> None:
+        self.task_queue.pump()  # `begin_pass` has issued the only one
 
     def receive(self, message: Message, datapoints: list[Any], error: BaseException | None) -> None:
         if message.task not in self.issued:
@@ -523,8 +531,7 @@ class OnePass(TaskSchedule):
         if message.kind is Kind.PASS_ENDED:
             self.issued.pop(message.task).queued.discard()
 
-    def ready(self) -> list[Any] | BaseException | None:
-        self.refill()
+    def take(self) -> list[Any] | BaseException | None:
         return self._parts.pop(0) if self._parts else None
 
     @property

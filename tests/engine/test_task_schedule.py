@@ -84,9 +84,15 @@ def receive(schedule, number, *results, worker=0, kind=Kind.DATA, error=None, nb
     schedule.receive(Message(kind, worker, len(results), nbytes, (), number, pace), list(results), error)
 
 
+def take(schedule):
+    """What the engine does when the consumer asks for more."""
+    schedule.issue_tasks()
+    return schedule.take()
+
+
 def drained(schedule):
     found = []
-    while (ready := schedule.ready()) is not None:
+    while (ready := take(schedule)) is not None:
         found.append(ready)
         schedule.handed_out()
     return found
@@ -117,7 +123,7 @@ def test_what_waits_for_its_turn_takes_up_room():
         answer(schedule, number)
     assert drained(schedule) == [] and not schedule.has_room()
     answer(schedule, 0)
-    assert schedule.ready() == ["a"] and not schedule.has_room()  # it is in the consumer's hands
+    assert take(schedule) == ["a"] and not schedule.has_room()  # it is in the consumer's hands
     schedule.handed_out()
     assert schedule.has_room()
 
@@ -147,7 +153,7 @@ def test_holes_are_left_out_and_make_room():
     schedule = schedule_of(buffer_size=2)
     fill(schedule, "ab")
     answer(schedule, 0, 0, HOLE)
-    assert schedule.ready() == []
+    assert take(schedule) == []
     schedule.handed_out()
     assert schedule.has_room()
 
@@ -159,8 +165,8 @@ def test_an_exception_comes_in_its_turn_after_the_results_of_its_task():
     answer(schedule, 1)
     receive(schedule, 0, "a")
     receive(schedule, 0, kind=Kind.TASK_FAILED, error=ValueError("b"))
-    assert schedule.ready() == ["a"]
-    error = schedule.ready()
+    assert take(schedule) == ["a"]
+    error = take(schedule)
     assert isinstance(error, ValueError) and not hasattr(error, "__notes__")  # the worker has said where
 
 
@@ -170,8 +176,8 @@ def test_a_result_that_cannot_be_decoded_is_named_by_the_index_of_its_datapoint(
     schedule.begin_pass(10)
     fill(schedule, "abc")
     receive(schedule, 0, "a", error=ValueError("b"))
-    assert schedule.ready() == ["a"]
-    assert schedule.ready().__notes__ == ["it was made of the datapoint at index 11 of the input"]
+    assert take(schedule) == ["a"]
+    assert take(schedule).__notes__ == ["it was made of the datapoint at index 11 of the input"]
 
 
 def test_a_batch_stands_for_all_results_of_its_task():
@@ -310,11 +316,11 @@ def ranges_issued(schedule):
 def test_spans_cover_the_pass_and_no_more_than_the_bound():
     schedule = IndexRanges(FakeTaskQueue(), 2, 3, grain=1, ordered=True)
     schedule.begin_pass(10, 8)
-    assert schedule.ready() is None
+    assert take(schedule) is None
     assert ranges_issued(schedule) == [(10 + k, 1) for k in range(6)]
     for number in range(6):
         receive(schedule, number, number)
-        assert schedule.ready() == [number]
+        assert take(schedule) == [number]
         schedule.handed_out()
     schedule.refill()
     assert ranges_issued(schedule)[-2:] == [(16, 1), (17, 1)]
@@ -324,24 +330,24 @@ def test_spans_cover_the_pass_and_no_more_than_the_bound():
 def test_workers_are_told_that_there_are_no_tasks_until_results_are_taken():
     schedule = IndexRanges(FakeTaskQueue(), 1, 4, grain=1, ordered=True)
     schedule.begin_pass(0, 12)
-    schedule.ready()
+    take(schedule)
     assert schedule.task_queue.is_full and 0 < len(schedule.issued) < 12
     while not schedule.exhausted:
         for number in list(schedule.issued):
             answer(schedule, number, 0, *range(schedule.issued[number].count))
-        schedule.ready()
+        take(schedule)
         schedule.handed_out()
     assert not schedule.task_queue.is_full  # the pass is over: there is no work
 
     schedule = schedule_of(1, buffer_size=2)
     schedule.begin_pass(0)
-    schedule.ready()
+    take(schedule)
     assert not schedule.task_queue.is_full  # the source is what workers wait for
     fill(schedule, [1, 2])
-    schedule.ready()
+    take(schedule)
     assert schedule.task_queue.is_full
     schedule.end()
-    schedule.ready()
+    take(schedule)
     assert not schedule.task_queue.is_full
 
 
@@ -356,7 +362,7 @@ def test_spans_end_where_a_grain_ends():
 def test_an_empty_span_is_exhausted_at_once():
     schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=1, ordered=True)
     schedule.begin_pass(5, 0)
-    assert schedule.ready() is None and schedule.exhausted
+    assert take(schedule) is None and schedule.exhausted
 
 
 # -- whole passes ------------------------------------------------------------------------------------------------------
