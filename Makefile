@@ -4,6 +4,7 @@ VENV ?= .venv
 PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 PYTEST_ARGS ?=
 ROOM ?=
+REPOSITORY ?=
 export NO_MKDOCS_2_WARNING := 1
 
 RUN := $(VENV)/bin/python
@@ -13,7 +14,8 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo quick test test-full test-all test-frameworks test-browser check ci format docs bench bench-all clean
+.PHONY: help demo quick test test-full test-all test-frameworks test-browser check ci format docs dist bench bench-all \
+	clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +67,9 @@ format: $(INSTALLED)check ## format the code and apply automatic fixes of the li
 
 docs: $(INSTALLED)docs ## build the documents into site/
 	$(RUN) -m mkdocs build --strict
+
+dist: $(INSTALLED)dist ## build wheel and source archive, check them, and try the wheel on each Python that is found
+	$(RUN) -m release --pythons "$(PYTHONS)" --repository "$(REPOSITORY)"
 
 bench: $(INSTALLED)test ## measure ours beside the peers that install in a minute; BENCH_ARGS=--help lists options
 	$(RUN) -m benchmarks $(BENCH_ARGS)

@@ -3,6 +3,7 @@
 import email
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import dataflow
+from release.readme import for_an_index
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 300.0  # seconds for a build or an installation
@@ -44,10 +46,7 @@ def setuptools_is_recent():
         return False
 
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not setuptools_is_recent(), reason="builds need setuptools 77 or later"),
-]
+builds = pytest.mark.skipif(not setuptools_is_recent(), reason="builds need setuptools 77 or later")
 
 
 def run(*command, cwd, environment=None):
@@ -123,6 +122,8 @@ def check_it_works(python, tmp_path):
     assert "convert" in run(python, "-m", "dataflow", "--help", cwd=tmp_path, environment=clean())
 
 
+@builds
+@pytest.mark.slow
 def test_the_archive_has_what_a_build_needs(archive):
     with tarfile.open(archive) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
@@ -130,6 +131,8 @@ def test_the_archive_has_what_a_build_needs(archive):
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "docs", "."))]
 
 
+@builds
+@pytest.mark.slow
 def test_the_wheel_has_every_module_and_no_test(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
@@ -146,10 +149,14 @@ def test_the_wheel_has_every_module_and_no_test(wheel):
     assert sorted(needed) == sorted(project["dependencies"])
 
 
+@builds
+@pytest.mark.slow
 def test_the_wheel_works_outside_of_the_checkout(installed, tmp_path):
     check_it_works(installed, tmp_path)
 
 
+@builds
+@pytest.mark.slow
 @pytest.mark.full
 def test_the_wheel_works_with_nothing_but_what_it_asks_for(wheel, tmp_path):
     """Fetches the dependencies, so it needs a package registry."""
@@ -157,3 +164,28 @@ def test_the_wheel_works_with_nothing_but_what_it_asks_for(wheel, tmp_path):
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=tmp_path)
     run(python, "-m", "pip", "check", cwd=tmp_path)
     check_it_works(python, tmp_path)
+
+
+def test_the_readme_for_an_index_has_no_relative_link_or_picture():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = for_an_index(readme, "https://git.example/dataflow/", "v1.2.3")
+    targets = re.findall(r"\]\(([^)]*)\)", shown)
+    assert targets and all(target.startswith("https://git.example/dataflow/blob/v1.2.3/") for target in targets)
+    assert "![" in readme and "![" not in shown
+    assert "[Benchmarks](https://git.example/dataflow/blob/v1.2.3/docs/benchmarks.md)" in shown
+
+
+def test_without_a_repository_its_links_are_plain_text():
+    readme = "![A plot](docs/plot.svg)\n\nSee [the `map`](docs/map.md#here), [it](https://a.example/b).\n"
+    assert for_an_index(readme, "", "v1") == "See the `map`, [it](https://a.example/b).\n"
+    assert not re.search(r"\]\((?!https?:)", for_an_index((ROOT / "README.md").read_text("utf-8"), "", "v1"))
+
+
+def test_the_citation_has_the_version():
+    assert f"\nversion: {dataflow.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+
+
+def test_the_changes_of_the_first_release_fit_a_page():
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert dataflow.__version__ in text
+    assert len(text.splitlines()) < 80
