@@ -164,6 +164,9 @@ class DataFlow(GenericIn[T_co]):
     """How many datapoints of the input each datapoint is made of, in order: 1 for a map, or the size of a batch. None
     if that is no fixed number, or the order is another one."""
 
+    _df_is_share: ClassVar[bool] = False
+    """Whether the node is the share of one rank."""
+
     @property
     def _df_indexed(self) -> bool:
         """Whether this node itself can be addressed, given inputs that can."""
@@ -208,6 +211,13 @@ class DataFlow(GenericIn[T_co]):
             spread: Spread = first._df_spread(begin)
             return spread
         return Spread(ranks=self._df_shard_ranks)
+
+    def _df_num_from(self, begin: int, *, longest: bool = False) -> int:
+        """Datapoints of a pass that begins at position `begin` (`Stream.begin`): ``len(self)`` for 0.
+
+        With `longest`, it is that of the rank which has most.
+        """
+        return len(self)
 
     def _df_first(self) -> Any:
         return next(iter(self._df_inputs), None)
@@ -645,6 +655,10 @@ class ProxyDataFlow(DataFlow[T_co]):
 
     def __len__(self) -> int:
         return len(self.ds)
+
+    def _df_num_from(self, begin: int, *, longest: bool = False) -> int:
+        is_inherited = type(self).__len__ is ProxyDataFlow.__len__
+        return self.ds._df_num_from(begin, longest=longest) if is_inherited else len(self)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self.ds._df_run_pass(p, stream)

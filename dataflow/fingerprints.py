@@ -42,7 +42,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.base import OF_THIS_PROCESS, DataFlow
-from dataflow.passes import flows_in, holds_only_inputs, known_length
+from dataflow.passes import flows_in, holds_only_inputs, known_length, walk
 from dataflow.pickling import found_in
 from dataflow.references import (
     MAX_ITEMS,
@@ -66,6 +66,8 @@ __all__ = [
     "described",
     "difference",
     "digest",
+    "is_description",
+    "without_workers",
 ]
 
 Description = dict[str, Any]
@@ -82,13 +84,13 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 def described(df: DataFlow) -> Description:
     """The description of a chain for saved states: a few microseconds per node, plus 0.1 ms per function."""
-    df = _without_workers(df)
+    df = without_workers(df)
     parameters = {name: value for name, value in sorted(df._df_compared.items()) if not flows_in(value)}
     functions = {"class": type(df), **parameters} if df._df_user_written else parameters
     code = {name: _code_below(value) for name, value in functions.items()}
     return {
         "type": type(df).__name__,
-        "length": known_length(df),
+        "length": None if _has_share(df) else known_length(df),
         "parameters": {name: _outline(value) for name, value in parameters.items()},
         "code": {name: found for name, found in code.items() if found is not None},
         "inputs": [described(ds) for ds in df._df_inputs],
@@ -104,9 +106,9 @@ def difference(saved: Description, here: Description, df: DataFlow | None = None
         df: The flow here, whose nodes may accept other parameters that agree up to the position of the state.
         num: No datapoint of `df` from this index on was made before the state was saved; None if that is unknown.
     """
-    df = None if df is None else _without_workers(df)
+    df = None if df is None else without_workers(df)
     name = here["type"]
-    if not _is_description(saved):
+    if not is_description(saved):
         return f"the saved description of {name} is damaged"
     if saved["type"] != name:
         return f"it had {saved['type']} in place of {name}"
@@ -121,12 +123,17 @@ def difference(saved: Description, here: Description, df: DataFlow | None = None
     num_below = None if df is None or num is None else df._df_num_below(num)
     below = map(difference, saved["inputs"], here["inputs"], inputs, repeat(num_below))
     found = next((found for found in below if found is not None), None)
-    if found is None and saved["length"] != here["length"]:
+    if found is None and saved["length"] != here["length"] and (df is None or not _has_share(df)):
         return f"a pass of {name} had {saved['length']} datapoints and has {here['length']}"
     return found
 
 
-def _is_description(saved: Any) -> bool:
+def _has_share(df: DataFlow) -> bool:
+    """Whether the datapoints of `df` are the share of one rank, so that its length may be that of this rank."""
+    return any(node._df_is_share for node in walk(df, everywhere=True))
+
+
+def is_description(saved: Any) -> bool:
     """Whether this part of a state, which may have been edited, has the form of a `Description`, inputs apart."""
     return (
         isinstance(saved, Mapping)
@@ -152,7 +159,7 @@ def changed_code(saved: Description, here: Description) -> list[str]:
     return [*changed, *(name for names in below for name in names)]
 
 
-def _without_workers(df: DataFlow) -> DataFlow:
+def without_workers(df: DataFlow) -> DataFlow:
     """The node that yields the same datapoints as `df` in one process; `df` itself if it has no workers.
 
     A user's class with an ``__iter__`` of its own may change the datapoints, so it is returned as it is.
@@ -323,7 +330,7 @@ class _Walker:
 
     def node(self, df: DataFlow, indent: str) -> Iterator[str]:
         """The lines of a chain."""
-        df = _without_workers(df)
+        df = without_workers(df)
         kind = type(df)
         if id(df) not in self._labels:
             self._label(df, f"node {kind.__qualname__}")

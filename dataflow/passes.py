@@ -158,6 +158,8 @@ class RunningCall(RunningCode):
         self._index = p, spread.first + spread.stride * position
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
+        if stream.shared and stream.drawn:
+            _require_seed(df)
         reason = "" if is_new else _in_any_order(type(self.df).__name__)
         return _NextPass(0, stream.at(self._index, standalone=reason), stream, is_new=is_new)
 
@@ -718,9 +720,12 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
     return stream, state.taken
 
 
-def known_length(df: Any) -> int | None:
-    """Datapoints per pass; None if unknown, or if a pass never ends."""
+def known_length(df: Any, begin: int = 0, *, longest: bool = False) -> int | None:
+    """Datapoints per pass; None if unknown, or if a pass never ends.
+
+    `begin` and `longest` are as for `_df_num_from`.
+    """
     try:
-        return len(df)
+        return df._df_num_from(begin, longest=longest) if begin or longest else len(df)
     except (NotImplementedError, TypeError):
         return None

@@ -159,21 +159,25 @@ class FlowDataset:
                 "to_torch: the workers of a DataLoader make the datapoints, and this process does not know how many. "
                 "Use StatefulDataLoader of torchdata, and its state_dict(); or num_workers=0"
             )
+        num_workers = 1 if worker is None else worker.num_workers
         if self._state is not None:
-            return {**resumable.state_dict(), "over": _is_over(self._state)}
+            return {**resumable.state_dict(), "over": _is_over(self._state), "workers": num_workers}
         if self._begun is None:
             flow_state = state_of(flow)
             if not self._df._df_endless:
                 flow_state.bookmark = None  # of the iteration before
             flow_state.passes = self._coming(worker)
-            return {**resumable.state_dict(), "over": False}
+            return {**resumable.state_dict(), "over": False, "workers": num_workers}
         # A loop that has ended continues with the next pass. But a worker waits until the others have ended, too.
         state = resumable.state_dict()
         waits = worker is not None or not self._has_ended
-        return {**state, "over": waits and state["pass"] > self._begun}
+        return {**state, "over": waits and state["pass"] > self._begun, "workers": num_workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the next iteration where `state` was saved. The flow, ranks and workers must be the same.
+        """Continue with the next iteration where `state` was saved.
+
+        With ``num_workers=0`` the number of ranks may be another one, and then the size of the batches, as for
+        `ResumableData`. The workers of a DataLoader must be as many as before.
 
         Raises:
             StateMismatch: `state` is malformed, or belongs to another chain, another seed or another number of workers.
@@ -240,7 +244,16 @@ class FlowDataset:
                 "to_torch: a state was loaded into the data set, which is now in a worker of a DataLoader; each worker "
                 "has a state of its own. Load it with num_workers=0; or save and load with StatefulDataLoader"
             )
-        resumable.load_state_dict({key: value for key, value in state.items() if key != "over"})
+        worker = import_torch("to_torch needs").utils.data.get_worker_info()
+        here = 1 if worker is None else worker.num_workers
+        there = state.get("workers", here) if isinstance(state, Mapping) else here
+        if there != here:
+            raise StateMismatch(
+                f"to_torch: the state was saved by one of {there} workers of a DataLoader, each with its own share, "
+                f"and is loaded by one of {here}. Use as many workers; or save and load with num_workers=0"
+            )
+        # Workers are not in step with each other, so their positions say nothing about those of other numbers.
+        resumable._df_load(state, elastic=here == 1)
         if current_root() is None and self._root not in {None, int(state["root"])}:
             raise StateMismatch(
                 f"the state was saved with the seed {state['root']}, but this program has called "

@@ -145,7 +145,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
         if not self._mapped.num_workers:
             return super()._df_run_pass(p, stream)
         return regrouped(
-            self._mapped._df_run_pass(p, stream),
+            self._df_input(p, stream),
             self.batch_size,
             remainder=self.remainder,
             use_list=self.use_list,

@@ -126,14 +126,13 @@ class ParallelMap(WorkerNode[T_co]):
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
         jobs = []
         for _ in range(self.num_workers):
-            task_input = TaskInput(self.ds, self._stride, stream.begin)
+            task_input = TaskInput(self.ds, self._stride(stream), stream.begin)
             jobs.append(self._df_job(self._df_node_in_worker(task_input), stream, task_input))
         return jobs
 
-    @property
-    def _stride(self) -> int:
+    def _stride(self, stream: Stream) -> int:
         """Distance between the indexes of the same position in two consecutive passes."""
-        return known_length(self.ds) or _LONGEST_PASS
+        return known_length(self.ds, stream.begin) or _LONGEST_PASS
 
     def _df_schedule(self, links: Links) -> MapTasks:
         assert links.task_queue is not None, "a map has a task queue"
@@ -202,7 +201,7 @@ class ParallelMap(WorkerNode[T_co]):
             return until_closed(self._df_reported_here(partial(self._map_here()._df_run_pass, p, stream))(), self)
         engine: Engine[MapTasks] = self._df_engine_at(stream)
         engine.tolerance.begin_pass()
-        first = p * self._stride
+        first = p * self._stride(stream)
         taken: Taken | None = None
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first))
         if not self._reads_by_index:
@@ -210,7 +209,8 @@ class ParallelMap(WorkerNode[T_co]):
             source = SourceReader(one_pass(self.ds, p, stream), waits=self.ds._df_waits)
         else:
             # A datapoint dropped below keeps its position, so what is drawn for later ones does not change.
-            blocks = onwards(first, _BLOCK) if self.ds._df_endless else consecutive(first, first + len(self.ds))
+            length = None if self.ds._df_endless else self.ds._df_num_from(stream.begin)
+            blocks = onwards(first, _BLOCK) if length is None else consecutive(first, first + length)
             source = SourceReader([self.ds._df_at(blocks, stream)], waits=self.ds._df_waits)
         waits, held = self._df_waits, None if self.ds._df_endless else self
         chunks = Feeder(engine, generation, source).chunks(self.options.timeout, waits)

@@ -247,7 +247,7 @@ class Runner(WorkerNode[T_co]):
         if self.ds._df_endless:
             generation = engine.begin_pass(partial(begin, 0, None))
         else:
-            length = len(self.ds)
+            length = self.ds._df_num_from(stream.begin)
             generation = engine.begin_pass(partial(begin, p * length, length))
         return self._pass_of(engine, generation, None if self.ds._df_endless else self)
 

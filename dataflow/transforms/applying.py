@@ -304,7 +304,7 @@ def keeps_positions(ds: DataFlow) -> bool:
 
 def _positions(df: Any, p: int, stream: Stream) -> Iterator[int]:
     """The positions of the datapoints that arrive at `df` in pass `p`: its input is read again, by index."""
-    n = len(df.ds)
+    n = df.ds._df_num_from(stream.begin)
     datapoints = df.ds._df_at([np.arange(p * n, (p + 1) * n)], stream)
     return (position for position, dp in enumerate(datapoints) if dp is not HOLE)
 

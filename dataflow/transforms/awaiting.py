@@ -196,7 +196,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         # A datapoint dropped below keeps its position, as in a pass that is read by index.
         if self.ds._df_endless:
             return state_of(self).continued.take(stream, partial(self._pass_by_index, onwards(0), stream), self)
-        n = len(self.ds)
+        n = self.ds._df_num_from(stream.begin)
         return self._pass_by_index(consecutive(p * n, (p + 1) * n), stream)
 
     def _pass_by_index(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -206,7 +206,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         return self._read(blocks, stream, ordered=True)
 
     def _read(self, blocks: Blocks, stream: Stream, *, ordered: bool) -> Iterator[Any]:
-        requested = RequestedBlocks(blocks, partial(known_length, self.ds))
+        requested = RequestedBlocks(blocks, partial(known_length, self.ds, stream.begin))
         calls = _Calls(self, stream, requested.place, ordered=ordered)
         # Separate from the budget of a pass that is not read by index, as in `MapData`.
         return self._results(calls, self.ds._df_at(requested.recorded(calls), stream), (stream, RequestedBlocks))

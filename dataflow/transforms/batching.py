@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from operator import is_not
@@ -18,7 +19,7 @@ from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, whole_number
 from dataflow.passes import known_length, walk
-from dataflow.pauses import Pause, paused, pausing, resumed
+from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
@@ -75,32 +76,49 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         return -(-self.ds._df_least_task // self.batch_size)
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.ds), self.batch_size)
+        return self._df_num_from(0)
+
+    def _df_num_from(self, begin: int, *, longest: bool = False) -> int:
+        own, below = self._begins(begin)
+        whole, rest = divmod(max(0, self.ds._df_num_from(below, longest=longest) - own), self.batch_size)
         return whole + (self.remainder and rest > 0)
+
+    def _begins(self, begin: int) -> tuple[int, int]:
+        """Where the batches begin in their input, and where passes of the input begin: at a shard, if one is below."""
+        return (0, begin) if not begin or _has_share(self.ds) else (begin, 0)
+
+    def _df_input(self, p: int, stream: Stream) -> Iterator[Any]:
+        """The datapoints of which the batches of pass `p` are made."""
+        own, below = self._begins(stream.begin)
+        datapoints = self.ds._df_run_pass(p, replace(stream, begin=below) if stream.begin else stream)
+        return limited(datapoints, self._df_waits, None, own) if own else datapoints
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
-        taken = partial(NextGroup(self.ds._df_run_pass(p, stream), copies=self._df_copies).take, self.batch_size)
+        taken = partial(NextGroup(self._df_input(p, stream), copies=self._df_copies).take, self.batch_size)
         groups = iter(taken, [])
         made = self._df_made(self._df_combiner(), lambda k: (p, k), stream)
         return present(made.over(groups if self.remainder else takewhile(self._is_whole, groups)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        n = None if self.ds._df_endless else len(self.ds)
-        requested = RequestedBlocks(blocks, partial(known_length, self))
+        n = None if self.ds._df_endless else self.ds._df_num_from(self._begins(stream.begin)[1])
+        requested = RequestedBlocks(blocks, partial(known_length, self, stream.begin))
         made = self._df_made(self._df_combiner(), requested.place, (stream, RequestedBlocks))
         waits = self._df_waits
         return made.over(pausing(self._groups_at(requested.recorded(made), n, stream, waits), waits))
 
     def _groups_at(self, blocks: Blocks, n: int | None, stream: Stream, waits: bool) -> Iterator[Any]:
-        """The datapoints of each batch; `n` is the number of datapoints in a pass."""
+        """The datapoints of each batch; `n` is the number of datapoints in a pass of the input."""
+        begin, below = self._begins(stream.begin)
+        num_batches = None if n is None else self._df_num_from(stream.begin)
+        stream = replace(stream, begin=below) if stream.begin else stream
         for block in blocks:
-            if n is None:
-                first, size = block * self.batch_size, np.full(len(block), self.batch_size)
+            if n is None or num_batches is None:
+                first, size = begin + block * self.batch_size, np.full(len(block), self.batch_size)
             else:
-                passes, positions = passes_and_positions(self, block, len(self))
-                first = passes * n + positions * self.batch_size
-                size = np.minimum(self.batch_size, n - positions * self.batch_size)
+                passes, positions = passes_and_positions(self, block, num_batches)
+                within = begin + positions * self.batch_size
+                first, size = passes * n + within, np.minimum(self.batch_size, n - within)
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
@@ -122,6 +140,15 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
 
     def _is_whole(self, group: list[Any]) -> bool:
         return len(group) == self.batch_size
+
+
+def _has_share(df: DataFlow[Any]) -> bool:
+    """Whether the datapoints of `df`, or those of which they are made, are the share of one rank."""
+    while not df._df_is_share:
+        if df._df_takes is None or not df._df_inputs:
+            return False
+        df = df._df_inputs[0]
+    return True
 
 
 class BatchData(GroupedData[T_co]):

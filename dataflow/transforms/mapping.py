@@ -106,12 +106,12 @@ class MapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         rng_at = indexes = None
         if self._df_draws:
-            n = None if self.ds._df_endless else len(self.ds)
+            n = None if self.ds._df_endless else self.ds._df_num_from(stream.begin)
             rng_at = self._df_index_rngs(stream, n).at
             # Two views of the same blocks; neither is more than one block ahead of the other.
             blocks, here = tee(blocks)
             indexes = chain.from_iterable(map(np.ndarray.tolist, here))
-        requested = RequestedBlocks(blocks, partial(known_length, self.ds))
+        requested = RequestedBlocks(blocks, partial(known_length, self.ds, stream.begin))
         # Separate from the budget of a pass: if a map below drops datapoints, positions in a pass differ from indexes.
         scope = stream if self._df_draws else (stream, RequestedBlocks)
         applied = self._applied(stream, scope, requested.place, rng_at, indexes)

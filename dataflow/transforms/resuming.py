@@ -16,14 +16,17 @@ from dataflow.parameters import whole_number
 from dataflow.passes import known_length, picked_here, promise, root_stream, walk
 from dataflow.pauses import Pause, paused, pausing, resumed
 from dataflow.seeding import Stream, current_root
-from dataflow.state import Promise, state_of
+from dataflow.state import FlowState, Promise, state_of
+from dataflow.transforms.elastic import Change, Division, division_of
 from dataflow.transforms.indexing import consecutive, onwards
+from dataflow.transforms.sharding import batches_of
 
 __all__ = ["ResumableData"]
 
 _log = logging.getLogger("dataflow.transforms")
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_READABLE: Final = (1, 2)  # without `position`, and with
 _KINDS: Final = {"version": int, "root": str, "pass": int, "offset": int, "flow": dict}
 _LARGEST: Final = 2**62  # indexes are int64
 _ROOT_DIGITS: Final = 4000  # Python converts no longer text
@@ -89,15 +92,37 @@ class ResumableData(ProxyDataFlow[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """The position of the flow, as JSON: version, root seed, pass and offset of the next datapoint, and the chain.
 
-        With several iterations, it is the position of the most recent one.
+        `offset` counts what the loop receives in the pass; `position` counts what all ranks together have taken from
+        what they divide, and is None where that is undefined. With several iterations, it is the position of the most
+        recent one. After the same step, it is the same on every rank.
+
+        Raises:
+            NotReproducible: No seed is set, and each of several ranks draws other numbers.
         """
         flow_state = state_of(self)
-        mark = flow_state.bookmark or _Bookmark(flow_state.passes, flow_state.root())
-        p, offset = mark.p, mark.offset + mark.num_skipped
-        n = known_length(self)
-        if n is not None and offset >= n:  # of an empty flow, the first pass is over at once
-            p, offset = (p + offset // n, offset % n) if n else (p + 1, 0)
-        return {"version": _VERSION, "root": str(mark.root), "pass": p, "offset": offset, "flow": self._description}
+        mark: _Bookmark = flow_state.bookmark or _begin_of(flow_state)
+        p, num, begin, num_before = self._place(mark, on_any_rank=True)
+        division = division_of(self.ds)
+        return {
+            "version": _VERSION,
+            "root": str(self._root_of_all_ranks(mark)),
+            "pass": p,
+            "offset": num_before + num,
+            "position": None if division.broken is not None else begin + num * division.per_step,
+            "flow": self._description,
+        }
+
+    def _root_of_all_ranks(self, mark: _Bookmark) -> int:
+        """The root seed for the state: where none is set and there are several ranks, each has drawn another one."""
+        if not mark.is_drawn or not self._has_ranks:
+            return mark.root
+        drawing = next((df for df in walk(self, everywhere=True) if df._df_draws and df._df_own_root is None), None)
+        if drawing is None:
+            return 0  # it decides nothing
+        raise NotReproducible(
+            f"ResumableData: no seed is set, so {type(drawing).__name__} draws different numbers on each rank, and no "
+            "state is valid for all. Call dataflow.seed(n), with the same n on every rank, before the loop"
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was saved: the next loop begins there.
@@ -105,43 +130,114 @@ class ResumableData(ProxyDataFlow[T_co]):
         The root seed of the state becomes that of this flow, unless the program has called `dataflow.seed`. Functions
         are compared by name; if their code has changed, a warning names them.
 
+        A state of a chain with a shard may be loaded with another number of ranks, and then with another size of the
+        batches: the job continues after the datapoints that all ranks together have had, and a warning says what has
+        changed.
+
         Args:
             state: What `state_dict` returned, also after JSON.
 
         Raises:
-            StateMismatch: `state` is malformed, or belongs to another chain, another seed or another version.
+            StateMismatch: `state` is malformed, or belongs to another chain, another seed or another version; or the
+                number of ranks has changed, and a node above the shard has an order of its own on each rank.
         """
+        self._df_load(state)
+
+    def _df_load(self, state: Mapping[str, Any], *, elastic: bool = True) -> None:
+        """Load a state; `elastic` says whether ranks and sizes of batches may differ."""
         _check_form(state)
-        n = known_length(self)
+        p, offset, position = state["pass"], state["offset"], state.get("position")
+        division = division_of(self.ds)
+        n, per_step = known_length(self.ds), division.per_step
         # Indexes and positions are the same only where the flow can be addressed.
-        num = state["pass"] * (n or 0) + state["offset"] if self.ds._df_addressable else None
+        num_made = offset if position is None else max(offset, -(-position // per_step))
+        num = p * (n or 0) + num_made if self.ds._df_addressable else None
         found = difference(state["flow"], self._description, self.ds, num)
-        if found is not None:
-            raise StateMismatch(
-                f"the state was saved from another chain: {found}. Build the same chain to resume; runners, and how "
-                "many workers they have, may differ"
-            )
-        if changed := changed_code(state["flow"], self._description):
-            _log.warning(
-                "the code of %s has changed since the state was saved: positions and random numbers continue, and from "
-                "here on the new code makes the datapoints",
-                ", ".join(changed),
-            )
-        if n is not None and (state["offset"] > n or state["pass"] > _LARGEST // max(n, 1)):
-            raise StateMismatch(
-                f"the state is damaged: it names datapoint {state['offset']} of pass {state['pass']}, but a pass has "
-                f"{n} datapoints"
-            )
+        change: Change | None = None
+        if found is None:
+            changed = changed_code(state["flow"], self._description)
+        else:
+            change = self._change_since(state, division, found, elastic=elastic)
+            changed = list(change.code)
         root = int(state["root"])
         if current_root() not in {None, root}:
             raise StateMismatch(
                 f"the state was saved with the seed {root}, but this program has called "
                 f"dataflow.seed({current_root()}). Leave out the call, or use the same number"
             )
+        within = 0 if position is None else position - offset * (change.old_per_step if change else per_step)
+        if change and not 0 <= within < change.old_per_step:
+            raise _damaged(position, p, f"{change.old_per_step} datapoints in each step, of which {offset} were made")
+        mark = self._bookmark(p, offset, position if change or 0 < within < per_step else None, root, division)
+        if change:
+            _log.warning("resumes on %s", change)
+        if changed:
+            _log.warning(
+                "the code of %s has changed since the state was saved: positions and random numbers continue, and from "
+                "here on the new code makes the datapoints",
+                ", ".join(changed),
+            )
         flow_state = state_of(self)
         flow_state.entropy, flow_state.fixed = root, True
-        flow_state.passes = state["pass"]
-        flow_state.bookmark = _Bookmark(state["pass"], root, state["offset"], loaded=True)
+        flow_state.passes, flow_state.bookmark = mark.p, mark
+
+    def _change_since(self, state: Mapping[str, Any], division: Division, found: str, *, elastic: bool) -> Change:
+        """What has changed in the chain since `state` was saved: its ranks, and no more.
+
+        Raises:
+            StateMismatch: More has changed, or the ranks must not change.
+        """
+        unit_n, position = known_length(division.unit), state.get("position")
+        by_index = division.unit._df_addressable and position is not None
+        index = state["pass"] * (unit_n or 0) + position if by_index else None
+        change = division.change_since(state["flow"], self._description, index)
+        if isinstance(change, str):
+            raise _another_chain(change, division if change.startswith("ShardData.world_size") else None)
+        if not change:
+            return change
+        if not elastic or division.broken is not None or change.world_size == change.old_world_size:
+            raise _another_chain(found, division)
+        if position is None:
+            raise StateMismatch(
+                f"{found}, and the state does not say how far all ranks together were, as one of version "
+                f"{state['version']}. Resume once with the numbers of ranks and batches that saved it, and save again"
+            )
+        return change
+
+    def _bookmark(self, p: int, offset: int, position: int | None, root: int, division: Division) -> _Bookmark:
+        """The bookmark at `position` of what the ranks divide in pass `p`; without one, at `offset`."""
+        per_step, begin = division.per_step, 0
+        n, length = known_length(self.ds, longest=True), known_length(division.unit)
+        if position is not None and position != offset * per_step:
+            offset, begin = position // per_step, position if position % per_step else 0
+            if begin and division.broken is not None:
+                raise StateMismatch(f"{_not_whole(position, per_step)}, and {_cure(division)}")
+            if begin and _repeats_batches(division):
+                raise StateMismatch(
+                    f'{_not_whole(position, per_step)}, and ShardData(…, tail="repeat") above batches fills up passes '
+                    "from their beginning. Put it directly below the batches, or use another tail"
+                )
+        if begin and length is not None and begin > length:
+            raise _damaged(position, p, f"{length} datapoints")
+        if not begin and n is not None and (offset > n or p > _LARGEST // max(n, 1)):
+            raise _damaged(offset, p, f"{n} datapoints")
+        mark = _Bookmark(p, Stream(root), 0 if begin else offset, loaded=True)
+        mark.begin, mark.num_before = begin, offset if begin else 0
+        return mark
+
+    def _place(self, mark: _Bookmark, *, on_any_rank: bool = False) -> tuple[int, int, int, int]:
+        """Pass, offset, `begin` and `num_before` of the next datapoint that is not skipped.
+
+        With `on_any_rank`, a pass of which another rank has one more is not over.
+        """
+        p, num, begin, num_before = mark.p, mark.offset + mark.num_skipped, mark.begin, mark.num_before
+        n, num_here = known_length(self), known_length(self, begin)
+        if n is None or num_here is None or num < num_here:
+            return p, num, begin, num_before
+        if on_any_rank and num == num_here and num != known_length(self, begin, longest=True):
+            return p, num, begin, num_before
+        num -= num_here
+        return (p + 1 + num // n, num % n, 0, 0) if n else (p + 1, 0, 0, 0)
 
     def skip(self, num: int) -> None:
         """Leave out the next `num` datapoints (batches, if this node is above them), such as after a spike of the loss.
@@ -167,7 +263,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         num = whole_number(self, "num", num, 0)
         flow_state = state_of(self)
         if flow_state.bookmark is None:
-            flow_state.bookmark = _Bookmark(flow_state.passes, flow_state.root())
+            flow_state.bookmark = _begin_of(flow_state)
         mark: _Bookmark = flow_state.bookmark
         if mark.num_skipped + num > _LARGEST:
             raise ValueError(f"ResumableData: num is {num}, and positions go up to {_LARGEST}")
@@ -180,17 +276,18 @@ class ResumableData(ProxyDataFlow[T_co]):
         if stream != root_stream(self) or p >= flow_state.passes:
             raise TypeError(_OUTERMOST)
         before: _Bookmark | None = flow_state.bookmark
-        mark = flow_state.bookmark = _Bookmark(p, stream.root)
+        mark = flow_state.bookmark = _Bookmark(p, stream)
         if before is not None:
             mark.num_skipped, before.num_skipped = before.num_skipped, 0
             # The one pass of an endless flow has no end: a loop continues where the last one stopped.
             goes_on = (self.ds._df_endless and self.ds._df_addressable) or (before.loaded and before.p == p)
             if goes_on and before.root == stream.root:
                 mark.num_skipped += before.offset
-        if not mark.num_skipped:
+                mark.begin, mark.num_before = before.begin, before.num_before
+        if not mark.num_skipped and not mark.begin:
             return self._counted(mark, stream)
-        if n := known_length(self):
-            mark.p, mark.num_skipped = p + mark.num_skipped // n, mark.num_skipped % n
+        if known_length(self):
+            mark.p, mark.num_skipped, mark.begin, mark.num_before = self._place(mark)
             flow_state.passes = max(flow_state.passes, mark.p + 1)
         waits = self._df_waits
         return pausing(self._rest(mark, stream, waits), waits)
@@ -204,7 +301,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         """What is left after what is skipped: of this pass, or of one that follows."""
         first: Any = _NOTHING
         while first is _NOTHING:
-            num_left = mark.num_skipped
+            num_left, begin = mark.num_skipped, mark.begin
             datapoints = self._counted(mark, stream)
             first = Pause
             while first is Pause:
@@ -215,7 +312,7 @@ class ResumableData(ProxyDataFlow[T_co]):
                 if first is Pause:
                     yield pause
             if first is _NOTHING:
-                if num_left == mark.num_skipped:
+                if num_left == mark.num_skipped and not begin:
                     return  # an empty pass
                 state_of(self).passes = max(state_of(self).passes, mark.p + 1)
         yield first
@@ -224,6 +321,7 @@ class ResumableData(ProxyDataFlow[T_co]):
 
     def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The datapoints from the bookmark to the end of its pass; the bookmark moves with them."""
+        stream = replace(stream, begin=mark.begin, shared=self._has_ranks)
         if self.ds._df_addressable:
             return chain.from_iterable(self._parts(mark, stream))
         datapoints = self.ds._df_run_pass(mark.p, replace(stream, standalone=_STANDALONE))
@@ -231,7 +329,7 @@ class ResumableData(ProxyDataFlow[T_co]):
 
     def _parts(self, mark: _Bookmark, stream: Stream) -> Iterator[Iterator[Any]]:
         """Iterators over the rest of a pass: one, and another after each `skip`, which ends the one before."""
-        n = None if self.ds._df_endless else len(self.ds)
+        n = None if self.ds._df_endless else self.ds._df_num_from(mark.begin)
         while True:
             mark.pass_over(n)
             begin = mark.offset
@@ -241,20 +339,27 @@ class ResumableData(ProxyDataFlow[T_co]):
                 yield mark.end_pass()
                 return
 
+    @property
+    def _has_ranks(self) -> bool:
+        return any(df._df_own_rank is not None for df in walk(self.ds, everywhere=True))
+
 
 class _Bookmark:
     """The position of an iteration: in pass `p`, before the datapoint at `offset`, without the next `num_skipped`.
 
     The offset counts positions if the flow can be addressed, so that dropped datapoints count too; otherwise it counts
-    datapoints.
+    datapoints. In the rest of a pass that another number of ranks had begun, it counts from there on.
     """
 
-    def __init__(self, p: int, root: int, offset: int = 0, *, loaded: bool = False) -> None:
+    def __init__(self, p: int, stream: Stream, offset: int = 0, *, loaded: bool = False) -> None:
         self.p = p
-        self.root = root
+        self.root = stream.root
+        self.is_drawn = stream.drawn  # so that other processes have drawn another root
         self.offset = offset
         self.loaded = loaded  # from a saved state: pass `p` begins here
         self.num_skipped = 0  # still to be left out, of this pass or of those that follow
+        self.begin = 0  # the position of what the ranks divide at which they begin this pass
+        self.num_before = 0  # the offset there
 
     def advance(self, dp: Any) -> Any:
         """Count `dp` as yielded, and return it; end the `map` that calls this if it is skipped."""
@@ -278,8 +383,48 @@ class _Bookmark:
 
     def end_pass(self) -> Iterator[Any]:
         """An empty iterator that moves the bookmark to the next pass when it is read."""
-        self.p, self.offset = self.p + 1, 0
+        self.p, self.offset, self.begin, self.num_before = self.p + 1, 0, 0, 0
         yield from ()
+
+
+def _begin_of(state: FlowState) -> _Bookmark:
+    """The bookmark before the first iteration."""
+    return _Bookmark(state.passes, Stream(state.root(), drawn=current_root() is None and not state.fixed))
+
+
+def _not_whole(position: int, per_step: int) -> str:
+    return f"the state was saved after {position} datapoints of a pass, which are not whole steps of {per_step}"
+
+
+def _damaged(number: int | None, p: int, has: str) -> StateMismatch:
+    return StateMismatch(f"the state is damaged: it names datapoint {number} of pass {p}, but a pass has {has}")
+
+
+def _repeats_batches(division: Division) -> bool:
+    shard = division.shard
+    return shard is not None and shard.tail == "repeat" and batches_of(shard.ds) is not None
+
+
+def _another_chain(found: str, division: Division | None) -> StateMismatch:
+    if division is None or division.broken is None:
+        return StateMismatch(
+            f"the state was saved from another chain: {found}. Build the same chain to resume; runners, and how many "
+            "workers they have, may differ"
+        )
+    return StateMismatch(f"the state was saved from another chain: {found}, and {_cure(division)}")
+
+
+def _cure(division: Division) -> str:
+    name = type(division.broken).__name__
+    if division.broken is division.shard:
+        return (
+            "one shard divides the share of another, so that no position says how far all ranks together were. Use the "
+            "same number of ranks, or only one shard, with num_workers=0 in a DataLoader"
+        )
+    return (
+        f"{name}, above the shard, has an order, random numbers or a number of steps of its own on each rank. Use the "
+        f"same number of ranks; or put ShardData directly below or above the batches, so that {name} is below it"
+    )
 
 
 def _require_order(ds: DataFlow) -> None:
@@ -299,18 +444,19 @@ def _require_order(ds: DataFlow) -> None:
 def _check_form(state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping) or not isinstance(state.get("version"), int):
         raise StateMismatch("this is not a state of ResumableData: load what state_dict() returned")
-    if state["version"] != _VERSION:
+    if state["version"] not in _READABLE:
         raise StateMismatch(
-            f"the state has version {state['version']}, this dataflow reads version {_VERSION}: resume with the "
+            f"the state has version {state['version']}, this dataflow reads versions up to {_VERSION}: resume with the "
             "version that saved it"
         )
     for key, kind in _KINDS.items():
         if not isinstance(state.get(key), kind):
             raise StateMismatch(f"the state is damaged: {key!r} is {state.get(key)!r}, not of type {kind.__name__}")
     # `isdecimal` is also true of digits of other scripts.
-    numbers = (state["pass"], state["offset"])
+    position = state.get("position")
+    numbers = (state["pass"], state["offset"], 0 if position is None else position)
     if not (state["root"].isdecimal() and state["root"].isascii()) or any(
-        isinstance(number, bool) or not 0 <= number <= _LARGEST for number in numbers
+        type(number) is not int or not 0 <= number <= _LARGEST for number in numbers
     ):
         raise StateMismatch("the state is damaged: seed, pass and offset are non-negative integers, and no larger ones")
     if len(state["root"]) > _ROOT_DIGITS:

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
@@ -20,10 +21,11 @@ from dataflow.passes import known_length, promise, walk
 from dataflow.pauses import Pause, paused, pausing
 from dataflow.seeding import Spread, Stream
 from dataflow.state import Promise, state_of
+from dataflow.transforms.batching import GroupedData
 from dataflow.transforms.gathering import owned
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
-__all__ = ["ShardData", "Tail", "place", "require_seed"]
+__all__ = ["ShardData", "Tail", "batches_of", "place"]
 
 _VARIABLES: Final = (  # set by torchrun and similar launchers, Open MPI, Slurm
     ("RANK", "WORLD_SIZE"),
@@ -71,6 +73,7 @@ class ShardData(ProxyDataFlow[T_co]):
     """
 
     _df_counts = True
+    _df_is_share = True
     _df_promise = Promise("ShardData")
 
     def __init__(
@@ -106,29 +109,35 @@ class ShardData(ProxyDataFlow[T_co]):
         return {name: value for name, value in super()._df_compared.items() if name != "rank"}
 
     def _df_spread(self, begin: int) -> Spread:
-        first, stride, ranks = self.ds._df_spread(0)
-        return Spread(first + stride * (begin + self.rank), stride * self.world_size, ranks)
+        own, below = self._begins(begin)
+        first, stride, ranks = self.ds._df_spread(below)
+        return Spread(first + stride * (own + self.rank), stride * self.world_size, ranks)
 
     def __len__(self) -> int:
-        return self._num_from(0)
+        return self._df_num_from(0)
 
-    def _num_from(self, begin: int) -> int:
-        """Datapoints of this rank in a pass, or in the rest of one from position `begin` on."""
-        whole, rest = divmod(max(0, len(self.ds) - begin), self.world_size)
-        if self.tail == "keep":
+    def _begins(self, begin: int) -> tuple[int, int]:
+        """Where the shard begins in its input, and where passes of the input begin: at batches, if it divides those."""
+        return (0, begin) if not begin or batches_of(self.ds) is not None else (begin, 0)
+
+    def _df_num_from(self, begin: int, *, longest: bool = False) -> int:
+        own, below = self._begins(begin)
+        whole, rest = divmod(max(0, self.ds._df_num_from(below) - own), self.world_size)
+        if self.tail == "keep" and not longest:
             return whole + (self.rank < rest)
-        return whole + (self.tail == "repeat" and rest > 0)
+        return whole + (self.tail != "drop" and rest > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        require_seed("ShardData", self.ds, self.world_size, stream)
+        _require_seed(self.ds, self.world_size, stream)
         if self.ds._df_addressable:
             return order_by_index(self, p, stream)
         if self.world_size == 1 and not stream.begin:
             return self.ds._df_run_pass(p, stream)
         self._warn_of_whole_passes()
         waits = self._df_waits
-        datapoints = self.ds._df_run_pass(p, replace(stream, shared=True, begin=0))
-        return pausing(self._in_turn(datapoints, stream.begin, waits), waits)
+        own, below = self._begins(stream.begin)
+        datapoints = self.ds._df_run_pass(p, replace(stream, shared=True, begin=below))
+        return pausing(self._in_turn(datapoints, own, waits), waits)
 
     def _warn_of_whole_passes(self) -> None:
         state = state_of(self)
@@ -181,10 +190,10 @@ class ShardData(ProxyDataFlow[T_co]):
             yield first[(self.rank - rest) % len(first)]
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        require_seed("ShardData", self.ds, self.world_size, stream)
-        begin = stream.begin
-        below = replace(stream, begin=0) if begin else stream
-        datapoints = self.ds._df_at((self._below(block, begin) for block in blocks), below)
+        _require_seed(self.ds, self.world_size, stream)
+        own, below = self._begins(stream.begin)
+        indexes = map(partial(self._below, stream.begin), blocks)
+        datapoints = self.ds._df_at(indexes, replace(stream, begin=below) if own else stream)
         return datapoints if self.tail == "keep" else none_dropped(datapoints, self)
 
     def _df_num_below(self, num: int) -> int | None:
@@ -193,13 +202,23 @@ class ShardData(ProxyDataFlow[T_co]):
         p, position = divmod(num, max(len(self), 1))
         return p * len(self.ds) + position * self.world_size
 
-    def _below(self, indexes: Indexes, begin: int) -> Indexes:
+    def _below(self, begin: int, indexes: Indexes) -> Indexes:
+        own, below = self._begins(begin)
         if self.ds._df_endless:
-            return begin + indexes * self.world_size + self.rank
-        n = len(self.ds)
-        passes, positions = passes_and_positions(self, indexes, self._num_from(begin))
-        below: Indexes = passes * n + (begin + positions * self.world_size + self.rank) % max(n, 1)
-        return below
+            return own + indexes * self.world_size + self.rank
+        n = self.ds._df_num_from(below)
+        passes, positions = passes_and_positions(self, indexes, self._df_num_from(begin))
+        found: Indexes = passes * n + (own + positions * self.world_size + self.rank) % max(n, 1)
+        return found
+
+
+def batches_of(ds: DataFlow) -> GroupedData | None:
+    """The batches whose datapoints `ds` passes on one by one, without drawing for them; None if there are none."""
+    while not isinstance(ds, GroupedData):
+        if ds._df_takes != 1 or ds._df_draws or ds._df_user_written:
+            return None
+        ds = ds._df_inputs[0]
+    return ds
 
 
 def _require_order(ds: DataFlow, world_size: int) -> None:
@@ -212,18 +231,14 @@ def _require_order(ds: DataFlow, world_size: int) -> None:
         )
 
 
-def require_seed(owner: str, ds: DataFlow, world_size: int, stream: Stream) -> None:
-    """Check that all ranks draw the same order. `owner` is the class or function that the user has called.
-
-    Raises:
-        NotReproducible: A node draws random numbers whose root seed differs from rank to rank.
-    """
+def _require_seed(ds: DataFlow, world_size: int, stream: Stream) -> None:
+    """Check that all ranks draw the same order."""
     if world_size == 1 or not stream.drawn:
         return
     for node in walk(ds, everywhere=True):
         if node._df_draws and node._df_own_root is None:
             raise NotReproducible(
-                f"{owner}: no seed is set, so {type(node).__name__} draws different numbers on each of the "
+                f"ShardData: no seed is set, so {type(node).__name__} draws different numbers on each of the "
                 f"{world_size} ranks, and their shares would overlap. Call dataflow.seed(n), with the same n on every "
                 "rank, before the loop"
             )

@@ -20,8 +20,11 @@ from dataflow import (
     MixData,
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
+    RandomMapData,
     RepeatedData,
     ResumableData,
+    ShardData,
+    ShuffleData,
     to_torch,
 )
 from dataflow.errors import LengthUnknown, MissingExtra, NotReproducible, StateMismatch
@@ -389,7 +392,52 @@ def test_a_state_of_another_flow_is_refused():
     with pytest.raises(StateMismatch, match="BatchData"):
         to_torch(BatchData(shuffled(), 2)).load_state_dict(state)
     with pytest.raises(StateMismatch, match="ShardData"):
-        to_torch(shuffled(), rank=0, world_size=2).load_state_dict(state)
+        to_torch(ShuffleData(ShardData(shuffled(), 0, 1))).load_state_dict(state)
+
+
+def in_batches(rank, world_size, batch_size, source=None):
+    """The flow makes the batches, and `to_torch` the shares."""
+    ds = RandomMapData(shuffled(53) if source is None else source(53), drawn)
+    return to_torch(BatchData(ds, batch_size), rank=rank, world_size=world_size, drop_uneven=True)
+
+
+def drawn(dp, rng):
+    return [*dp, int(rng.integers(10**6))]
+
+
+def rows(batches):
+    return [tuple(map(int, row)) for _, *columns in batches for row in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize("source", [shuffled, generated])
+@pytest.mark.parametrize("new", [(2, 6), (1, 12), (4, 3), (2, 5)], ids=str)
+def test_a_job_continues_on_another_number_of_ranks(source, new):
+    with seeded(3):
+        df = RandomMapData(source(53), drawn)
+        whole = [[tuple(map(int, dp[1:])) for dp in df] for _ in range(2)]
+        ranks = [in_batches(rank, 3, 4, source) for rank in range(3)]
+        iterators = [iter(loader(dataset)) for dataset in ranks]
+        for _ in range(2):
+            for iterator in iterators:
+                next(iterator)
+        states = [json.dumps(dataset.state_dict()) for dataset in ranks]
+        assert len(set(states)) == 1
+        ranks = [in_batches(rank, *new, source) for rank in range(new[0])]
+        passes = []
+        for dataset in ranks:
+            dataset.load_state_dict(json.loads(states[0]))
+        for _ in range(2):
+            loops = [list(loader(dataset)) for dataset in ranks]
+            passes.append([row for step in zip(*loops, strict=True) for row in rows(step)])
+    per_step = new[0] * new[1]
+    assert passes[0] == whole[0][24 : 24 + (53 - 24) // per_step * per_step]
+    assert passes[1] == whole[1][: 53 // per_step * per_step]
+
+
+def test_what_saves_in_a_worker_is_not_loaded_with_another_number_of_workers():
+    state = {**to_torch(shuffled()).state_dict(), "workers": 2}
+    with pytest.raises(StateMismatch, match=r"one of 2 workers of a DataLoader.*num_workers=0"):
+        to_torch(shuffled()).load_state_dict(state)
 
 
 FLOWS = {

@@ -421,7 +421,7 @@ def test_the_number_of_inputs_is_compared():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2, this dataflow reads version 1"),
+        ({"version": 3}, "version 3, this dataflow reads versions up to 2"),
         ({"version": None}, "not a state of ResumableData"),
         ({"root": 5}, "'root' is 5"),
         ({"root": "x"}, "non-negative integers"),
@@ -455,10 +455,11 @@ EDITS = [
     (("flow", "code"), {"func": ""}),
     (("flow", "code"), {"func": 5}),
     *(((key,), value) for key in ("pass", "offset") for value in (2**63, 2**62 + 1, -1, True, 1.0, "1", None, [])),
+    *((("position",), value) for value in (2**63, -1, True, 1.0, "1", [])),
     (("offset",), 21),
     (("pass",), 2**61),
     *((("root",), value) for value in ("-1", "1.5", "", "\u0663", "9" * 5000, 5, None)),
-    *((("version",), value) for value in (2, 0, "1", None)),
+    *((("version",), value) for value in (3, 0, "1", None)),
 ]
 
 

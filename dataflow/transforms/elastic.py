@@ -1,0 +1,192 @@
+"""The law of ranks for saved states: a job continues on another number of ranks, from a position in the whole pass.
+
+In one step of a job, the outermost node yields one datapoint on every rank. All ranks together take `per_step`
+consecutive datapoints of the whole pass for it, whatever their number: so a position there says what was done.
+
+This holds if, above the shard, there are only nodes that map single datapoints or make batches, and no numbers are
+drawn for batches: what is drawn for a datapoint belongs to its position. Any other node has an order, or a number of
+steps, of its own on each rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from dataflow.base import DataFlow
+from dataflow.fingerprints import Description, changed_code, difference, is_description, without_workers
+from dataflow.passes import walk
+from dataflow.transforms.batching import GroupedData
+from dataflow.transforms.sharding import ShardData, batches_of
+
+__all__ = ["Change", "Division", "division_of"]
+
+
+class Division(NamedTuple):
+    """How the ranks of a job divide a pass of its chain.
+
+    Attributes:
+        nodes: The nodes that map or batch what is divided, from above, without the shard.
+        unit: The flow whose datapoints are divided.
+        shard: The shard; None if the chain has none, as on a single rank.
+        broken: The node above the shard that has an order or a number of steps of its own on each rank; None if none.
+    """
+
+    nodes: Sequence[DataFlow]
+    unit: DataFlow
+    shard: ShardData | None
+    broken: DataFlow | None
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return 1 if self.shard is None else self.shard.world_size
+
+    @property
+    def batch_sizes(self) -> Sequence[int]:
+        """The sizes of the batches, from above."""
+        return [node.batch_size for node in self.nodes if isinstance(node, GroupedData)]
+
+    @property
+    def per_step(self) -> int:
+        """How many datapoints all ranks have together in one step."""
+        return self.world_size * prod(self.batch_sizes)
+
+    def change_since(self, saved: Description, here: Description, index: int | None) -> Change | str:
+        """How the ranks and batches of a saved description differ from those of this chain.
+
+        Args:
+            saved: The description in the state.
+            here: That of this chain.
+            index: No datapoint of `unit` from this index on was made; None if that is unknown.
+
+        Returns:
+            The change; or the first difference of another kind, as of `fingerprints.difference`.
+        """
+        try:
+            old, new = self._peeled(saved), self._peeled(here)
+        except ValueError as error:
+            return str(error)
+        sizes = []
+        for node, old_node, new_node in zip(self.nodes, old.nodes, new.nodes, strict=True):
+            kind, name, was, now = old_node["type"], new_node["type"], old_node["parameters"], new_node["parameters"]
+            if kind != name:
+                return f"it had {kind} in place of {name}"
+            for key in sorted({*was, *now}):
+                before, after = was.get(key, "missing"), now.get(key, "missing")
+                if isinstance(node, GroupedData) and key == "batch_size":
+                    sizes.append(_number(before))
+                elif before != after:
+                    return f"{name}.{key} was {before} and is {after}"
+        if None not in {old.tail, new.tail} and old.tail != new.tail:
+            return f"ShardData.tail was {old.tail} and is {new.tail}"
+        found = difference(old.unit, new.unit, self.unit, index)
+        code = changed_code(old.chain(), new.chain()) if found is None else []
+        return found or Change(old.world_size, sizes, self.world_size, self.batch_sizes, code)
+
+    def _peeled(self, description: Description) -> _Peeled:
+        """The part of a description that this division is about.
+
+        Raises:
+            ValueError: It is damaged, or has too few nodes.
+        """
+        world_size, tail = 1, None
+        nodes: list[Description] = []
+        names = {"ShardData", type(self.shard).__name__}
+        while True:
+            if not is_description(description):
+                raise ValueError("the saved description is damaged")
+            kind, parameters, inputs = (description[key] for key in ("type", "parameters", "inputs"))
+            if kind in names and tail is None and len(inputs) == 1:
+                world_size, tail = _number(parameters.get("world_size")), str(parameters.get("tail"))
+            elif len(nodes) == len(self.nodes):
+                return _Peeled(nodes, world_size, tail, description)
+            elif len(inputs) != 1:
+                raise ValueError(f"it had {kind} in place of {type(self.nodes[len(nodes)]).__name__}")
+            else:
+                nodes.append(description)
+            description = inputs[0]
+
+
+class _Peeled(NamedTuple):
+    nodes: list[Description]  # without the shard
+    world_size: int
+    tail: str | None
+    unit: Description
+
+    def chain(self) -> Description:
+        """The description without the shard."""
+        found = self.unit
+        for node in reversed(self.nodes):
+            found = {**node, "inputs": [found]}
+        return found
+
+
+class Change(NamedTuple):
+    """Numbers of ranks and sizes of batches, before and now; and what else has changed: the parameters with code."""
+
+    old_world_size: int
+    old_sizes: Sequence[int]
+    world_size: int
+    sizes: Sequence[int]
+    code: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return (self.old_world_size, list(self.old_sizes)) != (self.world_size, list(self.sizes))
+
+    @property
+    def old_per_step(self) -> int:
+        """How many datapoints all ranks had together in one step."""
+        return self.old_world_size * prod(self.old_sizes)
+
+    def __str__(self) -> str:
+        old, new = self.old_per_step, self.world_size * prod(self.sizes)
+        before = "as before" if old == new else f"instead of {old}"
+        ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
+        there = " × ".join([ranks, *map(str, self.sizes)])
+        then = " × ".join([str(self.old_world_size), *map(str, self.old_sizes)])
+        return f"{there} instead of {then}: {new} datapoints per step, {before}"
+
+
+def division_of(ds: DataFlow) -> Division:
+    """How the ranks divide the passes of `ds`."""
+    above: list[DataFlow] = []
+    broken: DataFlow | None = None
+    node = without_workers(ds)
+    while not isinstance(node, ShardData):
+        if len(node._df_inputs) != 1:
+            has_shards = any(below._df_is_share for below in walk(node, everywhere=True))
+            return Division(*_with_batches(ds), None, (broken or node) if has_shards else None)
+        if node._df_takes is None or node._df_user_written:
+            broken = broken or node
+        above.append(node)
+        node = without_workers(node._df_inputs[0])
+    nodes, unit = _with_batches(node.ds)
+    num_batched = len(nodes)
+    for taker in reversed(above):
+        if num_batched and taker._df_draws:
+            broken = taker
+        num_batched += isinstance(taker, GroupedData)
+    inner = unit
+    while inner._df_takes is not None and not inner._df_is_share and inner._df_inputs:
+        inner = inner._df_inputs[0]
+    if inner._df_is_share:
+        broken = broken or node  # of its positions, each rank of the inner shard has others
+    return Division([*above, *nodes], unit, node, broken)
+
+
+def _with_batches(ds: DataFlow) -> tuple[list[DataFlow], DataFlow]:
+    """The nodes down to the batches that `ds` passes on, and the input of the batches; `ds` if there are none."""
+    nodes: list[DataFlow] = []
+    if batches_of(ds) is None:
+        return nodes, ds
+    while not nodes or not isinstance(nodes[-1], GroupedData):
+        nodes.append(without_workers(ds))
+        ds = nodes[-1]._df_inputs[0]
+    return nodes, ds
+
+
+def _number(text: Any) -> int:
+    """A parameter in a description, as an integer; 0 if it is none."""
+    return int(text) if isinstance(text, str) and text.isdecimal() and text.isascii() and len(text) < 20 else 0
