@@ -103,6 +103,8 @@ OF_OTHERS = (
     AtLeast("image", "ours/zmq-strict", "ours/zmq-indexed", 0.9),
     AtLeast("jpeg", "ours/zmq-strict", "ours/zmq-indexed", 0.9),
     AtLeast("small", "ours/zmq-strict", "ours/zmq-indexed", 0.75),
+    AtLeast("image", "ours/map-below-shard", "ours/map-above-shard", 0.9),
+    AtLeast("jpeg", "ours/map-below-shard", "ours/map-above-shard", 0.9),
     AtLeast("batch", "ours/background", ZMQ, 0.8),
     AtLeast("batch", "ours/background-copies", "elektronn/events", 1),
     AtLeast("batch", "ours/background", "elektronn/events", 1),

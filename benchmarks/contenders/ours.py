@@ -19,6 +19,7 @@ from dataflow import (
     MultiThreadMapData,
     MultiThreadRunner,
     RepeatedData,
+    ShardData,
     worker_info,
 )
 
@@ -83,8 +84,11 @@ def num_prefetch(workload: Workload) -> int:
 
 def indexed(workload: Workload) -> DataFlow:
     """The same datapoints as an addressable flow, which `strict` needs."""
-    numbers = RepeatedData(DataFromList([[index] for index in range(4096)], shuffle=False), -1)
-    return MapData(numbers, partial(made, workload))
+    return MapData(numbers(), partial(made, workload))
+
+
+def numbers() -> DataFlow:
+    return RepeatedData(DataFromList([[index] for index in range(4096)], shuffle=False), -1)
 
 
 def made(workload: Workload, number: Any) -> Any:
@@ -115,6 +119,20 @@ VARIANTS = {
         lambda workload, workers: MultiThreadMapData(Source(workload.inputs), workers, workload.work),
         workloads=("small", "jpeg"),
         in_processes=False,
+        runs_source=False,
+    ),
+    "map-above-shard": variant(
+        lambda workload, workers: MultiProcessMapData(
+            ShardData(numbers(), 0, 2), workers, partial(made, workload), strict=True
+        ),
+        workloads=("image", "jpeg"),
+        runs_source=False,
+    ),
+    "map-below-shard": variant(
+        lambda workload, workers: ShardData(
+            MultiProcessMapData(numbers(), workers, partial(made, workload), strict=True), 0, 2
+        ),
+        workloads=("image", "jpeg"),
         runs_source=False,
     ),
     "zmq-indexed": variant(

@@ -19,15 +19,28 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.descriptors import Descriptor
 
-__all__ = ["TaskReader", "PlainEncoder", "QueuedTask", "Task", "ThreadTaskQueue", "TaskQueue", "TaskQueuePort"]
+__all__ = [
+    "PAIRED",
+    "PlainEncoder",
+    "QueuedTask",
+    "Task",
+    "TaskQueue",
+    "TaskQueuePort",
+    "TaskReader",
+    "ThreadTaskQueue",
+]
 
 
 PlainEncoder = Callable[[Iterator[Any], MutableSequence[Any]], Any]
+
+
+PAIRED: Final = 1 << 62
+"""`Task.first` of a pass whose datapoints are pairs (index, datapoint)."""
 
 
 @dataclass(slots=True)
@@ -36,7 +49,8 @@ class Task:
 
     Attributes:
         number: Number of the task.
-        first: Index of its first datapoint; the others follow.
+        first: Index of its first datapoint; the others follow. From `PAIRED` on, each datapoint is a pair with its
+            index, in any order.
         datapoints: The datapoints.
     """
 

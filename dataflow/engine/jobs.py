@@ -17,7 +17,7 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow, close_flow
 from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopped
 from dataflow.channel.messages import ConsumerGone, Kind
-from dataflow.channel.task_queue import Task, TaskReader
+from dataflow.channel.task_queue import PAIRED, Task, TaskReader
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.datapoint import stack
 from dataflow.engine.rebatching import stacks_evenly
@@ -212,8 +212,13 @@ class Apply(_Tasks):
         return len(task.datapoints)
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        self.task_input.datapoints = task.datapoints
-        return self.flow._df_at([np.arange(task.first, task.first + len(task.datapoints))], self.stream)
+        if task.first < PAIRED:
+            self.task_input.datapoints = task.datapoints
+            indexes = np.arange(task.first, task.first + len(task.datapoints))
+        else:
+            self.task_input.datapoints = [dp for _, dp in task.datapoints]
+            indexes = np.array([index for index, _ in task.datapoints], dtype=np.int64)
+        return self.flow._df_at([indexes], self.stream)
 
 
 @dataclass
@@ -227,6 +232,9 @@ class ApplyAndBatch(Apply):
     batch_size: int
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
+        if task.first >= PAIRED:  # read by index
+            super().put_results(task, sender, task_reader)
+            return
         made: list[Any] = []
         try:
             made.extend(self.results(task, task_reader))  # keeps what comes before an exception

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.channel.messages import Kind, Message
-from dataflow.channel.task_queue import QueuedTask, TaskQueue
+from dataflow.channel.task_queue import PAIRED, QueuedTask, TaskQueue
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.datapoint import present
 from dataflow.engine.rebatching import WorkerBatch
@@ -290,7 +290,7 @@ class TaskSchedule:
             self._finish(number, [WorkerBatch(datapoints)], None)
             return
         partial += datapoints
-        if error is not None and message.kind is not Kind.TASK_FAILED:
+        if error is not None and message.kind is not Kind.TASK_FAILED and task.first < PAIRED:
             error.add_note(f"it was made of the datapoint at index {task.first + len(partial)} of the input")
         if error is not None or len(partial) == task.count:
             self._finish(number, self._partial.pop(worker), error)
@@ -664,11 +664,12 @@ class MapTasks(TaskSchedule):
                     return  # their memory will be freed
                 item = self.task_queue.encode(self._unencoded, is_only_task=True)
         except Exception as error:
+            index = self.index + len(self._collected) if self.index < PAIRED else self._unencoded[0]
             self._unencoded = _NOTHING
             self.under_way -= 1
             shorten_notes(error)
             error.add_note(
-                f"the datapoint at index {self.index + len(self._collected)} of the input cannot be sent to a worker. "
+                f"the datapoint at index {index} of the input cannot be sent to a worker. "
                 "Give out arrays, numbers, text and containers of them, or use MultiThreadMapData, which sends nothing"
             )
             raise

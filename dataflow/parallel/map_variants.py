@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex, Unpack
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dataflow.base import Blocks, DataFlow, T_co, T_in
+from dataflow.base import DataFlow, T_co, T_in
 from dataflow.datapoint import empty
 from dataflow.engine.jobs import Apply, ApplyAndBatch, TaskInput
 from dataflow.engine.rebatching import regrouped
@@ -56,9 +56,6 @@ class _MapInBatches(ParallelMap):
 
     def _df_job(self, node: DataFlow, stream: Stream, task_input: TaskInput) -> Apply:
         return ApplyAndBatch(node, stream, task_input, self._batch_size)
-
-    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        return self._df_at_in_consumer(blocks, stream)  # the workers return batches, not datapoints
 
 
 class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):

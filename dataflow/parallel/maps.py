@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, tee
 from typing import Any, Final, Literal, SupportsIndex, Unpack, overload
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, T_co, T_in
 from dataflow.channel.flow_control import Window
+from dataflow.channel.task_queue import PAIRED
 from dataflow.engine.engine import Engine
 from dataflow.engine.feeding import Feeder, SourceReader, one_pass, passes_from
 from dataflow.engine.jobs import Apply, TaskInput
@@ -26,7 +28,7 @@ from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeyword
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
 from dataflow.parameters import flag, function, whole_number
 from dataflow.passes import known_length, reading_ahead, until_closed, walk
-from dataflow.pauses import paused, pausing
+from dataflow.pauses import paused, pausing, side_by_side
 from dataflow.seeding import Rng, Stream
 from dataflow.state import Taken, state_of
 from dataflow.transforms.applying import keeps_positions
@@ -186,12 +188,23 @@ class ParallelMap(WorkerNode[T_co]):
         return self._df_reported_here(partial(self._map_here()._df_at, blocks, stream))()
 
     def _df_steps_of_block(
-        self, engine: Engine[MapTasks], block: NDArray[np.int64], stream: Stream
+        self,
+        engine: Engine[MapTasks],
+        block: NDArray[np.int64],
+        following: Iterator[NDArray[np.int64]],
+        stream: Stream,
     ) -> Iterator[Any] | None:
-        if not is_consecutive(block):
-            return None  # tasks of a map are consecutive: reported failures and random numbers depend on the index
-        generation = engine.begin_pass(partial(engine.schedule.begin_pass, int(block[0]), holes=True))
-        feeder = Feeder(engine, generation, SourceReader([self.ds._df_at([block], stream)], waits=self.ds._df_waits))
+        first, waits_below = PAIRED, self.ds._df_waits
+        if self.ordered:
+            blocks, here = tee(chain([block], following))
+            indexes = chain.from_iterable(map(np.ndarray.tolist, here))
+            datapoints = side_by_side([indexes, self.ds._df_at(blocks, stream)], waits_below)
+        elif is_consecutive(block) and self._df_per_task() is None:
+            first, datapoints = int(block[0]), self.ds._df_at([block], stream)
+        else:
+            return None  # the order would not be that of the indexes, or the workers would make batches
+        generation = engine.begin_pass(partial(engine.schedule.begin_pass, first, holes=True))
+        feeder = Feeder(engine, generation, SourceReader([datapoints], waits=waits_below))
         waits = self._df_waits
         chunks = feeder.chunks(self.options.timeout, waits)
         return until_over(chunks, engine, generation, state_of(self), self, waits=waits)

@@ -213,7 +213,9 @@ class Runner(WorkerNode[T_co]):
         open_flow(self.ds, stream)
         return self.ds._df_at(blocks, stream)
 
-    def _df_steps_of_block(self, engine: Engine[Any], block: NDArray[np.int64], stream: Stream) -> Iterator[Any]:
+    def _df_steps_of_block(
+        self, engine: Engine[Any], block: NDArray[np.int64], following: Iterator[NDArray[np.int64]], stream: Stream
+    ) -> Iterator[Any]:
         picked = None if is_consecutive(block) else block
         first = int(block[0]) if picked is None else 0
         begin = partial(engine.schedule.begin_pass, first, len(block), picked, holes=True)

@@ -12,7 +12,8 @@ Guarantees of index access:
 - The datapoints are those that the flow itself has at these indexes, whichever process makes them.
 - Running iterations are not disturbed: while an iteration is under way, or at another place in the chain, the
   datapoints are made in the calling process. So are those that the user picks (``df[index]``), and single ones.
-- A block is requested when all datapoints of the one before it were given out; so workers may idle between two blocks.
+- A runner requests a block when all datapoints of the one before it were given out; so its workers may idle between two
+  blocks. A map reads on into the following blocks, as far as its buffer allows.
 
 Failures of single items: in the worker, `MapData` and its subclasses report them, in `_df_run_pass` and in `_df_at`:
 they call `failures.failure_reporter()`, yield `HOLE` for an item that failed, and report it under the index that they
@@ -148,8 +149,13 @@ class WorkerNode(ProxyDataFlow[T_co]):
         """The datapoints at these indexes, made in the calling process."""
         raise NotImplementedError
 
-    def _df_steps_of_block(self, engine: Engine[Any], block: NDArray[np.int64], stream: Stream) -> Iterator[Any] | None:
-        """Ask the workers for a block: its datapoints, with holes. None if they cannot be asked."""
+    def _df_steps_of_block(
+        self, engine: Engine[Any], block: NDArray[np.int64], following: Iterator[NDArray[np.int64]], stream: Stream
+    ) -> Iterator[Any] | None:
+        """Ask the workers for a block: its datapoints, with holes. None if they cannot be asked.
+
+        Those of the blocks `following` come too, as far as they are taken from there.
+        """
         raise NotImplementedError
 
     def _df_warn_of_default(self) -> None:
@@ -448,11 +454,11 @@ class WorkerNode(ProxyDataFlow[T_co]):
 
     def _at_in_workers(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """The datapoints at these indexes, made by the workers if they can be asked."""
-        checked, waits = False, self._df_waits
+        checked, waits, blocks = False, self._df_waits, iter(blocks)
         for block in blocks:
             engine = None if picked_here() or len(block) < 2 else self._free_engine(stream, checked=checked)
             checked = True
-            made = None if engine is None else self._df_steps_of_block(engine, block, stream)
+            made = None if engine is None else self._df_steps_of_block(engine, block, blocks, stream)
             made = self._df_at_in_consumer([block], stream) if made is None else made
             yield from resumed(made, waits)
 

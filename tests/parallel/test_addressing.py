@@ -7,6 +7,7 @@ import signal
 import threading
 from itertools import chain, islice, repeat
 
+import numpy as np
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,8 +26,11 @@ from dataflow import (
     MultiThreadRunner,
     RandomMapData,
     ResumableData,
+    ShardData,
     ShuffleData,
 )
+from dataflow.passes import open_flow
+from dataflow.seeding import Stream
 from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import one_pass, plain, seeded
 from tests.support.fakes import METHODS
@@ -288,3 +292,76 @@ def test_at_every_place_of_a_pass(kind):
     expected = [plain(dp) for _ in range(2) for dp in alone]
     for k in range(21):
         assert moved(shuffled(20), [(("process", 2), k, None), ((kind, 2), None, None)], 40) == expected
+
+
+# -- maps read in another order ----------------------------------------------------------------------------------------
+
+
+def with_pid(dp):
+    return [*dp, os.getpid()]
+
+
+def pids_and_rest(datapoints):
+    found = list(datapoints)
+    return {dp[-1] for dp in found}, [dp[:-1] for dp in found]
+
+
+ABOVE = {
+    "a shard": lambda ds: ShardData(ds, 1, 3),
+    "a shard, tail repeat": lambda ds: ShardData(ds, 2, 3, "repeat"),
+    "a shuffle": ShuffleData,
+    "a shard of a shuffle": lambda ds: ShardData(ShuffleData(ds), 0, 2),
+}
+
+
+@pytest.mark.parametrize("name", ABOVE)
+def test_workers_of_a_map_make_the_datapoints_that_stand_apart(name):
+    with seeded(4):
+        expected = [list(ABOVE[name](MapData(shuffled(200), same))) for _ in range(1)]
+        with MultiProcessMapData(shuffled(200), 2, with_pid, strict=True, timeout=LIMIT) as mapped:
+            df = ABOVE[name](mapped)
+            for _ in range(2):
+                pids, rest = pids_and_rest(df)
+                assert os.getpid() not in pids and pids <= {process.pid for process in psutil.Process().children(True)}
+                expected.append(rest)
+    assert expected[0] == expected[1] != expected[2]
+
+
+@pytest.mark.parametrize("options", [{}, {"use_list": True}, {"remainder": True}], ids=str)
+def test_workers_of_a_map_that_batches_make_what_a_shard_reads(options):
+    with seeded(4):
+        expected = [plain(batch) for batch in ShardData(BatchData(listed(103), 4, **options), 1, 2)]
+        with MultiProcessMapAndBatchData(listed(103), 2, with_pid, 4, strict=True, timeout=LIMIT, **options) as mapped:
+            found = list(ShardData(mapped, 1, 2))
+    assert [plain(batch[:-1]) for batch in found] == expected
+    assert os.getpid() not in {int(pid) for batch in found for pid in batch[-1]}
+
+
+def numbers_with_rng(dp, rng):
+    return [*dp, int(rng.integers(10**6))]
+
+
+@pytest.mark.parametrize("kind", [MultiProcessMapData, MultiThreadMapData])
+def test_random_numbers_and_failures_belong_to_the_index(kind):
+    def failing(dp):
+        if dp[0] % 9 == 4:
+            raise ValueError(dp[0])
+        return dp
+
+    with seeded(5):
+        expected = list(ShardData(RandomMapData(listed(60), numbers_with_rng), 1, 3))
+        with kind(listed(60), 2, numbers_with_rng, with_rng=True, strict=True, timeout=LIMIT) as mapped:
+            assert list(ShardData(mapped, 1, 3)) == expected
+        with kind(listed(60), 2, failing, strict=True, timeout=LIMIT, max_failures=9) as mapped:
+            found = list(ShardData(mapped, 1, 3, "keep"))
+            positions = {failure.position for failure in mapped.failures}
+    assert positions == {k for k in range(1, 60, 3) if k % 9 == 4}
+    assert [dp[0] for dp in found] == [k for k in range(1, 60, 3) if k % 9 != 4]
+
+
+def test_a_map_without_an_order_is_read_in_order_of_the_indexes():
+    with MultiThreadMapData(listed(50), 3, same, strict=True, ordered=False, timeout=LIMIT) as mapped:
+        order = [3, 40, 7, 22, 1]
+        stream = Stream(1)
+        open_flow(mapped, stream)
+        assert [dp[0] for dp in mapped._df_at([np.array(order)], stream)] == order
