@@ -264,6 +264,12 @@ class DataFlow(GenericIn[T_co]):
         return next((found for ds in self._df_inputs if (found := ds._df_continuing()) is not None), None)
 
     @property
+    def _df_may_have_dropped(self) -> bool:
+        """Whether this node may have left out datapoints, in this process or in a worker."""
+        drops = state_of(self).drops
+        return drops.has_dropped or drops.has_skipped
+
+    @property
     def _df_waits(self) -> bool:
         """Whether a step may raise `TimeoutError`, because this node or one below has a `timeout`."""
         return any(ds._df_waits for ds in self._df_inputs)

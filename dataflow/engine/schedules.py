@@ -201,6 +201,7 @@ class TaskSchedule:
         self._said_full = False  # what the workers were told last of `is_full`
         self.under_way = 0  # datapoints asked for, or about to be, and not handed out
         self.keeps_holes = False  # whether `HOLE` is handed out for dropped datapoints
+        self.has_dropped = False  # whether any was left out
         self._ordered = ordered
         self.bytes_each = 0.0  # bytes per result, at present
         self.num_taking = num_workers
@@ -323,7 +324,9 @@ class TaskSchedule:
     def _finish(self, number: int, results: Sequence[Any], error: BaseException | None) -> None:
         task = self.issued.pop(number)
         task.queued.discard()
-        self._done[number] = _TaskResults(list(results if self.keeps_holes else present(results)), error, task.count)
+        kept = results if self.keeps_holes else list(present(results))
+        self.has_dropped = self.has_dropped or len(kept) < len(results)
+        self._done[number] = _TaskResults(list(kept), error, task.count)
 
     def adapt(self, pace: float) -> None:
         took = pace * self.per_task

@@ -153,6 +153,11 @@ class ParallelMap(WorkerNode[T_co]):
     def _df_endless(self) -> bool:
         return not self.strict or self.ds._df_endless
 
+    @property
+    def _df_may_have_dropped(self) -> bool:
+        engine = state_of(self).resource
+        return super()._df_may_have_dropped or (isinstance(engine, Engine) and engine.schedule.has_dropped)
+
     def _df_warn_of_default(self) -> None:
         _LOG.warning(
             "%s with strict=False (the default): its passes never end, as in tensorpack, since those of its input "

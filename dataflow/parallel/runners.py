@@ -193,6 +193,10 @@ class Runner(WorkerNode[T_co]):
             )
 
     @property
+    def _df_may_have_dropped(self) -> bool:
+        return self.num_workers > 0 and any(node._df_calls for node in walk(self.ds, everywhere=True))
+
+    @property
     def _df_joins(self) -> bool:
         return self.num_workers > 1 and not self.strict
 

@@ -20,7 +20,7 @@ from dataflow.passes import walk
 from dataflow.transforms.batching import GroupedData
 from dataflow.transforms.sharding import ShardData, batches_of
 
-__all__ = ["Change", "Division", "division_of"]
+__all__ = ["Change", "Division", "division_of", "has_dropped_above_shard"]
 
 
 class Division(NamedTuple):
@@ -174,6 +174,20 @@ def division_of(ds: DataFlow) -> Division:
     if inner._df_is_share:
         broken = broken or node  # of its positions, each rank of the inner shard has others
     return Division([*above, *nodes], unit, node, broken)
+
+
+def has_dropped_above_shard(ds: DataFlow) -> bool:
+    """Whether steps may have been made of more than their datapoints, in a flow that is only a sequence of passes.
+
+    Where it can be addressed, dropped datapoints keep their positions.
+    """
+    nodes = [ds]
+    while not nodes[-1]._df_is_share and len(nodes[-1]._df_inputs) == 1:
+        nodes.append(nodes[-1]._df_inputs[0])
+    if nodes[-1]._df_is_share:
+        below = nodes[-1]._df_inputs[0]
+        return any(node._df_may_have_dropped for node in [*nodes, *_with_batches(below)[0]])
+    return any(node._df_may_have_dropped for node in _with_batches(ds)[0])
 
 
 def _with_batches(ds: DataFlow) -> tuple[list[DataFlow], DataFlow]:

@@ -17,7 +17,7 @@ from dataflow.passes import known_length, picked_here, promise, root_stream, wal
 from dataflow.pauses import Pause, paused, pausing, resumed
 from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, Promise, state_of
-from dataflow.transforms.elastic import Change, Division, division_of
+from dataflow.transforms.elastic import Change, Division, division_of, has_dropped_above_shard
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.sharding import batches_of
 
@@ -103,12 +103,13 @@ class ResumableData(ProxyDataFlow[T_co]):
         mark: _Bookmark = flow_state.bookmark or _begin_of(flow_state)
         p, num, begin, num_before = self._place(mark, on_any_rank=True)
         division = division_of(self.ds)
+        is_defined = division.broken is None and (self.ds._df_addressable or not has_dropped_above_shard(self.ds))
         return {
             "version": _VERSION,
             "root": str(self._root_of_all_ranks(mark)),
             "pass": p,
             "offset": num_before + num,
-            "position": None if division.broken is not None else begin + num * division.per_step,
+            "position": begin + num * division.per_step if is_defined else None,
             "flow": self._description,
         }
 
@@ -199,8 +200,9 @@ class ResumableData(ProxyDataFlow[T_co]):
             raise _another_chain(found, division)
         if position is None:
             raise StateMismatch(
-                f"{found}, and the state does not say how far all ranks together were, as one of version "
-                f"{state['version']}. Resume once with the numbers of ranks and batches that saved it, and save again"
+                f"{found}, and the state does not say how far all ranks were: it has version 1, or a map above "
+                "the shard has dropped datapoints, and only the rank that did so knows. Use the same number of ranks; "
+                "filter below the shard"
             )
         return change
 

@@ -477,7 +477,7 @@ def test_a_state_of_version_1_is_loaded_where_nothing_else_changed():
     df = batches(2, 4, 6)
     df.load_state_dict(state)
     assert df.state_dict()["position"] == 24
-    with pytest.raises(StateMismatch, match="does not say how far all ranks together were"):
+    with pytest.raises(StateMismatch, match="does not say how far all ranks were: it has version 1"):
         batches(0, 3, 8).load_state_dict(state)
 
 
@@ -505,3 +505,48 @@ def test_without_a_seed_there_is_one_state_or_none():
     next(iter(df))
     with pytest.raises(NotReproducible, match=r"RandomMapData draws different numbers on each rank.*dataflow\.seed"):
         df.state_dict()
+
+
+@pytest.mark.parametrize(
+    "dropping",
+    {
+        "a map": lambda ds: MapData(ds, wanted_only),
+        "a map in threads": lambda ds: MultiThreadMapData(ds, 2, wanted_only, strict=True),
+        "failures": lambda ds: MapData(ds, failing, max_failures=100),
+    }.values(),
+)
+def test_what_a_map_above_a_shard_drops_of_whole_passes_leaves_no_position(dropping):
+    def make(world_size, n=100):
+        ds = ShardData(FilterData(numbers(n), lambda dp: True), 0, world_size)
+        return ResumableData(BatchData(dropping(ds), 2, use_list=True))
+
+    state = saved(make(2), 8)
+    assert state["position"] is None
+    with pytest.raises(StateMismatch, match="a map above the shard has dropped datapoints"):
+        make(3).load_state_dict(state)
+    make(2).load_state_dict(state)
+    if not dropping(numbers(1))._df_has_workers:  # workers have read ahead
+        assert saved(make(2), 1)["position"] == 4, "nothing was dropped so far"
+
+
+def wanted_only(dp):
+    return dp if dp[0] < 6 or is_wanted(dp) else None
+
+
+def failing(dp):
+    assert dp[0] < 6 or is_wanted(dp)
+    return dp
+
+
+def test_datapoints_dropped_by_index_keep_their_positions():
+    def make(rank, world_size):
+        return ResumableData(MapData(ShardData(numbers(40), rank, world_size, "keep"), wanted_only))
+
+    whole = [dp[0] for dp in make(0, 1)]
+    state = saved(make(1, 2), 5)
+    found = []
+    for rank in range(4):
+        df = make(rank, 4)
+        df.load_state_dict(state)
+        found += [dp[0] for dp in df]
+    assert sorted(found) == [k for k in whole if k >= state["position"]]
