@@ -10,7 +10,7 @@ steps, of its own on each rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -53,87 +53,92 @@ class Division(NamedTuple):
         """How many datapoints all ranks have together in one step."""
         return self.world_size * prod(self.batch_sizes)
 
-    def change_since(self, saved: Description, here: Description, index: int | None) -> Change | str:
+    def change_since(self, saved: Description, here: Description, index: int | None) -> Change:
         """How the ranks and batches of a saved description differ from those of this chain.
 
         Args:
             saved: The description in the state.
             here: That of this chain.
             index: No datapoint of `unit` from this index on was made; None if that is unknown.
-
-        Returns:
-            The change; or the first difference of another kind, as of `fingerprints.difference`.
         """
         try:
             old, new = self._peeled(saved), self._peeled(here)
         except ValueError as error:
-            return str(error)
-        sizes = []
-        for node, old_node, new_node in zip(self.nodes, old.nodes, new.nodes, strict=True):
-            kind, name, was, now = old_node["type"], new_node["type"], old_node["parameters"], new_node["parameters"]
-            if kind != name:
-                return f"it had {kind} in place of {name}"
-            for key in sorted({*was, *now}):
-                before, after = was.get(key, "missing"), now.get(key, "missing")
-                if isinstance(node, GroupedData) and key == "batch_size":
-                    sizes.append(_number(before))
-                elif before != after:
-                    return f"{name}.{key} was {before} and is {after}"
+            return Change(self.world_size, self.batch_sizes, self.world_size, self.batch_sizes, str(error))
+        batches = [k for k, node in enumerate(self.nodes) if isinstance(node, GroupedData)]
+        sizes = [_number(old.nodes[k]["parameters"].get("batch_size")) for k in batches]
+        other = next(self._other_differences(old, new, batches), None) or difference(
+            old.unit, new.unit, self.unit, index
+        )
+        code = changed_code(old.chain(), new.chain()) if other is None else []
+        return Change(old.world_size, sizes, self.world_size, self.batch_sizes, other, code)
+
+    def _other_differences(self, old: _Peeled, new: _Peeled, batches: Sequence[int]) -> Iterator[str]:
+        for k, (before, after) in enumerate(zip(old.nodes, new.nodes, strict=True)):
+            name, was, now = after["type"], before["parameters"], after["parameters"]
+            if before["type"] != name:
+                yield f"it had {before['type']} in place of {name}"
+            for key in sorted({*was, *now} - ({"batch_size"} if k in batches else set())):
+                if (text := was.get(key, "missing")) != now.get(key, "missing"):
+                    yield f"{name}.{key} was {text} and is {now.get(key, 'missing')}"
         if None not in {old.tail, new.tail} and old.tail != new.tail:
-            return f"ShardData.tail was {old.tail} and is {new.tail}"
-        found = difference(old.unit, new.unit, self.unit, index)
-        code = changed_code(old.chain(), new.chain()) if found is None else []
-        return found or Change(old.world_size, sizes, self.world_size, self.batch_sizes, code)
+            yield f"ShardData.tail was {old.tail} and is {new.tail}"
 
     def _peeled(self, description: Description) -> _Peeled:
-        """The part of a description that this division is about.
+        """A description without its first shard, in two parts.
 
         Raises:
             ValueError: It is damaged, or has too few nodes.
         """
         world_size, tail = 1, None
-        nodes: list[Description] = []
+        path: list[Description] = []
         names = {"ShardData", type(self.shard).__name__}
         while True:
             if not is_description(description):
                 raise ValueError("the saved description is damaged")
-            kind, parameters, inputs = (description[key] for key in ("type", "parameters", "inputs"))
-            if kind in names and tail is None and len(inputs) == 1:
+            inputs, parameters = description["inputs"], description["parameters"]
+            if description["type"] in names and tail is None and len(inputs) == 1:
                 world_size, tail = _number(parameters.get("world_size")), str(parameters.get("tail"))
-            elif len(nodes) == len(self.nodes):
-                return _Peeled(nodes, world_size, tail, description)
-            elif len(inputs) != 1:
-                raise ValueError(f"it had {kind} in place of {type(self.nodes[len(nodes)]).__name__}")
             else:
-                nodes.append(description)
+                path.append(description)
+            if len(inputs) != 1:
+                break
             description = inputs[0]
+        num = len(self.nodes)
+        if len(path) <= num:
+            raise ValueError(f"it had {path[-1]['type']} in place of {type(self.nodes[len(path) - 1]).__name__}")
+        return _Peeled(path[:num], world_size, tail, _chained(path[num:]))
 
 
 class _Peeled(NamedTuple):
-    nodes: list[Description]  # without the shard
+    nodes: list[Description]  # of `Division.nodes`
     world_size: int
     tail: str | None
     unit: Description
 
     def chain(self) -> Description:
         """The description without the shard."""
-        found = self.unit
-        for node in reversed(self.nodes):
-            found = {**node, "inputs": [found]}
-        return found
+        return _chained([*self.nodes, self.unit])
+
+
+def _chained(path: Sequence[Description]) -> Description:
+    found = path[-1]
+    for node in reversed(path[:-1]):
+        # Above a shard, lengths are left out; here, a node maps single datapoints or is no part of a position.
+        length = found["length"] if node["length"] is None else node["length"]
+        found = {**node, "inputs": [found], "length": length}
+    return found
 
 
 class Change(NamedTuple):
-    """Numbers of ranks and sizes of batches, before and now; and what else has changed: the parameters with code."""
+    """Numbers of ranks and sizes of batches, before and now; and what else has changed."""
 
     old_world_size: int
     old_sizes: Sequence[int]
     world_size: int
     sizes: Sequence[int]
-    code: Sequence[str]
-
-    def __bool__(self) -> bool:
-        return (self.old_world_size, list(self.old_sizes)) != (self.world_size, list(self.sizes))
+    other: str | None  # the first difference of another kind, as of `fingerprints.difference`
+    code: Sequence[str] = ()  # as of `fingerprints.changed_code`
 
     @property
     def old_per_step(self) -> int:

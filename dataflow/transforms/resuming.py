@@ -166,11 +166,13 @@ class ResumableData(ProxyDataFlow[T_co]):
                 f"the state was saved with the seed {root}, but this program has called "
                 f"dataflow.seed({current_root()}). Leave out the call, or use the same number"
             )
-        within = 0 if position is None else position - offset * (change.old_per_step if change else per_step)
-        if change and not 0 <= within < change.old_per_step:
+        within = 0 if position is None else position - offset * (per_step if change is None else change.old_per_step)
+        if change is not None and not 0 <= within < change.old_per_step:
             raise _damaged(position, p, f"{change.old_per_step} datapoints in each step, of which {offset} were made")
-        mark = self._bookmark(p, offset, position if change or 0 < within < per_step else None, root, division)
-        if change:
+        mark = self._bookmark(
+            p, offset, position if change is not None or 0 < within < per_step else None, root, division
+        )
+        if change is not None and change.world_size != change.old_world_size:
             _log.warning("resumes on %s", change)
         if changed:
             _log.warning(
@@ -192,11 +194,10 @@ class ResumableData(ProxyDataFlow[T_co]):
         by_index = division.unit._df_addressable and position is not None
         index = state["pass"] * (unit_n or 0) + position if by_index else None
         change = division.change_since(state["flow"], self._description, index)
-        if isinstance(change, str):
-            raise _another_chain(change, division if change.startswith("ShardData.world_size") else None)
-        if not change:
-            return change
-        if not elastic or division.broken is not None or change.world_size == change.old_world_size:
+        is_same = change.world_size == change.old_world_size
+        if change.other is not None or (is_same and list(change.sizes) != list(change.old_sizes)):
+            raise _another_chain(found if is_same or change.other is None else change.other, division)
+        if not elastic or division.broken is not None:
             raise _another_chain(found, division)
         if position is None:
             raise StateMismatch(
@@ -407,8 +408,8 @@ def _repeats_batches(division: Division) -> bool:
     return shard is not None and shard.tail == "repeat" and batches_of(shard.ds) is not None
 
 
-def _another_chain(found: str, division: Division | None) -> StateMismatch:
-    if division is None or division.broken is None:
+def _another_chain(found: str, division: Division) -> StateMismatch:
+    if division.broken is None or not found.startswith("ShardData.world_size"):
         return StateMismatch(
             f"the state was saved from another chain: {found}. Build the same chain to resume; runners, and how many "
             "workers they have, may differ"

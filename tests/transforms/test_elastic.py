@@ -343,6 +343,12 @@ def test_the_state_of_a_chain_without_a_shard_continues_on_several_ranks():
         df.load_state_dict(state)
         found.append(next(iter(df))[0].tolist())
     assert found == [[12, 14, 16, 18, 20, 22], [13, 15, 17, 19, 21, 23]]
+    with seeded(3):
+        drawing = ResumableData(BatchData(RandomMapData(ShardData(numbers(48), 0, 2), drawn), 6, use_list=True))
+        alone = ResumableData(BatchData(RandomMapData(numbers(48), drawn), 12, use_list=True))
+        alone.load_state_dict(saved(drawing, 1))
+        found = rows_of(zip(*next(iter(alone)), strict=True))
+        assert found == rows_of(RandomMapData(numbers(48), drawn))[12:24]
     df = ResumableData(BatchData(numbers(48), 12))
     df.load_state_dict(saved(batches(1, 3, 5), 1))
     assert [batch[0].tolist() for batch in df] == [[*range(15, 27)], [*range(27, 39)]]
@@ -463,6 +469,17 @@ def test_a_shard_of_a_shard_and_shards_below_several_inputs_are_refused():
 def test_nothing_else_may_change_with_the_ranks(change, message):
     with pytest.raises(StateMismatch, match=message):
         batches(0, 3, 8, **change).load_state_dict(saved(batches(0, 4, 6), 1))
+
+
+def test_a_shard_may_move_where_the_positions_stay():
+    with seeded(2):
+        below = saved(ResumableData(BatchData(RandomMapData(ShardData(numbers(48), 0, 2), drawn), 3, use_list=True)), 2)
+        df = ResumableData(ShardData(BatchData(RandomMapData(numbers(48), drawn), 3, use_list=True), 0, 2))
+        df.load_state_dict(below)
+        assert next(iter(df))[0] == [12, 13, 14]
+        above = saved(ResumableData(ShuffleData(ShardData(numbers(48), 0, 2))), 2)
+        with pytest.raises(StateMismatch, match="it had ShuffleData in place of ShardData"):
+            ResumableData(ShardData(ShuffleData(numbers(48)), 0, 2)).load_state_dict({**above, "position": None})
 
 
 def test_the_size_of_batches_changes_only_with_the_ranks():
