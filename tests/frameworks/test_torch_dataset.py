@@ -391,7 +391,7 @@ def test_a_state_of_another_flow_is_refused():
     state = to_torch(shuffled()).state_dict()
     with pytest.raises(StateMismatch, match="BatchData"):
         to_torch(BatchData(shuffled(), 2)).load_state_dict(state)
-    with pytest.raises(StateMismatch, match="ShardData"):
+    with pytest.raises(StateMismatch, match="ShuffleData"):
         to_torch(ShuffleData(ShardData(shuffled(), 0, 1))).load_state_dict(state)
 
 
