@@ -306,7 +306,7 @@ def pids_and_rest(datapoints):
     return {dp[-1] for dp in found}, [dp[:-1] for dp in found]
 
 
-ABOVE = {
+APART = {
     "a shard": lambda ds: ShardData(ds, 1, 3),
     "a shard, tail repeat": lambda ds: ShardData(ds, 2, 3, "repeat"),
     "a shuffle": ShuffleData,
@@ -314,12 +314,12 @@ ABOVE = {
 }
 
 
-@pytest.mark.parametrize("name", ABOVE)
+@pytest.mark.parametrize("name", APART)
 def test_workers_of_a_map_make_the_datapoints_that_stand_apart(name):
     with seeded(4):
-        expected = [list(ABOVE[name](MapData(shuffled(200), same))) for _ in range(1)]
+        expected = [list(APART[name](MapData(shuffled(200), same))) for _ in range(1)]
         with MultiProcessMapData(shuffled(200), 2, with_pid, strict=True, timeout=LIMIT) as mapped:
-            df = ABOVE[name](mapped)
+            df = APART[name](mapped)
             for _ in range(2):
                 pids, rest = pids_and_rest(df)
                 assert os.getpid() not in pids and pids <= {process.pid for process in psutil.Process().children(True)}
