@@ -65,14 +65,16 @@ def _interleaved(
     sources = [
         ds._df_at([indexes[numbers == j]], stream) for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
     ]
-    for j in numbers.tolist():
-        while True:
-            try:
+    left: Iterator[int] = iter(numbers.tolist())
+    while True:
+        try:
+            for j in left:
                 yield next(sources[j])
-                break
-            except TimeoutError as error:
-                pause = paused(error, waits)
-            yield pause
+            return
+        except TimeoutError as error:
+            left = chain([j], left)
+            pause = paused(error, waits)
+        yield pause
 
 
 class JoinData(SeveralInputs[T_co]):
