@@ -30,6 +30,7 @@ __all__ = [
     "FirstCalls",
     "FlowState",
     "Promise",
+    "ReusedMemory",
     "Taken",
     "close_dropped",
     "require_continuing",
@@ -50,6 +51,13 @@ class Drops:
 
     has_dropped = False
     has_skipped = False  # what this node makes of several datapoints: it can be addressed, what counts above it cannot
+
+
+class ReusedMemory:
+    """Whether the input writes datapoints into the memory of earlier ones of a batch."""
+
+    is_reused: bool | None = None  # None before the first batch
+    watched = 0  # the place in the next batch of the datapoint that is compared
 
 
 class Promise(NamedTuple):
@@ -123,6 +131,7 @@ class FlowState:
         self.warned = False  # a warning that is given once was given
         self.bookmark: Any = None  # ResumableData: the position of the iteration begun last
         self.drops = Drops()
+        self.memory = ReusedMemory()
         self.first_calls = FirstCalls()
         self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated
         self.continued = Continued()  # iterators that outlive a pass

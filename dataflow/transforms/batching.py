@@ -21,7 +21,7 @@ from dataflow.parameters import count_or_fraction, flag, function, whole_number
 from dataflow.passes import known_length, walk
 from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.seeding import Stream
-from dataflow.state import state_of
+from dataflow.state import ReusedMemory, state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
 from dataflow.transforms.arguments import integer_dtype
 from dataflow.transforms.gathering import NextGroup, owned
@@ -64,8 +64,8 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         return any(node._df_calls or not (node._df_inputs or node._df_holds) for node in walk(self.ds, everywhere=True))
 
     @property
-    def _df_takes(self) -> int | None:  # type: ignore[override]
-        return self.batch_size
+    def _df_memory(self) -> ReusedMemory | None:
+        return state_of(self).memory if self._df_copies else None
 
     @property
     def _df_grain(self) -> int:
@@ -95,7 +95,7 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
-        taken = partial(NextGroup(self._df_input(p, stream), copies=self._df_copies).take, self.batch_size)
+        taken = partial(NextGroup(self._df_input(p, stream), self._df_memory).take, self.batch_size)
         groups = iter(taken, [])
         made = self._df_made(self._df_combiner(), lambda k: (p, k), stream)
         return present(made.over(groups if self.remainder else takewhile(self._is_whole, groups)))
@@ -122,7 +122,7 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
-            group = NextGroup(datapoints, copies=self._df_copies)
+            group = NextGroup(datapoints, self._df_memory)
             for num in size.tolist():
                 while True:
                     try:
@@ -159,8 +159,9 @@ class BatchData(GroupedData[T_co]):
     ``__array__`` or ``__dlpack__`` are read as arrays; so are lists of numbers, which must have one length. Batches
     are NumPy arrays. Lists and tuples become a list, dicts a dict.
 
-    The source may yield one buffer again and again, with other values. With `use_list` or `collate`, and under threads
-    and `LocallyShuffleData`, datapoints are kept as they are: there a source has to yield new arrays.
+    The source may yield one buffer again and again, or several by turns, with other values. With `use_list` or
+    `collate`, and under threads and `LocallyShuffleData`, datapoints are kept as they are: there a source has to yield
+    new arrays.
 
     Args:
         ds: Datapoints of one kind: same components, same shapes.

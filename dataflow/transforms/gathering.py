@@ -2,28 +2,28 @@
 
 Guarantees:
 
-- A source that yields one buffer again and again, with other values, gives right batches: the first two datapoints of a
-  batch share memory, so each is copied as it arrives.
-- A source that takes turns with several buffers is found out, because the first datapoint of a batch has changed at its
-  end, and raises. So is one that begins to reuse a buffer after a batch in which what was shared did not change.
+- In each process, the datapoints of the first batch are copied as they arrive, and compared at its end with what the
+  source has made of them since. A source that has written into any of them, in one buffer or in several by turns, has
+  each copied from then on: its batches are right.
+- A source that begins later raises, because a datapoint has changed at the end of its batch. One of each batch is
+  compared: another one each time, so a source that goes on is found out wherever in the batch it writes.
 - Where no code of the user makes or changes datapoints (`GroupedData._df_copies`), nothing is looked at.
-- Other sources pay for a copy of one datapoint per batch, not of all. Those whose datapoints share what does not change
-  pay for one batch.
+- Other sources pay for a copy of one datapoint per batch, not of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from operator import is_
 from typing import Any, Final
 
 import numpy as np
 
+from dataflow.state import ReusedMemory
+
 __all__ = ["NextGroup", "owned"]
 
 _SEQUENCES: Final = (list, tuple)
-_END: Final = object()
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
     kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"
 )
@@ -34,69 +34,60 @@ class NextGroup:
 
     Args:
         datapoints: The datapoints of the source.
-        copies: Whether the source may use the memory of a datapoint for later ones of the group.
+        memory: What is known of the memory of the datapoints; None if the source does not use it for later ones.
     """
 
-    def __init__(self, datapoints: Iterator[Any], *, copies: bool) -> None:
+    def __init__(self, datapoints: Iterator[Any], memory: ReusedMemory | None) -> None:
         self._datapoints = datapoints
-        self._copies = copies
+        self._memory = memory
         self._taken: list[Any] = []
-        self._first: Any = None  # a copy of the first datapoint
-        self._is_plain = False  # it is a list of what cannot change
-        self._original: Any = None  # the first datapoint, if all are copied
-        self._is_harmless = False  # in a whole batch, nothing has changed what the datapoints share
-        self._copied: Callable[[Any], Any] | None = None  # copies each datapoint; None if they do not share memory
+        self._originals: list[Any] = []  # of what was copied, to be compared
+        self._copy: Any = None  # of the datapoint that is compared
 
     def take(self, num: int) -> list[Any]:
         """The next `num` datapoints, or those that are left.
 
         Raises:
-            ValueError: The first datapoint has changed meanwhile.
+            ValueError: A datapoint has changed meanwhile.
         """
-        taken = self._taken
-        if not self._copies or num == 1:
+        taken, memory = self._taken, self._memory
+        if memory is None or num == 1:
             taken.extend(islice(self._datapoints, num - len(taken)))
-            self._taken = []
-            return taken
-        if len(taken) < 2:
-            self._take_two(taken)
-        rest = islice(self._datapoints, num - len(taken))
-        copied = self._copied
-        taken.extend(rest if copied is None else map(copied, rest))
-        self._taken, self._copied = [], None
-        if taken:
-            is_same = self._is_unchanged(taken[0] if copied is None else self._original)
-            self._first = self._original = None
-            if copied is not None:
-                self._is_harmless = is_same
-            elif not is_same:
-                raise ValueError(
-                    "a datapoint has changed while a batch was made of it: its source writes later datapoints into the "
-                    "same memory, in several buffers by turns. Yield copies (array.copy()), or use one buffer only"
-                )
+        elif memory.is_reused is None:
+            self._take_and_compare(num, memory)
+        elif memory.is_reused:
+            taken.extend(map(owned, islice(self._datapoints, num - len(taken))))
+        else:
+            self._take_and_watch(num, memory)
+        self._taken = []
         return taken
 
-    def _take_two(self, taken: list[Any]) -> None:
-        """Take the first two datapoints, and find out whether they share memory."""
-        if not taken:
-            first: Any = next(self._datapoints, _END)
-            if first is _END:
-                return
-            self._is_plain = type(first) is list and _UNCHANGEABLE.issuperset(map(type, first))
-            self._first = first[:] if self._is_plain else owned(first)
-            taken.append(first)
-        second = next(self._datapoints, _END)
-        if second is _END:
-            return
-        taken.append(second)
-        shares = taken[0] is second or (not self._is_plain and _share_memory(taken[0], second))
-        if shares and not (self._is_harmless and self._is_unchanged(taken[0])):
-            self._original = taken[0]
-            self._copied = owned
-            taken[:] = self._first, owned(second)
+    def _take_and_compare(self, num: int, memory: ReusedMemory) -> None:
+        taken, originals = self._taken, self._originals
+        for dp in islice(self._datapoints, num - len(taken)):
+            originals.append(dp)
+            taken.append(owned(dp))
+        if len(taken) > 1:
+            memory.is_reused = not all(map(_is_same, originals, taken))
+        originals.clear()
 
-    def _is_unchanged(self, first: Any) -> bool:
-        return all(map(is_, first, self._first)) if self._is_plain else _is_same(first, self._first)
+    def _take_and_watch(self, num: int, memory: ReusedMemory) -> None:
+        taken, k = self._taken, memory.watched % (num - 1)
+        taken.extend(islice(self._datapoints, max(0, k - len(taken))))
+        if len(taken) == k:
+            for dp in islice(self._datapoints, 1):
+                self._copy = owned(dp)
+                taken.append(dp)
+        taken.extend(islice(self._datapoints, num - len(taken)))
+        copy, self._copy = self._copy, None
+        memory.watched += 1
+        if copy is not None and not _is_same(taken[k], copy):
+            memory.is_reused = True
+            raise ValueError(
+                f"datapoint {k} of a batch has changed while the batch was made: its source has begun to write later "
+                "datapoints into the same memory, so this batch, and perhaps those before, would be wrong. Yield "
+                "copies (array.copy())"
+            )
 
 
 def owned(value: Any) -> Any:
@@ -113,21 +104,6 @@ def owned(value: Any) -> Any:
     if kind is dict:
         return {key: owned(item) for key, item in value.items()}
     return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _share_memory(one: Any, other: Any) -> bool:
-    """Whether a change of one datapoint would change the other."""
-    if type(one) in _UNCHANGEABLE:
-        return False
-    if one is other:
-        return True
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return (one.base is not None or other.base is not None) and np.may_share_memory(one, other)
-    if type(one) is dict and type(other) is dict:
-        return any(_share_memory(value, other[key]) for key, value in one.items() if key in other)
-    if type(one) in _SEQUENCES and type(other) in _SEQUENCES:
-        return any(map(_share_memory, one, other))
-    return False
 
 
 def _is_same(now: Any, before: Any) -> bool:

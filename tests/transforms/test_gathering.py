@@ -1,6 +1,7 @@
 """Sources that use memory again: one buffer, or several by turns."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from dataflow import (
     MapData,
     MultiProcessMapAndBatchData,
     PadBatchData,
+    ParallelData,
     RepeatedDataPoint,
 )
 from dataflow.transforms import gathering
@@ -105,11 +107,33 @@ def test_one_buffer_gives_right_batches_where_datapoints_wait(make):
     assert plain(make(DataFromGenerator(whole_array))) == plain(make(kept(whole_array)))
 
 
-def test_several_buffers_by_turns_are_found_out():
-    with pytest.raises(ValueError, match=r"has changed while a batch .* Yield copies"):
-        list(BatchData(DataFromGenerator(lambda: turns(2)), 4))
-    found = list(BatchData(DataFromGenerator(lambda: turns(5)), 4))
-    assert plain(found) == plain(BatchData(kept(lambda: turns(5)), 4))
+def new_for_the_first(num, start=0):
+    """From datapoint `start` on: a new array for the first datapoint of each batch, then one buffer."""
+    buffer = np.zeros(SHAPE)
+    for k in range(24):
+        array = buffer if k >= start and k % num else np.zeros(SHAPE)
+        array[:] = k
+        yield [array]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [*(partial(turns, num) for num in (2, 3, 4, 5)), *(partial(new_for_the_first, num) for num in (2, 3, 4))],
+)
+@pytest.mark.parametrize("make", [lambda ds: BatchData(ds, 4), lambda ds: ParallelData(BatchData(ds, 4), 0)])
+def test_several_buffers_give_right_batches(source, make):
+    df = make(DataFromGenerator(source))
+    assert plain(df) == plain(df) == plain(BatchData(kept(source), 4))
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+@pytest.mark.parametrize("start", [4, 5, 8, 9])
+def test_a_source_that_begins_to_use_memory_again_is_found_out(size, start):
+    df = BatchData(DataFromGenerator(partial(new_for_the_first, 4, start)), size)
+    expected = plain(BatchData(kept(partial(new_for_the_first, 4, start)), size))
+    with pytest.raises(ValueError, match=r"datapoint . of a batch has changed .* Yield copies"):
+        list(df)
+    assert plain(df) == expected
 
 
 def test_the_same_datapoint_several_times_is_no_mistake():
@@ -140,9 +164,12 @@ def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_ch
         yield from ([np.zeros(SHAPE)] for _ in range(8))
         yield from map(list, whole_array())
 
-    with pytest.raises(ValueError, match="has changed while a batch"):
+    with pytest.raises(ValueError, match="has changed while the batch"):
         list(BatchData(DataFromGenerator(late), 4))
-    assert plain(BatchData(DataFromGenerator(used_again), 4)) == plain(BatchData(kept(used_again), 4))
+    df = BatchData(DataFromGenerator(used_again), 4)
+    with pytest.raises(ValueError, match="has changed while the batch"):
+        list(df)
+    assert plain(df) == plain(BatchData(kept(used_again), 4))
 
 
 def test_nothing_is_copied_where_no_code_can_use_memory_again(monkeypatch):
