@@ -20,6 +20,7 @@ from dataflow import (
     BackgroundProc,
     DataFromAsyncIterable,
     DataFromList,
+    FetchData,
     MultiProcessMapAndBatchData,
     MultiProcessMapData,
     MultiProcessRunner,
@@ -76,6 +77,11 @@ async def entered():
 async def elements():
     for dp in EXPECTED:
         yield dp
+
+
+def files():
+    cache = os.path.join(os.path.dirname(Senders.address.removeprefix("ipc://")), "files")
+    return FetchData(DataFromList([[__file__], [os.__file__]], shuffle=False), cache=cache, timeout=LIMIT)
 
 
 def two_passes(df):
@@ -229,6 +235,7 @@ SCENARIOS = (
         two_passes,
         EXPECTED,
     ),
+    Scenario("files", files, lambda df: [len(dp[0]) > 0 for dp in df], [True, True]),
     Scenario("async-iterable", lambda: DataFromAsyncIterable(elements), two_passes, EXPECTED),
     Scenario("background", lambda: BackgroundProc(arange), results, [[0, 1, 2, 3, 4]] * 3, BackgroundProc.reset),
     Scenario("queue", SharedQ, jobs, [[0, 0, 0], [1, 1, 1]], goes_on=False),

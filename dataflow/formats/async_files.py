@@ -29,6 +29,7 @@ class AsyncFileSystems:
     def __init__(self, num_connections: int, options: Mapping[str, Any]) -> None:
         self._num_connections = num_connections
         self._options = options
+        self._kinds: dict[str, Any] = {}  # classes of file systems, by protocol
         self._opened: dict[str, Any] = {}
 
     def find(self, url: str) -> tuple[Any, str] | None:
@@ -38,13 +39,15 @@ class AsyncFileSystems:
             MissingExtra: fsspec, or the package that it needs for this scheme, is not installed.
             ValueError: fsspec does not know the scheme.
         """
-        optional("fsspec", "fsspec", "URLs need")
         if "::" in url:
             return None  # a chain of several
-        registry = optional("fsspec.registry", "fsspec", "URLs need")
         protocol = url.partition("://")[0].lower()
         with reporting_url(url):
-            kind = registry.get_filesystem_class(protocol)
+            kind = self._kinds.get(protocol)
+            if kind is None:
+                optional("fsspec", "fsspec", "URLs need")
+                registry = optional("fsspec.registry", "fsspec", "URLs need")
+                kind = self._kinds[protocol] = registry.get_filesystem_class(protocol)
             if not kind.async_impl:
                 return None
             of_url = kind._get_kwargs_from_urls(url)

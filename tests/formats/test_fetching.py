@@ -193,6 +193,26 @@ def test_many_requests_run_at_a_time_and_files_come_in_order():
         assert server.most == 150
 
 
+@pytest.mark.slow
+@aiohttp_needed
+def test_files_are_the_same_after_resuming_with_another_number_of_workers():
+    def answer(path, number):
+        return Reply(path.encode(), status=503 if number == 1 and int(path[1:]) % 7 == 3 else 200)
+
+    def chain(num_workers):
+        files = FetchData(ShuffleData(urls(server, *map(str, range(100))), seed=5), num_concurrent=4)
+        return ResumableData(ParallelData(files, num_workers, context="fork"))
+
+    with serving(answer) as server:
+        expected = [[f"/{int(k)}".encode()] for k in ShuffleData(DataFromList(range(100), shuffle=False), seed=5)]
+        with chain(2) as df:
+            begin = list(islice(df, 41))
+            state = df.state_dict()
+        with chain(3) as df:
+            df.load_state_dict(state)
+            assert begin + list(df) == expected
+
+
 @aiohttp_needed
 def test_what_another_attempt_may_mend_is_repeated():
     def answer(path, number):
