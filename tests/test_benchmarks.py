@@ -7,6 +7,8 @@ import os
 import pickle
 import re
 import statistics
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from benchmarks import (
     profiles,
     ray_costs,
     report,
+    requests,
     simulate,
     sources,
     starts,
@@ -472,6 +475,31 @@ def test_reading_tables_and_shards_is_timed(name, monkeypatch):
         monkeypatch.setitem(sources.CASES, name, sources.CASES[name]._replace(theirs=lambda path: 12))
     row = sources.measure(name, 1, 12)
     assert row.name == name and min(row.ours, row.theirs) > 0
+
+
+def test_fetching_files_is_timed(monkeypatch):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(requests, "NUM_CONCURRENT", 8)
+    command = [sys.executable, "-m", "benchmarks.requests", "--serve"]
+    with subprocess.Popen(command, cwd=requests.ROOT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            port = server.stdout.readline().strip()
+            for name in (requests.OURS, requests.BARE, "AsyncMapData and aiohttp"):
+                run = requests.measure(name, port, 12)
+                assert run.seconds > 0 and run.cpu > 0
+        finally:
+            server.kill()
+
+
+def test_a_row_of_requests_meets_its_targets_by_ratio():
+    slow, fast = requests.Run(requests.ideal(100) * 1.5, 3e-4), requests.Run(requests.ideal(100) * 1.2, 1e-4)
+    assert requests.missed({requests.OURS: [slow], requests.BARE: [fast]}, 100) == [
+        "seconds / ideal: 1.50, at most 1.4 is wanted",
+        "CPU / bare loop: 3.00, at most 1.5 is wanted",
+    ]
+    runs = {requests.OURS: [fast], requests.BARE: [fast]}
+    assert requests.missed(runs, 100) == []
+    assert "| FetchData | 0.19 | 1.20 | 100 | 1.00 |" in requests.table(runs, 100)
 
 
 def test_a_row_of_sources_meets_its_target_by_ratio():
