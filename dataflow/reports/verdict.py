@@ -78,8 +78,9 @@ def ceiling_of(statistics: FlowStatistics) -> str:
     faster = total / loop if loop * _MOST_TIMES > total else _MOST_TIMES
     least = "more than " if faster == _MOST_TIMES else "at least " if is_part else ""
     if faster < 1.05 and not is_part:
-        return "If the flow took no time, the loop would hardly run faster."
-    return f"If the flow took no time, the loop would run {least}{faster:,.{0 if faster >= 10 else 1}f} times as fast."
+        return "If the loader took no time, the loop would hardly run faster."
+    times = f"{least}{faster:,.{0 if faster >= 10 else 1}f} times"
+    return f"If the loader took no time, the loop would run {times} as fast."
 
 
 def _without_workers(statistics: FlowStatistics) -> FlowVerdict:

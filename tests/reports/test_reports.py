@@ -34,7 +34,7 @@ def test_the_text_has_the_tree_the_rates_and_the_verdict():
         "  worker      pid  datapoints   busy  window full  memory full  no task  no processor\n"
         "       0     4711       1,000    90%          10%           0%       0%            0%\n"
         "       1     4712       1,000    90%          10%           0%       0%            0%\n"
-        "\n" + verdict_of(MADE).text + "\nIf the flow took no time, the loop would run at least 10 times as fast."
+        "\n" + verdict_of(MADE).text + "\nIf the loader took no time, the loop would run at least 10 times as fast."
     )
 
 

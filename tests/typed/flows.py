@@ -207,6 +207,7 @@ def maps() -> None:
     assert_type(MultiThreadMapData(numbers, 2, even, strict=True)[0], str)
     assert_type(MultiProcessMapData(numbers, 2, even, strict=True)[0], str)
     assert_type(MultiProcessMapData(numbers, 2, lambda number: [number], strict=True)[0], list[int])
+    assert_type(MultiProcessMapData(numbers, map_func=even, num_workers=2, strict=True)[0], str)
     assert_type(MultiProcessMapData(numbers, 2, noisy, with_rng=True, strict=True)[0], float)
     assert_type(MultiProcessMapAndBatchData(texts, 2, listed, 2, strict=True)[0], Any)
 
@@ -247,6 +248,7 @@ def runners() -> None:
     assert_type(ParallelData(numbers, 2)[0], int)
     assert_type(ParallelData(MapData(numbers, even), 2), ParallelData[str])
     assert_type(MultiProcessRunnerZMQ(numbers, 2, strict=True)[0], int)
+    assert_type(MultiProcessRunnerZMQ(numbers, num_workers=2, strict=True)[0], int)
     assert_type(MultiProcessRunner(numbers, 2, 2, strict=True)[0], int)
     assert_type(MultiThreadRunner(lambda: texts, 2, 1, strict=True)[0], str)
     with ParallelData(numbers, 0) as running:
