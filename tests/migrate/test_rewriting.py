@@ -122,7 +122,7 @@ def findings_in(source, kind="left"):
 
 # A process for all programs, which forks one for each: they share the time of the imports, and nothing else.
 DRIVER = """
-import os, runpy, sys, traceback
+import faulthandler, os, runpy, sys, traceback
 import numpy, dataflow.__main__
 
 for number, folder in enumerate(sys.argv[1:]):
@@ -132,6 +132,7 @@ for number, folder in enumerate(sys.argv[1:]):
         log = os.open("log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        faulthandler.dump_traceback_later(120, exit=True)  # one that hangs fails by itself, and its log says where
         try:
             runpy.run_path("script.py", run_name="__main__")
             code = 0
