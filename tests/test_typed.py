@@ -18,6 +18,8 @@ def holds(value: object, kind: Any) -> bool:
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return True
+    if hasattr(origin, "__value__"):  # an alias, as NumPy has from Python 3.12 on
+        return holds(value, origin.__value__)
     if is_typeddict(kind):
         return isinstance(value, dict) and value.keys() == kind.__annotations__.keys()
     if kind is float:
