@@ -189,7 +189,7 @@ def keep_freed_memory() -> None:
 _OUR_THREADS: Final = "dataflow-"
 _KILL_TIMEOUT: Final = 1.5
 _CLEARING_TIMEOUT: Final = 20.0
-_ENDED: Final = "ended"
+_UNKILLABLE: Final = "waiting for a device"
 _KILL_WAITS: Final = 5  # of that length together: a virtual machine that was paused finds one of them over at once
 
 
@@ -317,8 +317,8 @@ class ProcessWorker:
                 self._process.kill()
         if any(self.join(_KILL_TIMEOUT / _KILL_WAITS) for _ in range(_KILL_WAITS)):
             return True
-        # Its first thread is gone and the kernel clears up after the others: on a busy machine that takes a while.
-        return _scheduler_state(self.pid) == _ENDED and self.join(_CLEARING_TIMEOUT)
+        # On a busy machine it takes a while until it has its turn to end, and until the kernel has cleared up after it.
+        return _scheduler_state(self.pid) != _UNKILLABLE and self.join(_CLEARING_TIMEOUT)
 
     def release(self) -> None:
         """Release its system resources. This ends a process that is still alive, which needs a second call."""
@@ -567,7 +567,7 @@ def _is_zombie(pid: Any) -> bool:
 
 
 def _scheduler_state(pid: Any) -> str:
-    names = {"R": "running", "S": "waiting", "D": "waiting for a device", "T": "stopped by a signal", "Z": _ENDED}
+    names = {"R": "running", "S": "waiting", "D": _UNKILLABLE, "T": "stopped by a signal", "Z": "ended"}
     return names.get("".join(_stat_fields(pid)[:1]), "alive")
 
 

@@ -142,6 +142,15 @@ def test_a_worker_that_is_killed_is_waited_for_again_if_the_clock_has_jumped(mon
     worker.release()
 
 
+def test_a_killed_worker_that_gets_no_turn_to_end_is_waited_for(monkeypatch):
+    worker = start("fork", idle)
+    process, later = worker._process, threading.Timer(2.0, lambda: os.kill(worker.pid, signal.SIGKILL))
+    monkeypatch.setattr(process, "kill", later.start)  # as if other programs had the processors so long
+    assert worker.kill()
+    later.join()
+    worker.release()
+
+
 def end_main_thread_only():
     threading.Thread(target=signal.pause).start()
     ctypes.CDLL(None).pthread_exit(None)
