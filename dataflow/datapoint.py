@@ -259,7 +259,7 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
 def _fill_rounded(out: NDArray[Any], values: list[Any], key: Any) -> None:
     """Assign a vector of Python floats or complex numbers, which become infinite rarely: `_fill` is slower."""
     try:
-        out[:] = np.frombuffer(array("d", values)) if out.dtype == np.float32 else values
+        out[:] = values
         if cmath.isfinite(out.dot(out)):
             return
     except (FloatingPointError, RuntimeWarning):  # as the user has set NumPy, or warnings
