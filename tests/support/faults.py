@@ -293,7 +293,12 @@ def workers_of(df: DataFlow) -> list[Any]:
 
 def processes_of(df: DataFlow) -> list[psutil.Process]:
     """Those of its workers that run."""
-    return [psutil.Process(worker.pid) for worker in workers_of(df) if not worker.has_ended()]
+    found = []
+    for worker in workers_of(df):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends meanwhile
+            if not worker.has_ended():
+                found.append(psutil.Process(worker.pid))
+    return found
 
 
 def all_stopped(df: DataFlow) -> bool:
