@@ -88,10 +88,11 @@ def pytest_runtest_protocol(item, nextitem):
     if RAN_APART not in item.session.stash:
         item.session.stash[RAN_APART] = run_apart(item.session)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in item.session.stash[RAN_APART][item.nodeid]:
-        item.ihook.pytest_runtest_logreport(
-            report=item.config.hook.pytest_report_from_serializable(config=item.config, data=report)
-        )
+    for data in item.session.stash[RAN_APART][item.nodeid]:
+        report = item.config.hook.pytest_report_from_serializable(config=item.config, data=data)
+        if report.skipped:
+            report.longrepr = tuple(report.longrepr)  # JSON has made a list of it
+        item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     item.session._setupstate.teardown_exact(nextitem)  # of what tests before it in its file have set up
     return True
