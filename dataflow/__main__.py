@@ -1,7 +1,7 @@
 """Command line interface: ``python -m dataflow COMMAND``.
 
-The commands are `convert`, `keys`, `migrate`, `profile`, `report`, `send`, `speed` and `top`; ``--version`` prints the
-version.
+The commands are `convert`, `digest`, `keys`, `migrate`, `profile`, `report`, `send`, `speed` and `top`; ``--version``
+prints the version.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dataflow.base import DataFlow
 from dataflow.diagnostics.speed import TestDataSpeed
+from dataflow.digests import compare, digest_lines, read_digests
 from dataflow.errors import DataFlowError
 from dataflow.extras import optional
 from dataflow.formats.converting import SUFFIXES, convert
@@ -25,6 +26,7 @@ from dataflow.profiling import profile
 from dataflow.remote.keys import make_keys
 from dataflow.remote.options import HEARTBEAT, HWM_BYTES
 from dataflow.remote.sending import send_dataflow_zmq
+from dataflow.seeding import seed
 from dataflow.transforms.repeating import RepeatedData
 from dataflow.version import __version__
 
@@ -35,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command given by the arguments.
 
     Returns:
-        The exit code: 0 on success; 1 on failure, with the reason on stderr; 2 if there is no such flow; 130 after
-        Ctrl-C.
+        The exit code: 0 on success; 1 on failure, with the reason on stderr, or if compared data differ; 2 if there is
+        no such flow or file; 130 after Ctrl-C.
 
     Raises:
         SystemExit: The arguments are invalid; the exit code is 2.
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dataflow {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_convert(commands)
+    _add_digest(commands)
     _add_keys(commands)
     _add_migrate(commands)
     _add_profile(commands)
@@ -110,6 +113,65 @@ def _convert(options: argparse.Namespace) -> int:
     )
     print(f"{options.dst}: {num} datapoints")
     return 0
+
+
+def _add_digest(commands: Any) -> None:
+    parser = commands.add_parser(
+        "digest",
+        help="write digests of the datapoints of a flow, and compare them",
+        description="Write a digest of each datapoint of a flow to stdout; or compare files of digests, which are the "
+        "same on every machine if the data are. The exit code of a comparison is 0 if all are equal, 1 if they differ, "
+        "and 2 if they cannot be compared.",
+    )
+    parser.add_argument("flow", metavar="MODULE:FLOW", nargs="?", help="a flow, or a function that makes one")
+    parser.add_argument("--num", type=int, metavar="N", help="number of datapoints (default: one pass)")
+    parser.add_argument(
+        "--block", type=int, metavar="N", default=1, help="number of datapoints for each digest (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="call dataflow.seed(N)")
+    parser.add_argument("--rank", type=int, metavar="N", help="the flow is the share of this rank")
+    parser.add_argument("--world-size", type=int, metavar="N", help="the number of ranks")
+    parser.add_argument(
+        "--compare",
+        metavar="FILE",
+        nargs="+",
+        help="files of digests: two or more of the same flow, or the whole and then the shares of all ranks",
+    )
+    parser.set_defaults(command=_digest, prog=parser.prog, error=parser.error)
+
+
+def _digest(options: argparse.Namespace) -> int:
+    if (options.flow is None) == (options.compare is None):
+        options.error("give a flow, or --compare with files")
+    if options.compare is not None:
+        return _compare(options.prog, options.compare)
+    rank, world_size = options.rank or 0, options.world_size or 1
+    if (options.rank is None) != (options.world_size is None) or not 0 <= rank < world_size:
+        options.error("--rank and --world-size belong together, and ranks count from 0")
+    if options.block < 1 or (options.num is not None and options.num < 1):
+        options.error("--num and --block are at least 1")
+    if options.seed is not None and options.seed < 0:
+        options.error("--seed is a number from 0")
+    with flow_named(options.flow) as flow:
+        if options.seed is not None:
+            seed(options.seed)
+        for line in digest_lines(flow, options.num, block=options.block, rank=rank, world_size=world_size):
+            print(line)
+    return 0
+
+
+def _compare(prog: str, paths: Sequence[str]) -> int:
+    try:
+        files = []
+        for path in paths:
+            with open(path, encoding="utf-8") as file:
+                files.append(read_digests(file, path))
+        found = compare(files)
+    except (OSError, ValueError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    print(found or f"equal: {files[0].num} datapoints")
+    return 1 if found else 0
 
 
 def _add_keys(commands: Any) -> None:

@@ -19,6 +19,7 @@ from dataflow.errors import DataFlowTerminated, NotAddressable, NotReentrant
 from dataflow.passes import known_length
 from dataflow.seeding import Stream, seed
 from dataflow.sources.in_memory import DataFromList
+from dataflow.testing import check_node as check_promises
 
 SIZE = 8  # datapoints of the inputs below
 MAX = 60  # datapoints looked at of a pass that never ends
@@ -129,6 +130,8 @@ def check_node(
         if needs_addressing:
             with pytest.raises(NotAddressable, match="OldStyle is only a sequence of passes"):
                 make(OldStyle())
+    if picklable:
+        check_promises(cases[0].make, continues=cases[0].stateful or None, start_methods=[], num=MAX)
     for case in cases:
         for check in CHECKS:
             check(case)
