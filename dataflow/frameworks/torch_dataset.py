@@ -223,9 +223,10 @@ class FlowDataset:
         where = (os.getpid(), rank, world_size, *workers)
         if self._flow is None or self._flow[0] != where:
             tail: Tail = "drop" if self._drop_uneven else "keep"
-            share_of_rank = _share(self._df, rank, world_size, tail)
-            several = world_size > 1 or workers[1] > 1
-            self._flow = where, _resumable(_share(share_of_rank, workers[0], workers[1], "keep"), several)
+            several, is_first = world_size > 1 or workers[1] > 1, workers[0] == 0
+            share_of_rank = _share(self._df, rank, world_size, tail, warns=is_first)
+            share = _share(share_of_rank, *workers, "keep", warns=is_first and world_size == 1)
+            self._flow = where, _resumable(share, several)
             if self._state is not None:
                 self._load(self._flow[1], self._state)  # it was loaded elsewhere
         flow = self._flow[1]
@@ -354,6 +355,10 @@ def _resumable(flow: DataFlow, several: bool) -> DataFlow:
 # -- shares ------------------------------------------------------------------------------------------------------------
 
 
-def _share(df: DataFlow, rank: int, world_size: int, tail: Tail) -> DataFlow:
-    """Every `world_size`-th datapoint of each pass, from number `rank`."""
-    return df if world_size == 1 else ShardData(df, rank, world_size, tail)
+def _share(df: DataFlow, rank: int, world_size: int, tail: Tail, *, warns: bool) -> DataFlow:
+    """Every `world_size`-th datapoint of each pass, from number `rank`; of several processes, one warns."""
+    if world_size == 1:
+        return df
+    share = ShardData(df, rank, world_size, tail)
+    state_of(share).warned = not warns
+    return share

@@ -257,6 +257,15 @@ def test_a_runner_within_workers_is_exact_and_warned_about_once(make, log):
 
 
 @pytest.mark.slow
+def test_one_of_the_workers_says_that_each_makes_the_whole_pass(log):
+    found = loader(to_torch(generated(), rank=0, world_size=2), 2, persistent_workers=True)
+    for _ in range(2):
+        assert sorted(labels(found)) == list(range(0, N, 2))
+    (warning,) = log.read_text("utf-8").splitlines()
+    assert "each of the 2 ranks makes the whole pass" in warning
+
+
+@pytest.mark.slow
 def test_ranks_share_the_work_of_a_strict_runner():
     with seeded(3):
         parts = []

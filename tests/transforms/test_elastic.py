@@ -3,6 +3,7 @@
 import json
 import random
 import zlib
+from collections import deque
 
 import numpy as np
 import pytest
@@ -216,7 +217,10 @@ def check(job, old, new, num_passes, num_steps):
                 return
             p, position = p + 1, 0
             continue
-        found, steps = take(job, list(map(iter, ranks)))
+        iterators = list(map(iter, ranks))
+        found, steps = take(job, iterators)
+        for iterator in iterators:
+            deque(iterator, maxlen=0)  # some may have one step more
         wanted = whole[p][position:]
         assert found[: len(wanted) // per_step * per_step] == wanted[: len(wanted) // per_step * per_step], (p, state)
         if job.tail == "drop":
