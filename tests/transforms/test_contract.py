@@ -76,12 +76,10 @@ NODES = {
     "RepeatedDataPoint": (lambda ds: RepeatedDataPoint(ds, 3), {}),
     "ResumableData": (ResumableData, {}),
     "SelectComponent": (lambda ds: SelectComponent(ds, [1]), {}),
-    "ShardData": (lambda ds: ShardData(ds, 1, 3), {"needs_addressing": True}),
-    "ShardData endless": (lambda ds: ShardData(RepeatedData(ds, -1), 1, 3), {
-        "stateful": True, "needs_addressing": True,
-    }),
-    "ShardData keep": (lambda ds: ShardData(ds, 1, 3, tail="keep"), {"needs_addressing": True}),
-    "ShardData repeat": (lambda ds: ShardData(ds, 2, 3, tail="repeat"), {"needs_addressing": True}),
+    "ShardData": (lambda ds: ShardData(ds, 1, 3), {}),
+    "ShardData endless": (lambda ds: ShardData(RepeatedData(ds, -1), 1, 3), {"stateful": True}),
+    "ShardData keep": (lambda ds: ShardData(ds, 1, 3, tail="keep"), {}),
+    "ShardData repeat": (lambda ds: ShardData(ds, 2, 3, tail="repeat"), {}),
     "ShuffleData": (ShuffleData, {"needs_addressing": True}),
     # Chains in which state meets structure.
     "endless within": (lambda ds: FixedSizeData(JoinData([ds, RepeatedData(ds, -1)]), 5), {

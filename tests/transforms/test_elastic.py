@@ -242,7 +242,7 @@ def check_chain(seed):
             old, new = (choice.choice(divisors(global_batch)) for _ in range(2))
             batches = [global_batch // old, global_batch // new]
             if old != new and choice.random() < 0.3:  # another number of datapoints in a step
-                batches[1] = max(1, batches[1] + choice.choice([-1, 1, 2]))
+                batches[1] = min(max(1, batches[1] + choice.choice([-1, 1, 2])), job.n // new)
             check(job, (old, batches[0]), (new, batches[1]), choice.randint(0, 1), choice.randint(0, 3))
 
 
