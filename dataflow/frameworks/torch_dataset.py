@@ -225,7 +225,7 @@ class FlowDataset:
             tail: Tail = "drop" if self._drop_uneven else "keep"
             several, is_first = world_size > 1 or workers[1] > 1, workers[0] == 0
             share_of_rank = _share(self._df, rank, world_size, tail, warns=is_first)
-            share = _share(share_of_rank, *workers, "keep", warns=is_first and world_size == 1)
+            share = _share(share_of_rank, workers[0], workers[1], "keep", warns=is_first and world_size == 1)
             self._flow = where, _resumable(share, several)
             if self._state is not None:
                 self._load(self._flow[1], self._state)  # it was loaded elsewhere
