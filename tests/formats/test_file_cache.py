@@ -291,6 +291,7 @@ def sizes_of(folder):
         return list(kept(folder).values())
 
 
+@pytest.mark.slow
 def test_killed_processes_leave_a_whole_cache(tmp_path):
     check_kills(tmp_path, 10, 4)
 

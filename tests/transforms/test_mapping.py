@@ -4,7 +4,7 @@ import traceback
 import numpy as np
 import pytest
 
-from dataflow.errors import Dropped
+from dataflow.errors import Dropped, MissingExtra
 from dataflow.sources.in_memory import DataFromList
 from dataflow.transforms.mapping import MapData, MapDataComponent
 
@@ -97,3 +97,11 @@ def test_a_function_that_raises_stop_iteration_does_not_silently_end_the_pass():
     for df in (MapData(DataFromList([[1], [2]], shuffle=False), stop), MapDataComponent(DataFromList([[1]]), stop)):
         with pytest.raises(RuntimeError, match="stop, raised StopIteration"):
             list(df)
+
+
+def test_a_missing_package_is_no_failure_of_one_datapoint():
+    def needs(dp):
+        raise MissingExtra("install it")
+
+    with pytest.raises(MissingExtra, match="install it"):
+        list(MapData(DataFromList([[1], [2]]), needs, max_failures=2))
