@@ -68,6 +68,10 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         return state_of(self).memory if self._df_copies else None
 
     @property
+    def _df_takes(self) -> int | None:  # type: ignore[override]
+        return self.batch_size
+
+    @property
     def _df_grain(self) -> int:
         return self.ds._df_grain // math.gcd(self.ds._df_grain, self.batch_size)
 
