@@ -3,7 +3,9 @@
 Guarantees:
 
 - Each token of a pass is in exactly one block, once; documents without tokens are counted in one warning.
-- A document is copied as it arrives: its source may use the same memory for the next one.
+- A document is copied as it arrives, unless no code of the user makes or changes it: its source may use the same
+  memory for the next one.
+- What was completed before an error below is yielded before the error is raised.
 - Documents that are found by index must have the lengths that were given; other lengths raise an error.
 """
 
@@ -11,9 +13,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from numbers import Number, Real
 from typing import Any, Final, Literal, get_args
 
@@ -21,13 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.datapoint import as_number_or_array, component, empty, stack_column
+from dataflow.datapoint import as_number_or_array, component, stack_column
 from dataflow.errors import LengthUnknown, NotAddressable, ShapeMismatch, TimeoutError
 from dataflow.parameters import whole_number
-from dataflow.pauses import Pause, paused, pausing, resumed
+from dataflow.passes import walk
+from dataflow.pauses import Pause, paused, pausing
 from dataflow.seeding import Stream, Table
 from dataflow.state import state_of
 from dataflow.transforms.arguments import fits
+from dataflow.transforms.gathering import owned
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
 __all__ = ["PackData"]
@@ -41,6 +45,7 @@ Columns = tuple[NDArray[Any], ...]
 _ADDED: Final = ("segment_ids", "positions")
 _INT64: Final = np.dtype(np.int64)
 _LONGEST: Final = np.iinfo(np.int32).max  # positions are int32
+_AT_ONCE: Final = 65_536  # tokens that are packed together: with fewer, numpy's calls cost more than what they copy
 _NUMBERS: Final = "biufcV"  # kinds of dtypes; V for bfloat16
 
 
@@ -181,21 +186,51 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
         return pausing(self._packed(p, stream, waits), waits)
 
     def _packed(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
-        documents = self.ds._df_run_pass(p, stream)
         reader, num, num_empty = _Reader(self), 0, 0
-        packer: _Split | _Fit = _Split(self) if self.policy == "split" else _Fit(self)
-        for dp in resumed(documents, True) if waits else documents:
-            if type(dp) is Pause:
-                yield dp
+        parts = _Parts(self)
+        packer = _Split(parts) if self.policy == "split" else _Fit(parts, self.window)
+        for dps in self._documents_of_pass(reader, p, stream, waits):
+            if type(dps) is Pause:
+                yield dps
                 continue
-            columns = reader.columns(dp, p, num)
-            num += 1
-            if len(columns[0]):
-                yield from packer.add(columns)
-            else:
-                num_empty += 1
-        yield from packer.rest()
+            columns, lengths, failure = reader.read(dps, partial(_in_pass, p, num))
+            num += len(lengths)
+            if 0 in lengths:
+                num_empty += lengths.count(0)
+                columns, lengths = (
+                    [[array for array in column if len(array)] for column in columns],
+                    [*filter(None, lengths)],
+                )
+            if lengths:
+                packer.add(columns, lengths)
+                yield from parts.take()
+            if failure is not None:
+                raise failure
+        packer.finish()
+        yield from parts.take()
         self._warn_of_empty(num_empty, num)
+
+    def _documents_of_pass(self, reader: _Reader, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
+        """Lists of documents, which grow until they have about as many tokens as are packed together."""
+        group = _NextDocuments(self.ds._df_run_pass(p, stream), reader.copies)
+        # What was read ahead of a pass that is left would be lost to the next one, if that continues.
+        one_by_one = waits or self.ds._df_continuing() is not None
+        num, wanted = 1, max(_AT_ONCE, self._size)
+        while True:
+            before = reader.num_tokens
+            try:
+                dps: Any = group.take(num)
+            except TimeoutError as error:
+                dps = paused(error, waits)
+            except Exception:
+                yield group.left()
+                raise
+            if not dps:
+                return
+            is_pause = type(dps) is Pause
+            yield dps
+            if not is_pause and not one_by_one:
+                num = min(2 * num, num * wanted // (reader.num_tokens - before + 1) + 1)
 
     def _warn_of_empty(self, num_empty: int, num: int) -> None:
         if num_empty and not state_of(self).warned:
@@ -212,36 +247,40 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
 
     def _blocks_at(self, blocks: Blocks, stream: Stream, waits: bool) -> Iterator[Any]:
         reader, n = _Reader(self), len(self.ds)
+        parts = _Parts(self)
+        num_at_once = max(_AT_ONCE // self._size, 1)
         for indexes in blocks:
-            parts = self._parts(indexes, stream)
-            wanted = [documents for documents, _, _ in parts]
+            wanted = self._parts(indexes, stream)
             # A document in which one block ends and the next begins is read once.
-            shared = [0, *(int(one[-1] == other[0]) for one, other in pairwise(wanted))]
-            once = [documents[k:] for documents, k in zip(wanted, shared, strict=True)]
+            shared = [0, *(int(one[0][-1] == other[0][0]) for one, other in pairwise(wanted))]
+            once = [documents[k:] for (documents, _, _), k in zip(wanted, shared, strict=True)]
+            lengths_once = [lengths[k:] for (_, lengths, _), k in zip(wanted, shared, strict=True)]
             documents = none_dropped(self.ds._df_at([np.concatenate([np.empty(0, np.int64), *once])], stream), self)
-            held, packer = -1, _Split(self)
-            columns: Columns = ()
-            for here, lengths, begin in parts:
-                for index, length in zip(here.tolist(), lengths.tolist(), strict=True):
-                    while index != held:
-                        try:
-                            columns, held = self._read(reader, next(documents), index, n, length), index
-                            break
-                        except TimeoutError as error:
-                            pause = paused(error, waits)
-                        yield pause
-                    packer.fill(columns, begin)
-                    begin = 0
-                yield packer.take()
-
-    def _read(self, reader: _Reader, dp: Any, index: int, n: int, length: int) -> Columns:
-        columns = reader.columns(dp, *divmod(index, n))
-        if len(columns[0]) != length:
-            raise ShapeMismatch(
-                f"PackData: {_place(*divmod(index, n))} has {len(columns[0])} tokens, and lengths= says {length}. Give "
-                "the lengths of the documents as they are when they are packed, by their index in the source"
-            )
-        return columns
+            group = _NextDocuments(documents, reader.copies)
+            found: dict[int, Columns] = {}
+            for first in range(0, len(wanted), num_at_once):
+                here = slice(first, first + num_at_once)
+                numbers = np.concatenate(once[here]).tolist()
+                failed: Exception | None = None
+                while True:
+                    try:
+                        dps = group.take(len(numbers)) if numbers else []
+                        break
+                    except TimeoutError as error:
+                        pause = paused(error, waits)
+                    except Exception as error:
+                        dps, failed = group.left(), error
+                        break
+                    yield pause
+                expected = np.concatenate(lengths_once[here]).tolist()
+                columns, _, failure = reader.read(dps, partial(_of_index, numbers, n), expected)
+                found.update(zip(numbers, zip(*columns, strict=True), strict=False))
+                is_complete = parts.put_blocks(wanted[here], found)
+                if is_complete and numbers:
+                    found = {numbers[-1]: found[numbers[-1]]}  # the next block may begin in it
+                yield from parts.take()
+                if not is_complete:
+                    raise failure or failed or AssertionError("a document is missing")
 
     def _parts(self, indexes: Indexes, stream: Stream) -> list[tuple[Indexes, Indexes, int]]:
         """For each block: the indexes of its documents, their lengths, and where the first one begins in the block."""
@@ -312,13 +351,78 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
         return node
 
 
+class _NextDocuments:
+    """The next documents of a flow, some at a time: what was taken before a timeout is kept."""
+
+    def __init__(self, documents: Iterator[Any], copies: bool) -> None:
+        self._documents = documents
+        self._copies = copies
+        self._taken: list[Any] = []
+
+    def take(self, num: int) -> list[Any]:
+        """The next `num` documents, or those that are left."""
+        wanted = islice(self._documents, num - len(self._taken))
+        self._taken.extend(map(owned, wanted) if self._copies else wanted)
+        return self.left()
+
+    def left(self) -> list[Any]:
+        """What was taken before an error."""
+        taken, self._taken = self._taken, []
+        return taken
+
+
 class _Reader:
-    """Checks the documents of one pass, or of one sequence of indexes."""
+    """Reads and checks the documents of one pass, or of one sequence of indexes."""
 
     def __init__(self, node: PackData) -> None:
         self._node = node
         self._keys = None if node.key is None else node._df_names
         self._dtypes: list[Any] = [None] * len(node._df_names)
+        self.copies = any(
+            below._df_calls or not (below._df_inputs or below._df_holds) for below in walk(node.ds, everywhere=True)
+        )
+        self.num_tokens = 0  # read so far
+
+    def read(
+        self, dps: list[Any], place: Callable[[int], tuple[int, int]], expected: list[int] | None = None
+    ) -> tuple[list[list[NDArray[Any]]], list[int], Exception | None]:
+        """For each column, the arrays of all documents; their lengths; and the error if one is bad, or None.
+
+        Args:
+            dps: The documents; those from the first bad one on are left out.
+            place: The pass of each, and its number in it.
+            expected: Their lengths, as far as they are known.
+        """
+        columns: list[list[Any]] = [[] for _ in self._dtypes]
+        failure = None
+        if self._keys is None:
+            columns[0] = [dp[0] if type(dp) is list and len(dp) == 1 else dp for dp in dps]
+        elif all(type(dp) is dict and dp.keys() >= set(self._keys) for dp in dps):
+            columns = [[dp[key] for dp in dps] for key in self._keys]
+        lengths = self._lengths_of_alike(columns) if len(columns[0]) == len(dps) else None
+        if lengths is None or (expected is not None and lengths != expected[: len(dps)]):
+            rows: list[Columns] = []
+            try:
+                for k, dp in enumerate(dps):
+                    row = self.columns(dp, *place(k))
+                    if expected is not None:
+                        _require_length(row, expected[k], place(k))
+                    rows.append(row)
+            except Exception as error:
+                failure = error
+            columns = [[row[k] for row in rows] for k in range(len(columns))]
+            lengths = [*map(len, columns[0])]
+        self.num_tokens += sum(lengths)
+        return columns, lengths, failure
+
+    def _lengths_of_alike(self, columns: list[list[Any]]) -> list[int] | None:
+        """The lengths of documents that need no further check; None if there are others."""
+        for column, dtype in zip(columns, self._dtypes, strict=True):
+            for value in column:
+                if type(value) is not np.ndarray or value.dtype is not dtype or value.ndim != 1:
+                    return None
+        lengths = [[*map(len, column)] for column in columns]
+        return lengths[0] if lengths.count(lengths[0]) == len(lengths) else None
 
     def columns(self, dp: Any, p: int, number: int) -> Columns:
         """The columns of document `number` of pass `p`, all of one length.
@@ -327,8 +431,6 @@ class _Reader:
             TypeError: One has no numbers, or another dtype than in the documents before.
             ShapeMismatch: One has several axes, or they differ in length.
         """
-        if self._keys is None and not _is_unlike(dp, self._dtypes[0]):
-            return (dp,)  # the usual case, at once
         values = [_tokens_of(dp, p, number)] if self._keys is None else [component(dp, key) for key in self._keys]
         if any(map(_is_unlike, values, self._dtypes)):
             values = [self._column(k, value, p, number) for k, value in enumerate(values)]
@@ -361,6 +463,22 @@ class _Reader:
                 "array.astype (Python ints are int64)"
             )
         return column
+
+
+def _in_pass(p: int, first: int, k: int) -> tuple[int, int]:
+    return p, first + k
+
+
+def _of_index(indexes: list[int], n: int, k: int) -> tuple[int, int]:
+    return divmod(indexes[k], n)
+
+
+def _require_length(columns: Columns, length: int, place: tuple[int, int]) -> None:
+    if len(columns[0]) != length:
+        raise ShapeMismatch(
+            f"PackData: {_place(*place)} has {len(columns[0])} tokens, and lengths= says {length}. Give the lengths of "
+            "the documents as they are when they are packed, by their index in the source"
+        )
 
 
 def _is_unlike(value: Any, dtype: Any) -> bool:
@@ -411,114 +529,161 @@ def _as_array(value: Any, name: Any, p: int, number: int) -> NDArray[Any]:
     return np.asarray(value)
 
 
-class _Block:
-    """A block that is being filled."""
+class _Parts:
+    """Parts of documents, one after another, of which blocks are made: many by one call of numpy.
 
-    def __init__(self, size: int, dtypes: Iterable[np.dtype[Any]]) -> None:
-        self.columns = [empty(size, dtype) for dtype in dtypes]
-        self.segment_ids, self.positions = empty(size, np.int32), empty(size, np.int32)
-        self.num_tokens = self.num_segments = 0
+    The blocks are views of the same arrays, in which no two have a place in common.
+    """
+
+    def __init__(self, node: PackData) -> None:
+        self.size = node._size
+        self.num_tokens = 0
+        self._pad_values = {name: node._df_pad_value(name) for name in node._df_names}
+        self._columns: list[list[NDArray[Any]]] = [[] for _ in self._pad_values]
+        self._lengths: list[int] = []
+        self._begins: list[int] = []  # the position of each part in its document
+        self._padding: list[slice] = []
+        # Once memory of this size was freed, glibc keeps what smaller arrays leave, instead of returning it to the
+        # system at once: half as much time per token.
+        np.empty(4 << 20, np.uint8)
+
+    def put(self, columns: Columns, begin: int, end: int, cut: int = 0) -> None:
+        """Append a document from position `begin` to before `end`, without its first `cut` tokens."""
+        for arrays, column in zip(self._columns, columns, strict=True):
+            arrays.append(column[begin:end])
+        self._lengths.append(end - begin)
+        self._begins.append(begin + cut)
+        self.num_tokens += end - begin
+
+    def put_whole(self, columns: list[list[NDArray[Any]]], lengths: list[int]) -> None:
+        """Append whole documents."""
+        for arrays, more in zip(self._columns, columns, strict=True):
+            arrays += more
+        self._lengths += lengths
+        self._begins += [0] * len(lengths)
+        self.num_tokens += sum(lengths)
+
+    def put_blocks(self, wanted: list[Any], found: Mapping[int, Columns]) -> bool:
+        """Append the documents of blocks, as far as they were found; return whether all were."""
+        for documents, lengths, begin in wanted:
+            room = self.size
+            for number, length in zip(documents.tolist(), lengths.tolist(), strict=True):
+                if number not in found:
+                    return False
+                end = min(length, begin + room)
+                self.put(found[number], begin, end)
+                room, begin = room - end + begin, 0
+            self.pad()
+        return True
+
+    def pad(self) -> None:
+        """Fill what is left of the last block."""
+        here = self.num_tokens
+        if num := -here % self.size:
+            for arrays, value in zip(self._columns, self._pad_values.values(), strict=True):
+                arrays.append(np.full(num, value, arrays[-1].dtype))
+            self._lengths.append(num)
+            self._begins.append(0)
+            self._padding.append(slice(here, here + num))
+            self.num_tokens += num
+
+    def take(self) -> Iterator[dict[Any, NDArray[Any]]]:
+        """The blocks that are complete."""
+        num = self.num_tokens // self.size * self.size
+        if not num:
+            return
+        lengths = np.array(self._lengths)
+        ends = lengths.cumsum()
+        starts = ends - lengths - self._begins  # where the document of each part would begin
+        if len(lengths) and (ends - starts).max() > _LONGEST:
+            raise OverflowError(f"PackData: a document has more than {_LONGEST} tokens, and positions are int32")
+        columns = [np.concatenate(arrays) for arrays in self._columns]
+        padding, self._padding = self._padding, []
+        last = int(np.searchsorted(ends, num))  # the part in which the last block ends
+        self._keep_rest(columns, num, last, int(ends[last]), int(starts[last]))
+        lengths, starts = lengths[: last + 1], starts[: last + 1].astype(np.int32)
+        lengths[-1] -= ends[last] - num
+        segments = np.repeat(np.arange(last + 1, dtype=np.int32), lengths)
+        positions = np.repeat(starts, lengths)
+        np.subtract(np.arange(num, dtype=np.int32), positions, out=positions)
+        shape = num // self.size, self.size
+        numbers = segments.reshape(shape)
+        numbers -= numbers[:, :1] - 1  # from 1 in each block
+        for part in padding:
+            segments[part] = positions[part] = 0
+        arrays = (*(column[:num].reshape(shape) for column in columns), numbers, positions.reshape(shape))
+        names = (*self._pad_values, *_ADDED)
+        del columns, segments, positions, numbers  # only the blocks hold them
+        for rows in zip(*arrays, strict=True):
+            yield dict(zip(names, rows, strict=True))
+
+    def _keep_rest(self, columns: list[NDArray[Any]], num: int, last: int, end: int, start: int) -> None:
+        """Go on with what is left after the first `num` tokens."""
+        is_cut = end > num
+        self._lengths = [*([end - num] if is_cut else []), *self._lengths[last + 1 :]]
+        self._begins = [*([num - start] if is_cut else []), *self._begins[last + 1 :]]
+        self.num_tokens -= num
+        if not self.num_tokens:
+            self._columns = [[] for _ in columns]
+        else:
+            self._columns = [[column[num:]] for column in columns]
 
 
 class _Split:
     """Documents one after another, cut where a block ends."""
 
-    def __init__(self, node: PackData) -> None:
-        self._size = node._size
-        self._pad_values = {name: node._df_pad_value(name) for name in node._df_names}
-        self._block: _Block | None = None
-        self._counting = np.arange(4096, dtype=np.int32)
+    def __init__(self, parts: _Parts) -> None:
+        self._parts = parts
 
-    def add(self, columns: Columns) -> Iterator[Any]:
-        """Take a document; yield the blocks that it completes."""
-        begin, end = 0, len(columns[0])
-        while end - begin >= (room := self.room):
-            self.fill(columns, begin)
-            begin += room
-            yield self.take()
-        if begin < end:
-            self.fill(columns, begin)
+    def add(self, columns: list[list[NDArray[Any]]], lengths: list[int]) -> None:
+        """Take documents."""
+        self._parts.put_whole(columns, lengths)
 
-    def rest(self) -> Iterator[Any]:
-        """The block that is left at the end of a pass."""
-        if self._block is not None:
-            yield self.take()
-
-    @property
-    def room(self) -> int:
-        """The number of tokens that the block still takes."""
-        return self._size if self._block is None else self._size - self._block.num_tokens
-
-    def fill(self, columns: Columns, begin: int) -> int:
-        """Put a document from position `begin` on into the block, as far as it goes; return the position reached."""
-        block = self._block
-        if block is None:
-            block = self._block = _Block(self._size, [column.dtype for column in columns])
-        here = block.num_tokens
-        end = min(len(columns[0]), begin + self._size - here)
-        if end > len(self._counting):
-            if end > _LONGEST:
-                raise OverflowError(f"PackData: a document has more than {_LONGEST} tokens, and positions are int32")
-            self._counting = np.arange(min(2 * end, _LONGEST), dtype=np.int32)
-        block.num_tokens = after = here + end - begin
-        block.num_segments += 1
-        for target, column in zip(block.columns, columns, strict=True):
-            target[here:after] = column[begin:end]
-        block.positions[here:after] = self._counting[begin:end]
-        block.segment_ids[here:after] = block.num_segments
-        return end
-
-    def take(self) -> dict[Any, NDArray[Any]]:
-        """The block, padded to its size; the next one is begun."""
-        block, self._block = self._block, None
-        assert block is not None, "a block has a token at least"
-        named = dict(zip(self._pad_values, block.columns, strict=True))
-        if block.num_tokens < self._size:
-            for name, value in self._pad_values.items():
-                named[name][block.num_tokens :] = value
-            block.segment_ids[block.num_tokens :] = 0
-            block.positions[block.num_tokens :] = 0
-        return {**named, "segment_ids": block.segment_ids, "positions": block.positions}
+    def finish(self) -> None:
+        """Complete the last block of a pass."""
+        self._parts.pad()
 
 
 class _Fit:
     """Whole documents, each block filled with the longest that fit among those that wait."""
 
-    def __init__(self, node: PackData) -> None:
-        self._size, self._window = node._size, node.window
-        self._packer = _Split(node)
+    def __init__(self, parts: _Parts, window: int) -> None:
+        self._parts, self._window = parts, window
         self._waiting: dict[int, tuple[Columns, int]] = {}  # by number: a document, and where what is left of it begins
         self._sorted: list[tuple[int, int]] = []  # (length, negative number): of equal ones, the oldest comes last
         self._num = 0
 
-    def add(self, columns: Columns) -> Iterator[Any]:
-        """Take a document; yield the blocks for which there is enough to choose from."""
-        begin, length = 0, len(columns[0])
-        while length - begin >= self._size:
-            begin = self._packer.fill(columns, begin)
-            yield self._packer.take()
-        if begin == length:
-            return
-        self._waiting[self._num] = tuple(column.copy() for column in columns), begin
-        insort(self._sorted, (length - begin, -self._num))
-        self._num += 1
-        if len(self._waiting) >= self._window:
-            yield self._next_block()
+    def add(self, columns: list[list[NDArray[Any]]], lengths: list[int]) -> None:
+        """Take documents; fill the blocks for which there is enough to choose from."""
+        size = self._parts.size
+        for document, length in zip(zip(*columns, strict=True), lengths, strict=True):
+            whole = 0
+            if length >= size:
+                whole = length // size * size
+                self._parts.put(document, 0, whole)
+                if whole == length:
+                    continue
+            self._waiting[self._num] = tuple(column[whole:] for column in document), whole
+            insort(self._sorted, (length - whole, -self._num))
+            self._num += 1
+            if len(self._waiting) >= self._window:
+                self._fill_block()
 
-    def rest(self) -> Iterator[Any]:
-        """The blocks that are left at the end of a pass."""
+    def finish(self) -> None:
+        """Fill the blocks that are left at the end of a pass."""
         while self._waiting:
-            yield self._next_block()
+            self._fill_block()
 
-    def _next_block(self) -> dict[Any, NDArray[Any]]:
+    def _fill_block(self) -> None:
         oldest = next(iter(self._waiting))  # so that none waits for ever
-        columns, begin = self._waiting[oldest]
-        k = bisect_left(self._sorted, (len(columns[0]) - begin, -oldest))
+        columns, _ = self._waiting[oldest]
+        k, room = bisect_left(self._sorted, (len(columns[0]), -oldest)), self._parts.size
         while k >= 0:
-            _, number = self._sorted.pop(k)
-            self._packer.fill(*self._waiting.pop(-number))
-            k = bisect_left(self._sorted, (self._packer.room + 1,)) - 1
-        return self._packer.take()
+            length, number = self._sorted.pop(k)
+            self._parts.put(self._waiting[-number][0], 0, length, self._waiting.pop(-number)[1])
+            room -= length
+            k = bisect_left(self._sorted, (room + 1,)) - 1
+        self._parts.pad()
 
 
 def _checked_key(key: Any) -> Any:

@@ -411,3 +411,30 @@ def test_a_dropped_document_raises_with_lengths():
     ds = MapData(listed([3, 2, 5]), lambda tokens: None if len(tokens) == 2 else tokens)
     with pytest.raises(Dropped, match="PackData counts datapoints"):
         list(PackData(ds, 4, lengths=[3, 2, 5]))
+
+
+@pytest.mark.parametrize("bad", ["an error", "a text"])
+@pytest.mark.parametrize("lengths", [None, [3] * 40])
+def test_blocks_that_were_complete_come_before_an_error(bad, lengths):
+    def fails(dp):
+        if dp[0] == 30:
+            if bad == "a text":
+                return "text"
+            raise KeyError("damaged")
+        return np.full(3, dp[0])
+
+    df = PackData(MapData(DataFromList([[k] for k in range(40)], shuffle=False), fails), 2, lengths=lengths)
+    found = []
+    with pytest.raises((KeyError, TypeError), match=r"damaged|no list or array"):
+        found.extend(df)
+    tokens = np.concatenate([block["tokens"] for block in found])
+    assert tokens.tolist() == [k for k in range(30) for _ in range(3)]
+
+
+def test_nothing_is_read_ahead_of_a_pass_that_the_next_one_continues():
+    def count():
+        yield from ([k] for k in itertools.count())
+
+    df = PackData(FixedSizeData(DataFromGenerator(count), 50, keep_state=True), 1)
+    next(iter(df))
+    assert next(iter(df))["tokens"].tolist() == [1]
