@@ -31,6 +31,7 @@ from dataflow.pickling import shorten_notes
 from dataflow.session import forked_off
 
 if TYPE_CHECKING:
+    from dataflow.channel.current_item import CurrentItem
     from dataflow.channel.turns import Turn
 
 __all__ = ["BatchingSender", "SenderFailed", "Stopped"]
@@ -62,6 +63,7 @@ class BatchingSender:
         quota: How far it may run ahead.
         note: Added to an exception that is sent: names the runner and the worker that raised it.
         seconds: For how long datapoints are collected before they are sent: one to three times that.
+        item: Where it records which datapoint of a task the worker makes; None if nobody watches it.
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class BatchingSender:
         *,
         note: str = "",
         seconds: float = _SECONDS,
+        item: CurrentItem | None = None,
     ) -> None:
         self._worker = worker
         self._sender = sender
         self._encoder = encoder
         self._quota = quota
+        self._item = item
         self._note = note
         self._seconds = seconds
         self._collected: deque[Any] = deque()  # encoded; the worker's thread appends, either thread takes and sends
@@ -145,6 +149,10 @@ class BatchingSender:
             pace: Seconds per datapoint of the last task, for the header of its first message.
         """
         self._task, self._first, self._pace = number, first, pace
+
+    def recorded(self, steps: Iterable[Any]) -> Iterable[Any]:
+        """The steps of a task, each of which is recorded as the current item, if somebody watches it."""
+        return steps if self._item is None else self._item.recorded(steps)
 
     def put_all(self, datapoints: Iterable[Any], kind: Kind = Kind.DATA) -> int:
         """Put the datapoints of one pass, or the results of one task. Return how many there were.
@@ -231,10 +239,13 @@ class BatchingSender:
         Raises:
             Stopped: The consumer has requested the worker to stop.
         """
+        is_within_item = self._item is not None and self._item.end()  # a batch, of which one datapoint has failed
         self.flush()
         if not self._quota.wait_for_report_credit(_MAX_REPORTS):
             raise Stopped
         self._send(Message(Kind.REPORT, self._worker, body=self._encoder.encode_report(report, self._note)))
+        if self._item is not None and is_within_item:
+            self._item.resume()
 
     def ended(self) -> None:
         """Report that a pass was empty."""
@@ -258,8 +269,10 @@ class BatchingSender:
         self._send(Message(Kind.LEFT, self._worker, count=exitcode, body=body))
 
     def flush(self) -> None:
-        """Send the datapoints collected so far."""
+        """Send the datapoints collected so far. What may have to wait begins here, so no datapoint is being made."""
         self._check_process()
+        if self._item is not None:
+            self._item.end()
         with self._sending:
             if self._collected:
                 # Only this thread appends, so `clear` loses nothing. The flusher has to take them one after the other.

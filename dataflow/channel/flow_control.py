@@ -32,6 +32,7 @@ from dataflow.channel.worker_counters import NUM_WORDS, WorkerActivity, WorkerCo
 from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
 if TYPE_CHECKING:
+    from dataflow.channel.current_item import CurrentItem
     from dataflow.channel.turns import Turns
 
 __all__ = ["Credit", "CreditPort", "Quota", "Room", "Window"]
@@ -47,7 +48,7 @@ _WORDS: Final = _CREDIT_WORDS + NUM_WORDS
 _BUSY: Final = 0
 _STARTED: Final = 1  # set by the consumer once it has started all workers
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP, _REPORTS = range(6)  # written by the consumer
-_MADE: Final = 8  # written by the worker
+_MADE, _ITEM = 8, 9  # written by the worker
 _WORD_BYTES: Final = 8
 _now: Final = time.perf_counter
 _MIN_SLEEP: Final = 20e-6
@@ -170,6 +171,14 @@ class Credit:
         if self.turns is not None:
             self.turns.stop(self._num_workers)
 
+    def item_of(self, worker: int) -> int:
+        """What `worker` makes, in a word as in `current_item`."""
+        return self._counters.words[_start_of(worker) + _ITEM]
+
+    def clear_item(self, worker: int) -> None:
+        """Record that `worker` has died: its successor, which is about to be started, makes nothing yet."""
+        self._counters.words[_start_of(worker) + _ITEM] = 0
+
     def replaced(self) -> None:
         """Record that a worker has died and is replaced."""
         if self.turns is not None:
@@ -243,6 +252,7 @@ class Quota:
         self._words = words[start : start + _CREDIT_WORDS]
         self.waited, self.waited_for_memory = 0.0, False
         self.counters = WorkerCounters(words[start + _CREDIT_WORDS : start + _WORDS])
+        self._item = words, start + _ITEM
         self.turn = None if turns is None else turns.open(self.counters)
         self._window = window
         self._yields = yields
@@ -254,6 +264,12 @@ class Quota:
         self._sent_bytes = words[start + _FRAMES]
         self._reported = words[start + _REPORTS]
         words[start + _MADE] = self._made
+
+    def current_item(self) -> CurrentItem:
+        """Where the worker records what it makes, if somebody watches it."""
+        from dataflow.channel.current_item import CurrentItem  # few runners need it
+
+        return CurrentItem(*self._item)
 
     @property
     def stopped(self) -> bool:

@@ -13,6 +13,8 @@ Guarantees:
   includes the number of its task: a claim that comes late, when the task was discarded and its memory holds another, is
   recognized as void and destroys nothing.
 - There is no lock. If two workers claim a task at the same time, both execute it.
+- A part that is asked for again comes before all tasks that wait: a worker that has read a token looks for such parts
+  first, and keeps the token meanwhile. If it dies then, the token is written again, as that of any unclaimed task.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.channel.task_queue import PlainEncoder, Task
+from dataflow.channel.task_queue import WHOLE, PlainEncoder, Task
 from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.codec.nested_arrays import Direction, ToWorkers
@@ -45,8 +48,11 @@ __all__ = ["SharedTaskQueue", "TaskOwnership"]
 _NUM: Final = 4096  # tasks whose owner is recorded; of more, some count as free, and may be executed twice
 _HOLDERS: Final = 1 << 16  # a word is ``number * _HOLDERS + holder``; worker k is k + 1, and 0 means free
 _NUM_TAKING: Final = _NUM  # index of the word after these: how many workers take tasks
-_IS_FULL: Final = _NUM + 1  # index of the last word: whether there are no further tasks until results are taken
-_BYTES: Final = (_NUM + 2) * 8
+_IS_FULL: Final = _NUM + 1  # index of the next: whether there are no further tasks until results are taken
+_NUM_ASKED: Final = _NUM + 2  # index of the next: how many parts were asked for; then the tokens of the last of them
+_ASKED: Final = _NUM + 3
+_MAX_ASKED: Final = 8
+_BYTES: Final = (_ASKED + 2 * _MAX_ASKED) * 8
 
 
 class TaskOwnership:
@@ -88,6 +94,19 @@ class TaskOwnership:
         """Set how many workers take tasks."""
         self._words[_NUM_TAKING] = num
 
+    def asked(self) -> list[tuple[int, int]]:
+        """The parts that were asked for last, by number and place; they may be done, or gone, or half overwritten."""
+        if not self._words[_NUM_ASKED]:
+            return []
+        words = self._words[_ASKED:].tolist()
+        return list(zip(words[::2], words[1::2], strict=True))
+
+    def add_asked(self, number: int, place: int) -> None:
+        """Record that a part is asked for."""
+        at = _ASKED + 2 * (self._words[_NUM_ASKED] % _MAX_ASKED)
+        self._words[at], self._words[at + 1] = number, place
+        self._words[_NUM_ASKED] += 1
+
     def is_full(self) -> bool:
         """Whether there are no further tasks until results are taken."""
         return bool(self._words[_IS_FULL])
@@ -115,9 +134,9 @@ class TaskOwnership:
 _LARGEST_BYTES: Final = 1 << 32  # of one datapoint; it reserves addresses, not memory
 _TOKEN: Final = struct.Struct("<QQ")  # number of a task, and its start in the arena
 _WORD_BYTES: Final = 8
-# Words of a task in the arena: its number, the index of its first datapoint, and the number of frames. The lengths of
-# the frames come after these words, then the frames.
-_NUMBER, _FIRST, _FRAMES, _WORDS = range(4)
+# Words of a task in the arena: its number, the index of its first datapoint, the part that is asked for, and the number
+# of frames. The lengths of the frames come after these words, then the frames.
+_NUMBER, _FIRST, _START, _STOP, _FRAMES, _WORDS = range(6)
 _MAX_FRAMES: Final = 64
 
 
@@ -155,10 +174,11 @@ class _SharedTaskReader:
         self._memory = arena.memory
         # The last task taken: its number, and where it is. There is none yet.
         self._taken = -1, memoryview(array("Q", [0])), 0
+        self._kept = b""  # a token that was read, while another task is done first
         self._decoder = ArrayDecoder((_Copies(arena),))
 
     def has_turn(self) -> bool:
-        return self._worker < self._ownership.num_taking()
+        return bool(self._kept) or self._worker < self._ownership.num_taking()  # nobody else has the token
 
     def wait_for_turn(self) -> bool:
         # A token wakes none of those that wait here: they watch the pipe only for its end.
@@ -173,26 +193,37 @@ class _SharedTaskReader:
         return self._ownership.is_full()
 
     def receive(self) -> Task | None:
-        ownership = self._ownership
         # The kernel wakes one of several readers that block in `read`, but all of those that wait in `poll`. The read
         # returns no bytes when the consumer has closed the pipe; the lifeline ends it when the consumer is gone.
-        while token := os.read(self._end.fd, _TOKEN.size):
-            number, start = _TOKEN.unpack(token)
-            words, at = _words_at(self._memory, start)
-            if words[at + _NUMBER] != number or ownership.holder(number) is not None:
-                continue  # discarded, or taken by another worker under an earlier token
-            # Race: two workers may both see the task as free. Then both execute it; the consumer takes the first
-            # result, and drops the other.
-            ownership.claim(number, self._worker)
-            frames = self._frames(words, at)
-            if words[at + _NUMBER] != number:
-                continue
-            datapoints = self._decoder.decode(0, frames)
-            first = words[at + _FIRST]
-            if words[at + _NUMBER] == number:
-                self._taken = number, words, at
-                return Task(number, first, datapoints)
+        while token := self._kept or os.read(self._end.fd, _TOKEN.size):
+            self._kept = token
+            task = next(filter(None, starmap(self._take, self._ownership.asked())), None)
+            if task is None:
+                self._kept = b""
+                task = self._take(*_TOKEN.unpack(token))
+            if task is not None:
+                return task
         return None
+
+    def _take(self, number: int, place: int) -> Task | None:
+        """Take the task with this number, if it is at this place, and no other worker has taken it."""
+        ownership = self._ownership
+        words, at = _words_at(self._memory, place)
+        if words[at + _NUMBER] != number or ownership.holder(number) is not None:
+            return None  # discarded, or taken by another worker under an earlier token
+        # Race: two workers may both see the task as free. Then both execute it; the consumer takes the first result,
+        # and drops the other.
+        ownership.claim(number, self._worker)
+        frames = self._frames(words, at)
+        if words[at + _NUMBER] != number:
+            return None
+        datapoints = self._decoder.decode(0, frames)
+        first, start, stop = words[at + _FIRST], words[at + _START], words[at + _STOP]
+        # Race: if another part was asked for meanwhile, these words may be of either; but then the number differs.
+        if words[at + _NUMBER] != number:
+            return None
+        self._taken = number, words, at
+        return Task(number, first, datapoints, start, stop)
 
     def is_wanted(self) -> bool:
         number, words, at = self._taken
@@ -304,13 +335,15 @@ class SharedTaskQueue:
     def plain_encoder(self) -> PlainEncoder | None:
         return self._encoder.encode_plain if self._encoder.plain else None
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _SharedQueuedTask | None:
+    def put(
+        self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool, hold: bool = False
+    ) -> _SharedQueuedTask | None:
         writer = self._writer
         assert writer is not None, "tasks are put after the task queue was opened"
         self._memory_limit.is_only_task = is_only_task
         before = len(writer.taken)
         frames, _ = self._encoder.join(encoded)
-        words = array("Q", [number, first, len(frames), *map(len, frames)])
+        words = array("Q", [number, first, 0, WHOLE, len(frames), *map(len, frames)])
         block = writer.write(b"".join([words, *frames]))
         if block is None:
             for unused in writer.taken[before:]:
@@ -318,7 +351,8 @@ class SharedTaskQueue:
             return None
         taken, writer.taken = writer.taken, []
         queued = _SharedQueuedTask(self, number, block.start, taken)
-        queued.put_back()
+        if not hold:
+            queued.put_back()
         return queued
 
     def drop(self) -> None:
@@ -332,6 +366,21 @@ class SharedTaskQueue:
             words, at = _words_at(self._writer.memory, start)
             words[at + _NUMBER] = _NO_TASK  # before the memory is reused
             self.free(blocks)
+
+    def read(self, place: int) -> Sequence[Any]:
+        """Read the datapoints of the task at `place`."""
+        assert self._writer is not None, "the queue is open"
+        words, at = _words_at(self._writer.memory, place)
+        return ArrayDecoder((_Copies(self._writer),)).decode(0, _SharedTaskReader._frames(words, at))
+
+    def renumber(self, place: int, number: int, start: int, stop: int) -> None:
+        """Ask for a part of the task at `place`, under another number. No-op after a close."""
+        if self._writer is not None:
+            words, at = _words_at(self._writer.memory, place)
+            words[at + _NUMBER] = _NO_TASK  # a worker that reads it meanwhile skips it
+            words[at + _START], words[at + _STOP] = start, stop
+            words[at + _NUMBER] = number
+            self.ownership.add_asked(number, place)
 
     def free(self, blocks: Sequence[Block]) -> None:
         """Free blocks that are no longer read. No-op after a close."""
@@ -403,9 +452,19 @@ class _SharedQueuedTask:
     def taken_by(self) -> int | None:
         return self._task_queue.ownership.holder(self._number)
 
-    def put_back(self) -> None:
-        self._task_queue.ownership.free(self._number)
+    def put_back(self, dead: int | None = None) -> None:
+        if dead is None or self.taken_by == dead:
+            self._task_queue.ownership.free(self._number)
         self._task_queue.post(self._token)
+
+    def datapoints(self) -> Sequence[Any]:
+        return self._task_queue.read(self._start)
+
+    def ask(self, number: int, start: int, stop: int) -> None:
+        self._number, self._token = number, _TOKEN.pack(number, self._start)
+        self._task_queue.ownership.free(number)
+        self._task_queue.renumber(self._start, number, start, stop)
+        self.put_back()
 
     def discard(self) -> None:
         self._task_queue.withdraw(self._start, self._blocks)

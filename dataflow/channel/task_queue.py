@@ -9,7 +9,8 @@ Guarantees:
   back. A worker that was killed between reading a token and claiming the task takes the token with it, so the tokens of
   unclaimed tasks are written once more; a worker that reads such a token drops it if the task was taken in the
   meantime.
-- A worker gets its own copy, which it may change and keep. The task itself stays unchanged, so that it can be repeated.
+- A worker gets its own copy, which it may change and keep. The task itself stays unchanged, so that it can be repeated,
+  whole or in parts. A part that is asked for has a number of its own: results under an earlier one are not of it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from dataflow.codec.message_layout import NO_ROOM
@@ -33,10 +36,14 @@ __all__ = [
     "TaskQueuePort",
     "TaskReader",
     "ThreadTaskQueue",
+    "WHOLE",
 ]
 
 
 PlainEncoder = Callable[[Iterator[Any], MutableSequence[Any]], Any]
+
+WHOLE: Final = 1 << 62
+"""The `stop` of a task that is not a part: more than the datapoints of any."""
 
 
 PAIRED: Final = 1 << 62
@@ -52,11 +59,15 @@ class Task:
         first: Index of its first datapoint; the others follow. From `PAIRED` on, each datapoint is a pair with its
             index, in any order.
         datapoints: The datapoints.
+        start: Position of the first that is asked for.
+        stop: Position after the last; a large number for all.
     """
 
     number: int
     first: int
     datapoints: Sequence[Any]
+    start: int = 0
+    stop: int = WHOLE
 
 
 class TaskReader(Protocol):
@@ -95,8 +106,22 @@ class QueuedTask(Protocol):
     def taken_by(self) -> int | None:
         """The worker that has taken the task; None while it is waiting."""
 
-    def put_back(self) -> None:
-        """Make the task available: for the first time, or again."""
+    def put_back(self, dead: int | None = None) -> None:
+        """Make the task available: for the first time, or again.
+
+        Args:
+            dead: A worker that has died. If it has taken the task, it is free; a worker that has taken it just now
+                keeps it, and others drop the second token.
+        """
+
+    def datapoints(self) -> Sequence[Any]:
+        """Read the datapoints of the task."""
+
+    def ask(self, number: int, start: int, stop: int) -> None:
+        """Make a part of the task available, under another number, before all that wait; nothing else of it is wanted.
+
+        So a datapoint in which workers end does so twice before others can.
+        """
 
     def discard(self) -> None:
         """Free the memory of a task that is done or no longer wanted. A worker about to take it will skip it."""
@@ -129,8 +154,13 @@ class TaskQueue(Protocol):
         None if it should not be tried.
         """
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> QueuedTask | None:
-        """Queue a task of everything encoded since the last one. Return None if there is no room at present."""
+    def put(
+        self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool, hold: bool = False
+    ) -> QueuedTask | None:
+        """Queue a task of everything encoded since the last one. Return None if there is no room at present.
+
+        With `hold`, no worker can take it before `put_back` or `ask` is called.
+        """
 
     def drop(self) -> None:
         """Discard what was encoded since the last task."""
@@ -155,18 +185,22 @@ class ThreadTaskQueue:
 
     Attributes:
         waiting: Tasks that no thread has taken; None for each thread that is to end.
+        asked: Those of them that come first: of each, a part was asked for.
         num_taking: How many of the threads take tasks.
         is_full: Whether there are no further tasks until results are taken.
         is_stopped: Whether there are no more tasks.
         changed: Notified when `num_taking` or `is_stopped` changes.
+        claims: Held to take a task.
     """
 
     def __init__(self) -> None:
         self.waiting: queue.SimpleQueue[_ThreadQueuedTask | None] = queue.SimpleQueue()
+        self.asked: deque[_ThreadQueuedTask] = deque()
         self.num_taking = sys.maxsize
         self.is_full = False
         self.is_stopped = False
         self.changed = threading.Condition()
+        self.claims = threading.Lock()
 
     def port(self, worker: int) -> _ThreadTaskReader:
         return _ThreadTaskReader(self, worker)
@@ -188,9 +222,12 @@ class ThreadTaskQueue:
     def plain_encoder(self) -> PlainEncoder:
         return _append_all
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _ThreadQueuedTask:
-        queued = _ThreadQueuedTask(self.waiting, Task(number, first, tuple(encoded)))
-        queued.put_back()
+    def put(
+        self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool, hold: bool = False
+    ) -> _ThreadQueuedTask:
+        queued = _ThreadQueuedTask(self, Task(number, first, tuple(encoded)))
+        if not hold:
+            queued.put_back()
         return queued
 
     def drop(self) -> None:
@@ -210,14 +247,27 @@ class ThreadTaskQueue:
 
 
 class _ThreadQueuedTask:
-    def __init__(self, waiting: queue.SimpleQueue[_ThreadQueuedTask | None], task: Task) -> None:
-        self._waiting = waiting
+    def __init__(self, task_queue: ThreadTaskQueue, task: Task) -> None:
+        self._task_queue = task_queue
         self.task: Task | None = task
         self.taken_by: int | None = None
 
-    def put_back(self) -> None:
-        self.taken_by = None
-        self._waiting.put(self)
+    def put_back(self, dead: int | None = None) -> None:
+        with self._task_queue.claims:
+            if dead is None or self.taken_by == dead:
+                self.taken_by = None
+        self._task_queue.waiting.put(self)
+
+    def datapoints(self) -> Sequence[Any]:
+        return () if self.task is None else self.task.datapoints
+
+    def ask(self, number: int, start: int, stop: int) -> None:
+        assert self.task is not None, "it was not discarded"
+        with self._task_queue.claims:
+            self.task = replace(self.task, number=number, start=start, stop=stop)
+            self.taken_by = None
+        self._task_queue.asked.append(self)
+        self._task_queue.waiting.put(self)
 
     def discard(self) -> None:
         self.task = None
@@ -228,6 +278,7 @@ class _ThreadTaskReader:
         self._task_queue = task_queue
         self._worker = worker
         self._queued: _ThreadQueuedTask | None = None  # of the last task taken
+        self._task: Task | None = None  # this task
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         return ()
@@ -248,13 +299,21 @@ class _ThreadTaskReader:
 
     def receive(self) -> Task | None:
         while (queued := self._task_queue.waiting.get()) is not None:
-            task = queued.task  # read once: the consumer may discard the task at any time
-            if task is not None and queued.taken_by is None:
+            with suppress(IndexError):  # there is none, or another thread has taken it
+                asked = self._task_queue.asked.popleft()
+                self._task_queue.waiting.put(queued)
+                queued = asked
+            # Under the lock: of two threads with the same task one takes it, and none takes a part that is no longer
+            # asked for in place of the one that is.
+            with self._task_queue.claims:
+                task = queued.task
+                if task is None or queued.taken_by is not None:
+                    continue
                 queued.taken_by = self._worker
-                self._queued = queued
-                return task
+            self._queued, self._task = queued, task
+            return task
         self._task_queue.waiting.put(None)  # for the next thread
         return None
 
     def is_wanted(self) -> bool:
-        return self._queued is not None and self._queued.task is not None
+        return self._queued is not None and self._queued.task is self._task

@@ -134,7 +134,7 @@ class ActorTaskReader:
     """Tasks that the consumer has pushed to this worker; the worker's input port and task reader in one."""
 
     def __init__(self) -> None:
-        self._tasks: deque[tuple[int, int, Sequence[Any]]] = deque()
+        self._tasks: deque[tuple[int, int, Sequence[Any], int, int]] = deque()
         self._taken = -1  # number of the task that was taken last
         self._wanted_from = 0  # number of the first task that is still needed
         self._is_stopped = False
@@ -148,10 +148,10 @@ class ActorTaskReader:
     def open(self) -> ActorTaskReader:
         return self
 
-    def add(self, number: int, first: int, body: Sequence[Any]) -> None:
+    def add(self, number: int, first: int, body: Sequence[Any], start: int, stop: int) -> None:
         """Add a task."""
         with self._changed:
-            self._tasks.append((number, first, body))
+            self._tasks.append((number, first, body, start, stop))
             self._changed.notify()
 
     def discard(self, before: int) -> None:
@@ -183,11 +183,11 @@ class ActorTaskReader:
                 self._changed.wait_for(lambda: self._is_stopped or self._tasks)
                 if self._is_stopped:
                     return None
-                number, first, body = self._tasks.popleft()
+                number, first, body, start, stop = self._tasks.popleft()
                 if number >= self._wanted_from:
                     break
             self._taken = number
-        return Task(number, first, self._decoder.decode(0, body))
+        return Task(number, first, self._decoder.decode(0, body), start, stop)
 
     def is_wanted(self) -> bool:
         return not self._is_stopped and self._taken >= self._wanted_from
@@ -233,9 +233,9 @@ class WorkerActor:
                 self._credit.report_received(0)
         return Reply(messages, array("Q", settled(self._credit.counters_of(0), time.perf_counter())).tobytes())
 
-    def add_task(self, number: int, first: int, body: Sequence[Any]) -> None:
+    def add_task(self, number: int, first: int, body: Sequence[Any], start: int, stop: int) -> None:
         """Add a task for this worker. The consumer sends none before the worker's first message."""
-        self._spec.task_queue.add(number, first, body)
+        self._spec.task_queue.add(number, first, body, start, stop)
 
     def discard_tasks(self, before: int) -> None:
         """Drop the tasks with lower numbers."""

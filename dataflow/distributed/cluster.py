@@ -282,6 +282,13 @@ class ActorWorker:
         self.cluster.kill(self._actor)
         return True
 
+    def begin_kill(self) -> None:
+        """Kill it, which does not wait."""
+        self.kill()
+
+    def leave_behind(self) -> None:
+        """No-op: this process waits for no actor."""
+
     def release(self) -> None:
         """End the idle process."""
         self.kill()

@@ -2,7 +2,8 @@
 
 There is no task queue that machines could share. Guarantees:
 
-- Tasks are pushed in the order of their numbers; a task that is put back comes before all others.
+- Tasks are pushed in the order of their numbers; a task that is put back comes before all others, and a part of one
+  that is asked for again before those.
 - A worker has at most `ahead` unfinished tasks: so a slow one delays few others.
 - A worker gets no task before its first message: so no task waits for an actor that cannot start.
 """
@@ -13,11 +14,11 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow.channel.task_queue import PlainEncoder
+from dataflow.channel.task_queue import WHOLE, PlainEncoder
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.distributed.actor import ActorTaskReader
 from dataflow.distributed.cluster import ActorWorker
-from dataflow.distributed.object_store_codec import ObjectStoreEncoder
+from dataflow.distributed.object_store_codec import ObjectStoreDecoder, ObjectStoreEncoder
 
 __all__ = ["PushedTaskQueue"]
 
@@ -70,12 +71,16 @@ class PushedTaskQueue:
     def plain_encoder(self) -> PlainEncoder | None:
         return self._encoder.encode_plain if self._encoder.plain else None
 
-    def put(self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool) -> _PushedTask:
+    def put(
+        self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool, hold: bool = False
+    ) -> _PushedTask:
         body, _ = self._encoder.join(encoded)
         task = _PushedTask(self, number, first, body, self._encoded)
         self._encoded = 0
         self._next = number + 1
-        self.queue(task)
+        task.is_held = hold
+        if not hold:
+            self.queue(task)
         return task
 
     def drop(self) -> None:
@@ -98,7 +103,7 @@ class PushedTaskQueue:
                     return
                 self._pushed[worker].append(task)
                 task.worker, task.actor = worker, self._workers[worker]
-                task.actor.call("add_task", task.number, task.first, task.body)
+                task.actor.call("add_task", task.number, task.first, task.body, task.start, task.stop)
             heapq.heappop(self._waiting)
 
     def queue(self, task: _PushedTask) -> None:
@@ -138,6 +143,8 @@ class _PushedTask:
         self.first = first
         self.body: Sequence[Any] | None = body  # None when it is done or discarded
         self.nbytes = nbytes
+        self.start, self.stop = 0, WHOLE  # of the part that is asked for
+        self.is_held = False  # nowhere yet
         self.worker = -1  # worker that it was pushed to
         self.actor: ActorWorker | None = None
 
@@ -145,11 +152,23 @@ class _PushedTask:
     def taken_by(self) -> int | None:
         return self.worker if self._task_queue.tasks_of(self.worker)[:1] == [self] else None
 
-    def put_back(self) -> None:
-        if self.actor is not None and self.actor.is_over:  # otherwise it stays queued, here or there
+    def put_back(self, dead: int | None = None) -> None:
+        if self.is_held:
+            self.is_held = False
+            self._task_queue.queue(self)
+        elif self.actor is not None and self.actor.is_over:  # otherwise it stays queued, here or there
             self.actor = None
             self._task_queue.withdraw(self)
             self._task_queue.queue(self)
+
+    def datapoints(self) -> Sequence[Any]:
+        return () if self.body is None else ObjectStoreDecoder(copy=True).decode(0, self.body)
+
+    def ask(self, number: int, start: int, stop: int) -> None:
+        self._task_queue.withdraw(self)
+        self.number, self.start, self.stop, self.worker, self.actor = number, start, stop, -1, None
+        self.is_held = False
+        self._task_queue.queue(self)
 
     def discard(self) -> None:
         if self.body is not None:
@@ -157,7 +176,7 @@ class _PushedTask:
             self._task_queue.release(self)
 
     def __lt__(self, other: _PushedTask) -> bool:
-        return self.number < other.number
+        return (self.stop == WHOLE, self.number) < (other.stop == WHOLE, other.number)  # parts first
 
 
 class _PushPort(ActorTaskReader):

@@ -6,6 +6,9 @@ decodes, and the schedule knows what is handed out next. `WaitTimer` decides whe
 Guarantees:
 
 - Messages before errors: what a worker had sent before it died or failed is handed out before its end is reported.
+- What comes from a worker after it was killed for a datapoint that takes too long is dropped: its task is done again.
+- A datapoint in which a worker has ended twice is not tried again: it is left out, within the budget of failures, and
+  gives the restarts back that it has cost; or the run ends.
 - A pass in which a worker died never ends normally: before its end is reported, the workers are checked, and a death
   that was found is raised.
 - No message is lost silently: any interruption of the engine (an exception, Ctrl-C) between taking a message and
@@ -28,32 +31,34 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar, final
 
 from dataflow.channel.flow_control import Credit
-from dataflow.channel.messages import RESULT_KINDS, Channel, Kind, Message, Port
+from dataflow.channel.messages import DATA_KINDS, RESULT_KINDS, Channel, Kind, Message, Port
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable
 from dataflow.engine.observer import Observer
-from dataflow.engine.schedules import Schedule
+from dataflow.engine.schedules import EndedItem, ItemEnd, Schedule
 from dataflow.engine.supervisor import Death, DiedError, Supervisor
 from dataflow.engine.worker_main import WorkerSpec
-from dataflow.errors import WorkerDied
-from dataflow.failures import Tolerance
+from dataflow.errors import TooManyFailures, WorkerDied, WorkerTraceback
+from dataflow.failures import Failure, Tolerance
 from dataflow.interrupts import signals_deferred
 from dataflow.machine import processor_times
 from dataflow.seeding import Stream
 from dataflow.session import Session
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.pool import Worker
-from dataflow.workers.worker_errors import died, late, unreadable
+from dataflow.workers.worker_errors import died, ended_twice, ends_of_item, how_it_ended, late, late_in, unreadable
 
 if TYPE_CHECKING:
     from dataflow.channel.turns import Turns
+    from dataflow.engine.item_watch import LateWorkers
     from dataflow.engine.scaling import Scaling, WorkerCount
+    from dataflow.workers.stacks import StackFile
 
 __all__ = ["Engine", "Plan", "WaitTimer"]
 
@@ -81,6 +86,8 @@ class Plan(Generic[S]):
         died: Makes the error for a worker that ended without an exception.
         worker_count: Decides how many workers get work; None if all do.
         num_reserved: How many workers, the last ones, are started only when they get work.
+        item_timeout: Seconds that a worker may spend on one datapoint; None for no limit.
+        stacks: Where workers write their stacks when they are asked; None if they cannot.
     """
 
     owner: str
@@ -96,6 +103,8 @@ class Plan(Generic[S]):
     died: DiedError = died
     worker_count: WorkerCount | None = None
     num_reserved: int = 0
+    item_timeout: float | None = None
+    stacks: StackFile | None = None
 
     def successor(self, worker: int, port: Port) -> Callable[[], Worker]:
         """Return the function that creates a worker which is started later, or the successor of one that has died.
@@ -104,6 +113,7 @@ class Plan(Generic[S]):
         done there is gone with the old. Its counters continue with the last values received from the dead worker.
         """
         self.codec.renew(worker)
+        self.credit.clear_item(worker)
         self.specs[worker] = replace(self.specs[worker], port=port, encoder=self.codec.port(worker))
         return partial(self.start, self.specs[worker])
 
@@ -116,8 +126,9 @@ class Plan(Generic[S]):
         """Release everything that the consumer holds. Idempotent."""
         with ExitStack() as last:  # closes all, even if one of them raises
             # The last one first: results that were not handed out go before the memory that they are in.
-            for end in (self.credit, self.codec, self.schedule, self.channel):
-                last.callback(end.close)
+            for end in (self.credit, self.codec, self.schedule, self.channel, self.stacks):
+                if end is not None:
+                    last.callback(end.close)
 
 
 # -- Wait timer --------------------------------------------------------------------------------------------------------
@@ -201,7 +212,7 @@ class Engine(Generic[S]):
         self._outstanding: list[tuple[int, int]] = []
         self._wait_timer = WaitTimer()
         self._pending_error: BaseException | None = None  # to be raised when the chunk has been handed out
-        self._death_in_schedule: WorkerDied | None = None  # that of a worker which the schedule will raise in its turn
+        self._death_in_schedule: BaseException | None = None  # that the schedule will raise in its turn
         with signals_deferred(), ExitStack() as undo:
             undo.callback(plan.close)
             self._supervisor = Supervisor(
@@ -215,6 +226,11 @@ class Engine(Generic[S]):
                 num_reserved=plan.num_reserved,
             )
             undo.callback(self._supervisor.stop)
+            self._late: LateWorkers | None = None
+            if plan.item_timeout is not None:
+                from dataflow.engine.item_watch import LateWorkers
+
+                self._late = LateWorkers(plan.item_timeout, self._supervisor, plan.credit, plan.stacks)
             plan.schedule.open()
             self._scaling: Scaling | None = None  # None if all workers get work
             if plan.worker_count is not None:
@@ -433,7 +449,11 @@ class Engine(Generic[S]):
 
     def _receive(self, message: Message) -> None:
         plan, body = self._plan, message.body
-        if message.kind in RESULT_KINDS:
+        if message.worker in self._supervisor.ending:
+            if message.kind in DATA_KINDS:
+                with suppress(Undecodable):
+                    self._decoder.decode(message.worker, body)  # frees its blocks
+        elif message.kind in RESULT_KINDS:
             self._receive_results(message)
         elif message.kind is Kind.ERROR:
             self._pending_error = plan.tolerance.complete(self._decoder.decode_failure(body))
@@ -477,25 +497,59 @@ class Engine(Generic[S]):
 
     def _check_workers(self, now: float) -> None:
         in_use = {worker for worker, _ in self._outstanding} if operator.length_hint(self._chunk) else ()
+        if self._late is not None:
+            self._late.check(now)
         for death in self._supervisor.check(now, in_use):
             self._handle_death(death)
 
     def _handle_death(self, death: Death) -> None:
-        if death.last is not None:
-            death.error.__cause__ = self._decoder.decode_failure(death.last.body)  # shows where
-        if death.replaced:
+        worker, error = death.worker, death.error
+        cause = None if death.last is None else self._decoder.decode_failure(death.last.body)
+        error.__cause__ = cause  # shows where
+        position, end = (None, None) if self._late is None else self._late.end_of(worker)
+        item: EndedItem | None = None
+        # An actor that is lost has no exit code: it may be unreachable, or its node is down, whatever it was making.
+        if end is None and error.exitcode is not None:
+            end = ItemEnd(how_it_ended(error.exitcode))
+        if end is not None:
+            item = self.schedule.ended(worker, end, position, sent_all=isinstance(cause, SystemExit))
+        if end is not None and end.is_late:
+            error = late_in(self._plan.owner, error, end.reason, item, end.stack)
+        elif item is not None:
+            error.add_note(f"it was making {item}")
+        fatal = None if item is None or len(item.ends) < 2 else self._leave_out(item, worker)
+        if fatal is None and self._supervisor.restarts_left:
+            self.schedule.replaced(worker)  # before its successor, under the same index, takes tasks
+            self._supervisor.restart(worker, error)
             self.observer.restarts += 1
             self._plan.credit.replaced()
-            self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != death.worker]
-            self.schedule.replaced(death.worker)
+            self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != worker]
             return
         if self._scaling is not None:  # all that are left may have to do the work
             self._scaling = None
             self._set_workers(len(self.workers))
-        if self.schedule.lost(death.worker, death.error):
-            self._death_in_schedule = death.error
+        if self.schedule.lost(worker, fatal or error):
+            self._death_in_schedule = fatal or error
         else:
-            self._pending_error = self._pending_error or death.error
+            self._pending_error = self._pending_error or fatal or error
+
+    def _leave_out(self, item: EndedItem, worker: int) -> BaseException | None:
+        """Leave out a datapoint in which a worker has ended twice; return the error if that is not tolerated."""
+        plan, ends = self._plan, item.ends
+        what = ends_of_item([end.reason for end in ends])
+        error = ended_twice(plan.owner, item, what, can_be_left_out=item.number >= 0)
+        stack = next((end.stack for end in reversed(ends) if end.stack), "")
+        error.__cause__ = WorkerTraceback(stack) if stack else None
+        if item.number < 0 or not plan.tolerance.inherited:
+            return error
+        path, kind = plan.specs[worker].info.path, "dataflow.errors.WorkerDied"
+        try:
+            plan.tolerance.skip(Failure(plan.owner, item.position, item.in_pass, kind, what, stack, path), error)
+        except TooManyFailures as too_many:
+            return too_many
+        self.schedule.leave_out(item)
+        self._supervisor.give_back(len(ends))
+        return None
 
     def _scale(self, scaling: Scaling, now: float) -> None:
         """Give work to more or fewer workers, if that pays; start those that were not started before."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dataflow.base import Blocks, DataFlow, close_flow
 from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopped
@@ -129,6 +130,10 @@ class _Tasks(Job):
 
     def count(self, task: Task) -> int:
         """Number of datapoints that the task asks for."""
+        return len(self.indexes(task))
+
+    def indexes(self, task: Task) -> NDArray[np.int64]:
+        """The indexes that the task asks for."""
         raise NotImplementedError
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
@@ -148,7 +153,7 @@ class _Tasks(Job):
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
         """Put the results of the task. An exception ends the task, after the results that were put before."""
-        sender.put_all(self.results(task, task_reader))
+        sender.put_all(sender.recorded(self.results(task, task_reader)))
 
 
 class TaskInput(DataFlow):
@@ -208,17 +213,15 @@ class Apply(_Tasks):
 
     task_input: TaskInput
 
-    def count(self, task: Task) -> int:
-        return len(task.datapoints)
+    def indexes(self, task: Task) -> NDArray[np.int64]:
+        if task.first >= PAIRED:
+            return np.array([index for index, _ in task.datapoints[task.start : task.stop]], dtype=np.int64)
+        return np.arange(task.first, task.first + len(task.datapoints))[task.start : task.stop]
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        if task.first < PAIRED:
-            self.task_input.datapoints = task.datapoints
-            indexes = np.arange(task.first, task.first + len(task.datapoints))
-        else:
-            self.task_input.datapoints = [dp for _, dp in task.datapoints]
-            indexes = np.array([index for index, _ in task.datapoints], dtype=np.int64)
-        return self.flow._df_at([indexes], self.stream)
+        part = task.datapoints[task.start : task.stop]
+        self.task_input.datapoints = part if task.first < PAIRED else [dp for _, dp in part]
+        return self.flow._df_at([self.indexes(task)], self.stream)
 
 
 @dataclass
@@ -237,9 +240,8 @@ class ApplyAndBatch(Apply):
             return
         made: list[Any] = []
         try:
-            made.extend(self.results(task, task_reader))  # keeps what comes before an exception
-        except SystemExit:
-            raise
+            # Keeps what comes before an exception.
+            made.extend(sender.recorded(self.results(task, task_reader)))
         except BaseException:
             sender.put_all(made)
             raise
@@ -256,16 +258,15 @@ class Address(_Tasks):
     Each task is one call of `_df_at`, and none of its state outlives the worker.
     """
 
-    def count(self, task: Task) -> int:
+    def indexes(self, task: Task) -> NDArray[np.int64]:
         (task_range,) = task.datapoints
-        return len(task_range) if isinstance(task_range, np.ndarray) else int(task_range)
-
-    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        (task_range,) = task.datapoints
-        indexes = (
+        indexes: NDArray[np.int64] = (
             task_range if isinstance(task_range, np.ndarray) else np.arange(task.first, task.first + int(task_range))
         )
-        return self.flow._df_at([indexes], self.stream)
+        return indexes[task.start : task.stop]
+
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
+        return self.flow._df_at([self.indexes(task)], self.stream)
 
 
 _OF_SUCCESSOR: Final = (

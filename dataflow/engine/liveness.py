@@ -93,12 +93,16 @@ class WorkerStates:
     def record_message(self, worker: int, kind: Kind, count: int = 0, now: float = 0.0) -> None:
         """Record a message of `worker` that arrived at the time `now`."""
         assert self.states[worker] not in _LAST_MESSAGES, "a worker sends nothing after its last message"
-        if worker in self.quiet_since:
-            self.quiet_since[worker] = now
+        self.record_ignored(worker, now)
         if kind in RESULT_KINDS:
             self.received[worker] += count
         if self.states[worker] is not WorkerState.DEAD:
             self.states[worker] = _AFTER[kind]
+
+    def record_ignored(self, worker: int, now: float) -> None:
+        """Record that a message of `worker` has arrived that says nothing about it any more."""
+        if worker in self.quiet_since:
+            self.quiet_since[worker] = now
 
     def quiet_seconds(self, worker: int, now: float) -> float:
         """Seconds since the end of `worker` was first seen, which may be now, or since its last message after that."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -33,11 +33,20 @@ from numpy.typing import NDArray
 from dataflow.channel.messages import Kind, Message
 from dataflow.channel.task_queue import PAIRED, QueuedTask, TaskQueue
 from dataflow.codec.message_layout import NO_ROOM
-from dataflow.datapoint import present
+from dataflow.datapoint import HOLE, present
 from dataflow.engine.rebatching import WorkerBatch
 from dataflow.pickling import shorten_notes
 
-__all__ = ["IndexRanges", "MapTasks", "MixedSchedule", "OnePass", "Schedule", "TaskSchedule"]
+__all__ = [
+    "EndedItem",
+    "IndexRanges",
+    "ItemEnd",
+    "MapTasks",
+    "MixedSchedule",
+    "OnePass",
+    "Schedule",
+    "TaskSchedule",
+]
 
 
 # -- Interface, and the schedule of a runner ---------------------------------------------------------------------------
@@ -85,6 +94,12 @@ class Schedule(Protocol):
 
     def replaced(self, worker: int) -> None:
         """Record that a worker has ended, and another replaces it under the same index."""
+
+    def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> EndedItem | None:
+        """Record how a worker has ended, before `lost` or `replaced`; see `TaskSchedule.ended`."""
+
+    def leave_out(self, item: EndedItem) -> None:
+        """Do not ask for this datapoint again: it counts as dropped."""
 
     @property
     def exhausted(self) -> bool:
@@ -135,6 +150,12 @@ class MixedSchedule:
     def replaced(self, worker: int) -> None:
         """No-op: datapoints of the old worker are handed out, and the new one makes its own."""
 
+    def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> None:
+        """No-op: the new worker begins with its first pass."""
+
+    def leave_out(self, item: EndedItem) -> None:
+        raise AssertionError("no datapoint is known")
+
     def stop(self) -> None:
         """No-op: no worker waits for tasks."""
 
@@ -151,11 +172,64 @@ _DECAY: Final = 0.9  # weight of the previous size of datapoints at the next mes
 
 @dataclass(slots=True)
 class _IssuedTask:
-    """A task that is not done."""
+    """A task that is not done. At first all of it is asked for."""
 
     queued: QueuedTask
+    order: int  # its place among the tasks of the pass
     first: int  # index of its first datapoint
     count: int
+    rest: _Rest | None = None  # what is left of it, after a worker has ended in it
+
+
+@dataclass(slots=True)
+class _Rest:
+    """What is left of a task in which a worker has ended.
+
+    Positions are those in the task.
+    """
+
+    stop: int  # the position after the part that is asked for, which begins after the results
+    results: list[Any] = field(default_factory=list)
+    alone: set[int] = field(default_factory=set)  # those that a worker may have ended in: parts of their own
+    left_out: set[int] = field(default_factory=set)
+    suspects: list[ItemEnd] = field(default_factory=list)  # ends in one of `alone`, it is unknown in which
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEnd:
+    """How a worker has ended while it made a datapoint.
+
+    Attributes:
+        reason: What happened, as the end of a sentence about the worker.
+        stack: The stacks of its threads, as text; empty if there are none.
+        is_late: Whether it was killed because it took too long.
+    """
+
+    reason: str
+    stack: str = ""
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndedItem:
+    """A datapoint in which a worker has ended.
+
+    Attributes:
+        in_pass: Number of its pass, from 0.
+        position: Its position in the pass.
+        ends: How workers have ended in it, one after the other.
+        number: Number of the task; -1 if it cannot be left out.
+        offset: Its position in the task.
+    """
+
+    in_pass: int
+    position: int
+    ends: tuple[ItemEnd, ...]
+    number: int = -1
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"datapoint {self.position} of pass {self.in_pass}"
 
 
 @dataclass(slots=True)
@@ -179,6 +253,12 @@ class TaskSchedule:
 
         discard(): QUEUED, TAKEN and DONE are forgotten; results that come later are ignored
 
+    A task in which a worker has ended is asked for again in parts: what a worker may have ended in is tried alone, so
+    that the next end tells which datapoint it is. Each part is asked for under a number of its own, one after the
+    other, and what was received is kept. The datapoint in which a worker ends for the second time is known, unless both
+    ends have another reason than the datapoint: of two kills from outside in the same few milliseconds of work, the
+    first is held against the datapoint of the second.
+
     Args:
         task_queue: From which the workers take tasks.
         num_workers: Number of workers.
@@ -187,14 +267,18 @@ class TaskSchedule:
 
     Attributes:
         num_taking: How many workers take tasks: `set_workers` lets only the first of them.
+        length: Datapoints in a pass, from which the position of an index in its pass follows; None if passes never end.
     """
 
     short_task = 5e-3  # seconds; tasks that are done faster may be longer, because the round trip would dominate
     long_task = 20e-3
     max_bytes_per_task = 6 << 20  # of results: the fewer are in use at a time, the more of them stay in the caches
 
-    def __init__(self, task_queue: TaskQueue, num_workers: int, max_per_task: int, *, ordered: bool) -> None:
+    def __init__(
+        self, task_queue: TaskQueue, num_workers: int, max_per_task: int, *, ordered: bool, length: int | None = None
+    ) -> None:
         self.task_queue = task_queue
+        self.length = length
         self.per_task = 1  # datapoints, at present
         self.min_per_task = 1
         self.index = 0  # of the first datapoint that is not in a task
@@ -207,10 +291,13 @@ class TaskSchedule:
         self.num_taking = num_workers
         self._num_started = self._num_alive = num_workers
         self._max_per_task = max_per_task
-        self.issued: dict[int, _IssuedTask] = {}  # by number, in the order of the numbers
-        self._done: dict[int, _TaskResults] = {}  # by number, in the order of completion
-        self._next = 0  # number of the next task
-        self._due = 0  # number of the task that is handed out next, if ordered
+        self.issued: dict[int, _IssuedTask] = {}  # by number
+        self._done: dict[int, _TaskResults] = {}  # by order, in the order of completion
+        self._ends: dict[int, tuple[ItemEnd, ...]] = {}  # by index: how workers have ended there
+        self._left_out: set[int] = set()  # indexes at which too many have
+        self._next = 0  # number of the next task, or part of one
+        self._num_issued = 0  # tasks
+        self._due = 0  # which of them is handed out next, if ordered
         self._being_handed_out = 0  # the part of `under_way` that `take` returned last
         self.current: dict[int, int] = {}  # by worker: number of the task whose results it is sending
         self._partial: dict[int, list[Any]] = {}  # by worker: these results
@@ -223,7 +310,7 @@ class TaskSchedule:
             task.queued.discard()
         self.task_queue.drop()
         self.issued, self._done = {}, {}
-        self._due = self._next
+        self._due = self._num_issued
         self.under_way = self._being_handed_out = 0
         self.index = index
 
@@ -232,13 +319,27 @@ class TaskSchedule:
 
     def issue(self, encoded: Sequence[Any], count: int) -> bool:
         """Put a task of `count` datapoints into the task queue. Return False if there is no room at present."""
-        queued = self.task_queue.put(self._next, self.index, encoded, is_only_task=not self.issued)
+        hold = bool(self._left_out)  # until it is known which part is to be made
+        queued = self.task_queue.put(self._next, self.index, encoded, is_only_task=not self.issued, hold=hold)
         if queued is None:
             return False
-        self.issued[self._next] = _IssuedTask(queued, self.index, count)
+        task = self.issued[self._next] = _IssuedTask(queued, self._num_issued, self.index, count)
         self._next += 1
+        self._num_issued += 1
         self.index += count
+        if hold:
+            indexes = self._indexes_of(task)
+            left_out = {k for k in range(count) if indexes[k] in self._left_out}
+            if left_out:
+                task.rest = _Rest(count, left_out=left_out)
+                self._ask_again(self._next - 1)
+            else:
+                queued.put_back()
         return True
+
+    def _indexes_of(self, task: _IssuedTask) -> Sequence[int]:
+        """The indexes of the datapoints of a task."""
+        return range(task.first, task.first + task.count)
 
     @property
     def is_idle(self) -> bool:
@@ -291,27 +392,34 @@ class TaskSchedule:
             self._finish(number, [WorkerBatch(datapoints)], None)
             return
         partial += datapoints
+        before, stop = (0, task.count) if task.rest is None else (len(task.rest.results), task.rest.stop)
         if error is not None and message.kind is not Kind.TASK_FAILED and task.first < PAIRED:
-            error.add_note(f"it was made of the datapoint at index {task.first + len(partial)} of the input")
-        if error is not None or len(partial) == task.count:
-            self._finish(number, self._partial.pop(worker), error)
+            error.add_note(f"it was made of the datapoint at index {task.first + before + len(partial)} of the input")
+        if error is None and before + len(partial) < stop:
+            return
+        results = self._partial.pop(worker)
+        if task.rest is None or error is not None:
+            self._finish(number, [*task.rest.results, *results] if task.rest else results, error)
+        else:
+            task.rest.results += results
+            self._ask_again(number)
 
     def take(self) -> list[Any] | BaseException | None:
-        number = self._due if self._ordered else next(iter(self._done), -1)
-        done = self._done.get(number)
+        order = self._due if self._ordered else next(iter(self._done), -1)
+        done = self._done.get(order)
         if done is None:
             return None
         if done.results is not None:
             results, done.results = done.results, None
             if done.error is None:
-                self._handing_out(number)
+                self._handing_out(order)
             return results
-        self._handing_out(number)
+        self._handing_out(order)
         return done.error
 
-    def _handing_out(self, number: int) -> None:
-        self._being_handed_out += self._done.pop(number).count
-        self._due = number + 1
+    def _handing_out(self, order: int) -> None:
+        self._being_handed_out += self._done.pop(order).count
+        self._due = order + 1
 
     def handed_out(self) -> None:
         self.under_way -= self._being_handed_out
@@ -326,7 +434,7 @@ class TaskSchedule:
         task.queued.discard()
         kept = results if self.keeps_holes else list(present(results))
         self.has_dropped = self.has_dropped or len(kept) < len(results)
-        self._done[number] = _TaskResults(list(kept), error, task.count)
+        self._done[task.order] = _TaskResults(list(kept), error, task.count)
 
     def adapt(self, pace: float) -> None:
         took = pace * self.per_task
@@ -349,27 +457,99 @@ class TaskSchedule:
 
     def lost(self, worker: int, error: BaseException) -> bool:
         self._num_alive -= 1
-        taken = [number for number, task in self.issued.items() if task.queued.taken_by == worker]
+        taken = self._taken_by(worker)
         if not taken:
             return False
         # The worker took its tasks in order, and died in the last one. Its results of the others may not have been
         # sent: these tasks are repeated, if a worker is left to do them.
         number = taken[-1 if self._num_alive else 0]
         partial = self._partial.pop(worker, []) if self.current.get(worker) == number else []
-        self._finish(number, partial, error)
+        task = self.issued[number]
+        self._finish(number, [*task.rest.results, *partial] if task.rest else partial, error)
         self.replaced(worker)
         # If the schedule is ordered and no worker is left for the tasks before this one, they would be waited for in
         # vain.
-        return not self._ordered or self._num_alive > 0 or all(k in self._done for k in range(self._due, number))
+        return not self._ordered or self._num_alive > 0 or all(k in self._done for k in range(self._due, task.order))
+
+    def _taken_by(self, worker: int) -> list[int]:
+        """The tasks that a worker has taken and not finished, in this order."""
+        return [number for number, task in self.issued.items() if task.queued.taken_by == worker]
 
     def replaced(self, worker: int) -> None:
         self.current.pop(worker, None)
         self._partial.pop(worker, None)
         # Tasks that are not taken are put back too: their token may have gone with the worker. A worker that reads a
         # second token drops it.
-        for task in self.issued.values():
-            if task.queued.taken_by in {worker, None}:
-                task.queued.put_back()
+        for number, task in list(self.issued.items()):
+            taken_by = task.queued.taken_by  # read once: another worker may take it at any time
+            if taken_by == worker and task.rest is not None:
+                self._ask_again(number)
+            elif taken_by in {worker, None}:
+                task.queued.put_back(worker)
+
+    # -- Workers that end in a datapoint -------------------------------------------------------------------------------
+
+    def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> EndedItem | None:
+        """Record that a worker has ended, all of whose messages were received; before `lost` or `replaced`.
+
+        Args:
+            worker: The worker.
+            end: How it has ended.
+            position: Of the datapoint that it was making, in the part that it was asked for; None if unknown.
+            sent_all: Whether it has sent everything that it had made.
+
+        Returns:
+            The datapoint that it was making; None if that is unknown, or if it was making none.
+        """
+        taken = self._taken_by(worker)
+        if not taken:
+            return None
+        task = self.issued[taken[-1]]
+        rest = task.rest = task.rest or _Rest(task.count)
+        begin = len(rest.results)
+        if self.current.get(worker) == taken[-1]:
+            rest.results += self._partial.pop(worker, [])
+        start = len(rest.results)  # what it was making comes from here on
+        offset = start if position is None else begin + position
+        if position is None and not sent_all and start + 1 < rest.stop:
+            rest.alone |= set(range(start, rest.stop))
+            rest.suspects.append(end)
+            return None
+        if not start <= offset < rest.stop:  # it had made this one, and was making nothing
+            return None
+        index = self._indexes_of(task)[offset]
+        ends = self._ends[index] = (*self._ends.get(index, ()), *rest.suspects, end)
+        rest.alone.add(offset)
+        rest.suspects = []
+        return EndedItem(*self._place_of(index), ends, taken[-1], offset)
+
+    def leave_out(self, item: EndedItem) -> None:
+        """Do not ask for this datapoint again: it counts as dropped."""
+        task = self.issued[item.number]
+        assert task.rest is not None, "a worker has ended in it"
+        task.rest.left_out.add(item.offset)
+        self._left_out.add(self._indexes_of(task)[item.offset])
+
+    def _place_of(self, index: int) -> tuple[int, int]:
+        return divmod(index, self.length) if self.length else (0, index)
+
+    def _ask_again(self, number: int) -> None:
+        """Ask for the next part of a task; if nothing is left of it, it is done."""
+        task = self.issued[number]
+        assert task.rest is not None, "a worker has ended in it"
+        results, alone, left_out = task.rest.results, task.rest.alone, task.rest.left_out
+        while len(results) in left_out:
+            results.append(HOLE)
+        start = len(results)
+        if start == task.count:
+            self._finish(number, results, None)
+            return
+        limits = [k for k in (*alone, *left_out) if k > start]
+        task.rest.stop = start + 1 if start in alone else min(limits, default=task.count)
+        del self.issued[number]
+        task.queued.ask(self._next, start, task.rest.stop)
+        self.issued[self._next] = task
+        self._next += 1
 
     def stop(self) -> None:
         self.task_queue.stop()
@@ -399,6 +579,7 @@ class IndexRanges(TaskSchedule):
             workers.
         ordered: Whether datapoints are handed out in the order of their indexes.
         bytes_per_worker: How many bytes may be under way for each worker, at least one datapoint; None for any number.
+        length: Datapoints in a pass; None if passes never end.
     """
 
     def __init__(
@@ -411,9 +592,10 @@ class IndexRanges(TaskSchedule):
         ordered: bool,
         least: int = 1,
         bytes_per_worker: int | None = None,
+        length: int | None = None,
     ) -> None:
         max_per_task = _MAX_PER_TASK if ahead is None else max(1, ahead // 2)
-        super().__init__(task_queue, num_workers, max_per_task, ordered=ordered)
+        super().__init__(task_queue, num_workers, max_per_task, ordered=ordered, length=length)
         self._bytes_per_worker = bytes_per_worker
         self._ahead = ahead
         self._grain = grain
@@ -481,6 +663,12 @@ class IndexRanges(TaskSchedule):
     def all_issued(self) -> bool:
         return self.index >= self._stop
 
+    def _indexes_of(self, task: _IssuedTask) -> Sequence[int]:
+        if self._picked is None:
+            return super()._indexes_of(task)
+        picked: list[int] = self._picked[task.first : task.first + task.count].tolist()
+        return picked
+
 
 class OnePass(TaskSchedule):
     """Schedule of a strict runner over a flow without random access: its one worker makes whole passes.
@@ -515,6 +703,7 @@ class OnePass(TaskSchedule):
     def begin(self, index: int = 0) -> None:
         self._num_received = self._to_skip = 0
         self._parts = []
+        self._ends = {}
         super().begin(index)
 
     def issue_tasks(self) -> None:
@@ -548,6 +737,15 @@ class OnePass(TaskSchedule):
         self._to_skip = self._num_received
         super().replaced(worker)
 
+    def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> EndedItem | None:
+        if position is None and sent_all:
+            position = self._num_received
+        # An earlier one was made again for the worker's own sake; or it had made and sent this one, and made nothing.
+        if not self._taken_by(worker) or position is None or position < self._num_received:
+            return None
+        ends = self._ends[position] = (*self._ends.get(position, ()), end)
+        return EndedItem(self.index - 1, position, ends)
+
 
 # -- Schedule of a map -------------------------------------------------------------------------------------------------
 
@@ -573,6 +771,7 @@ class MapTasks(TaskSchedule):
         ordered: Whether results are handed out in the order in which their datapoints were read.
         continues: Whether a pass continues with what the last one has left.
         per_task: Number of datapoints in every task except the last of a pass; None to adapt it to the workers' speed.
+        length: Datapoints in a pass, as far as indexes are concerned; None if passes never end.
     """
 
     def __init__(
@@ -584,8 +783,9 @@ class MapTasks(TaskSchedule):
         ordered: bool,
         continues: bool,
         per_task: int | None = None,
+        length: int | None = None,
     ) -> None:
-        super().__init__(task_queue, num_workers, per_task or 1, ordered=ordered)
+        super().__init__(task_queue, num_workers, per_task or 1, ordered=ordered, length=length)
         self._is_fixed = per_task is not None
         self._buffer_size = buffer_size
         self._set_max_per_task()
@@ -697,6 +897,11 @@ class MapTasks(TaskSchedule):
     @property
     def is_full(self) -> bool:
         return not self._ended and not self.has_room()
+
+    def _indexes_of(self, task: _IssuedTask) -> Sequence[int]:
+        if task.first < PAIRED:
+            return super()._indexes_of(task)
+        return [index for index, _ in task.queued.datapoints()]
 
     def close(self) -> None:
         self._unencoded, self._collected = _NOTHING, []

@@ -9,6 +9,9 @@ Guarantees:
 - Drain before you judge: what a worker had sent before it died is given out before its end.
 - A worker is replaced only after all its messages were received, so that none of them can be mistaken for its
   successor's.
+- A worker that its owner ends (`end`) is killed; nothing that comes from it afterwards says anything about it. One that
+  has not ended `_KILL_SECONDS` later, because the kernel does not let it, is left behind and named: it runs no more of
+  its code, so it neither sends nor takes anything. The memory that it has mapped stays.
 - After `stop` no worker or descriptor is left. A signal that arrives during the start or `stop` does not
   change that: it is raised when that is complete, or undone.
 
@@ -18,6 +21,7 @@ It does not know datapoints, their order, or passes. One thread at a time: its o
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -38,6 +42,7 @@ __all__ = ["Death", "DiedError", "Supervisor"]
 _LOG = logging.getLogger(__name__)
 _CHECK_SECONDS: Final = 0.5  # between checks of the workers while messages arrive
 _SOON_SECONDS: Final = 0.1  # until the next check, if a worker has ended and was not judged
+_KILL_SECONDS: Final = 5.0  # until a worker that was killed, and does not end, is left behind
 _EXITCODE_SECONDS: Final = 0.5  # until the fork server reports the exit code of a process that has ended
 
 
@@ -49,13 +54,11 @@ class Death:
         worker: Index of the worker.
         error: What is raised, if nothing replaces it.
         last: Its last message, if it sent one.
-        replaced: Whether another worker was started under the same index.
     """
 
     worker: int
     error: WorkerDied
-    last: Message | None
-    replaced: bool
+    last: Message | None = None
 
 
 DiedError = Callable[[str, int, int, int | None, int | None, int | None], WorkerDied]
@@ -79,6 +82,7 @@ class Supervisor:
     Attributes:
         states: The state of each worker.
         restarts_left: How many further deaths are covered by a replacement.
+        ending: The workers that were killed by `end`, and whose death was not reported so far.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Supervisor:
         self._checked_at = time.monotonic()
         self._watched: tuple[int, ...] | None = None  # descriptors of the workers whose end is unknown, if computed
         self._backlog: deque[Message] = deque()  # taken from the receiver, not yet given out
+        self.ending: dict[int, float] = {}  # by worker that was told to end and has not: since when
         # A signal that arrives in this block is delivered between the starts of two workers, and undoes the others.
         with signals_deferred(), ExitStack() as undo:
             # Workers first, then our end: a forked child inherits no open socket, and no I/O thread is lost in a fork.
@@ -122,7 +127,9 @@ class Supervisor:
     def receive_nowait(self, now: float) -> Message | None:
         """Return the next message that has arrived, or None. An interrupt in here may lose a message."""
         message = self._backlog.popleft() if self._backlog else self._receiver.receive_nowait()
-        if message is not None:
+        if message is not None and message.worker in self.ending:
+            self.states.record_ignored(message.worker, now)
+        elif message is not None:
             self.states.record_message(message.worker, message.kind, message.count, now)
             if message.kind in RESULT_KINDS:  # says nothing about which workers run
                 return message
@@ -142,13 +149,21 @@ class Supervisor:
         """Whether the workers should be checked, although messages arrive."""
         return now - self._checked_at > _CHECK_SECONDS
 
+    def check_soon(self, now: float) -> None:
+        """Check the workers again before long, although messages arrive."""
+        self._checked_at = min(self._checked_at, now - _CHECK_SECONDS + _SOON_SECONDS)
+
+    def is_running(self, worker: int) -> bool:
+        """Whether `worker` runs, as far as is known, and is to go on."""
+        return self.states.awaits_last_message(worker) and worker not in self.ending
+
     @property
     def num_unreported_ends(self) -> int:
         """Number of workers that have ended without a last message so far: they died, or the message is under way."""
         return sum(map(self.states.awaits_last_message, self._pool.ended()))
 
     def check(self, now: float, in_use: Collection[int] = ()) -> list[Death]:
-        """Check the workers; replace those that have died, as far as restarts are left. Return the deaths.
+        """Check the workers, and return those that have died; `restart` replaces them.
 
         Args:
             now: The time.
@@ -169,16 +184,63 @@ class Supervisor:
                 may_arrive_late=self._receiver.may_arrive_late,
                 has_unread=k in in_use or any(message.worker == k for message in self._backlog),
             ):
-                error = self._death(k, exitcode)  # first: it depends on whether the worker had connected
-                self.states.record_death(k)
-                deaths.append(self._end(k, error))
+                deaths.append(self._dead(k, exitcode))
             else:
-                self._checked_at = now - _CHECK_SECONDS + _SOON_SECONDS
+                self.check_soon(now)
+        for k, since in list(self.ending.items()):
+            if now - since > _KILL_SECONDS and not self._pool.workers[k].has_ended() and not self.has_unread(k):
+                _LOG.warning(
+                    "worker %d of %d of %s (%s) was killed %g seconds ago and has not ended: the kernel waits, most "
+                    "likely for a device or a network file system. It is left behind, with its memory",
+                    k,
+                    self.states.num_workers,
+                    self._owner,
+                    self._pool.workers[k].state(),
+                    _KILL_SECONDS,
+                )
+                deaths.append(self._dead(k, -signal.SIGKILL))
+                self._pool.leave_behind(k)
         return deaths
 
+    def _dead(self, worker: int, exitcode: int | None) -> Death:
+        error = self._death(worker, exitcode)  # first: it depends on whether the worker had connected
+        self.states.record_death(worker)
+        self.ending.pop(worker, None)
+        return Death(worker, error)
+
+    def has_unread(self, worker: int) -> bool:
+        """Whether a message of `worker` has come that was not given out."""
+        self._drain()
+        return any(message.worker == worker for message in self._backlog)
+
+    def end(self, worker: int, now: float) -> None:
+        """Kill a worker, whose death `check` will report. What comes from it until then is to be ignored."""
+        self.ending[worker] = now
+        self._watched = None
+        self.check_soon(now)
+        self._pool.workers[worker].begin_kill()
+
     def left(self, message: Message) -> Death:
-        """Handle the last message of a worker whose code called ``sys.exit``: all others were received before."""
-        return self._end(message.worker, self._death(message.worker, message.count), message)
+        """The end of a worker whose code called ``sys.exit``, by its last message: all others were received before."""
+        return Death(message.worker, self._death(message.worker, message.count), message)
+
+    def restart(self, worker: int, error: WorkerDied) -> None:
+        """Start another worker in place of one that has died; a restart is left."""
+        assert self.restarts_left > 0, "the caller has looked"
+        self.restarts_left -= 1
+        self._num_restarts += 1
+        self._start(worker, partial(self._pool.replace, worker))
+        _LOG.warning(
+            "%s. Another was started in its place: restart %d, of at most %d",
+            str(error),  # not the exception: a handler that keeps records would keep the frames of its cause
+            self._num_restarts,
+            self._num_restarts + self.restarts_left,
+        )
+
+    def give_back(self, num: int) -> None:
+        """Give back restarts: it is known what they were needed for, and it will not happen again."""
+        self.restarts_left += num
+        self._num_restarts -= num
 
     def _exitcode(self, worker: int) -> int | None:
         ended = self._pool.workers[worker]
@@ -198,20 +260,6 @@ class Supervisor:
         states = self.states
         received = states.received[worker] if states.connected(worker) else None
         return self._died(self._owner, worker, states.num_workers, self._pool.workers[worker].pid, exitcode, received)
-
-    def _end(self, worker: int, error: WorkerDied, last: Message | None = None) -> Death:
-        if self._successor is None or not self.restarts_left:
-            return Death(worker, error, last, replaced=False)
-        self.restarts_left -= 1
-        self._num_restarts += 1
-        self._start(worker, partial(self._pool.replace, worker))
-        _LOG.warning(
-            "%s. Another was started in its place: restart %d, of at most %d",
-            str(error),  # not the exception: a handler that keeps records would keep the frames of its cause
-            self._num_restarts,
-            self._num_restarts + self.restarts_left,
-        )
-        return Death(worker, error, last, replaced=True)
 
     # -- more workers --------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from dataflow.base import DataFlow
 from dataflow.channel.batching_sender import BatchingSender, SenderFailed, Stopped
@@ -28,6 +28,9 @@ from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads
 from dataflow.workers.process import Payload as AnyPayload
 from dataflow.workers.worker_errors import ending_if_forked, exit_code
+
+if TYPE_CHECKING:
+    from dataflow.workers.stacks import StackFile
 
 __all__ = ["FlowPayload", "WorkerSpec"]
 
@@ -101,6 +104,8 @@ class WorkerSpec:
         budget: How many failures of single items the runner tolerates, for nodes without a budget of their own.
         threads: How many threads native libraries get in its process; None leaves them unchanged.
         variables: Global variables that must have the same values in its process; see `pickling.require_equal`.
+        item_timeout: Seconds that it may spend on one datapoint, which somebody watches; None for no limit.
+        stacks: Where it writes the stacks of its threads when it is asked; None if it is not asked.
     """
 
     worker: int
@@ -118,11 +123,16 @@ class WorkerSpec:
     budget: Budget | None = None
     threads: ThreadLimit | None = None
     variables: Sequence[GlobalVariable] = ()
+    item_timeout: float | None = None
+    stacks: StackFile | None = None
 
     def __call__(self) -> None:
         encoder = self.encoder.open_encoder()
         quota = self.credit.quota(self.window)
-        sender = BatchingSender(self.worker, self.port.open(), encoder, quota, note=self.note)
+        item = None if self.item_timeout is None else quota.current_item()
+        sender = BatchingSender(self.worker, self.port.open(), encoder, quota, note=self.note, item=item)
+        if self.stacks is not None:
+            self.stacks.register()
         try:
             sender.hello()
             tasks = None if self.task_queue is None else self.task_queue.open()

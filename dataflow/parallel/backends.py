@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.local import PipeChannel, ThreadChannel
@@ -31,6 +31,9 @@ from dataflow.workers.native_threads import ThreadLimit, limit_for, share_of_cor
 from dataflow.workers.pool import Worker
 from dataflow.workers.process import ProcessWorker, context_of, end_if_main_is_imported, keep_freed_memory
 from dataflow.workers.worker_errors import died
+
+if TYPE_CHECKING:
+    from dataflow.workers.stacks import StackFile
 
 __all__ = ["Backend", "BackendName", "Links", "ProcessBackend", "Tasks", "ThreadBackend", "queued_bytes"]
 
@@ -57,6 +60,7 @@ class Links:
         task_queue: How tasks go to the workers; None if they need none.
         bytes_ahead: Bytes that a strict runner may ask for ahead of the consumer, for each worker; None for no limit.
         died: Makes the error for a worker that has died.
+        stacks: Where workers write their stacks when they are asked; None if they cannot, or are never asked.
     """
 
     channel: Channel
@@ -65,6 +69,7 @@ class Links:
     task_queue: TaskQueue | None
     bytes_ahead: int | None = None
     died: DiedError = died
+    stacks: StackFile | None = None
 
 
 class Backend(Protocol):
@@ -207,7 +212,14 @@ class ProcessBackend:
             forked = self.is_forked(options)
             direction = ToWorkers(forked=forked, main=None if forked else imported_main())
             queue = SharedTaskQueue(given, direction=direction)
-        return Links(channel, codec, credit, queue, died=partial(died, workers_name=options.workers_name))
+        stacks = None
+        if options.item_timeout is not None:
+            from dataflow.workers.stacks import StackFile  # few runners need it
+
+            stacks = StackFile()
+        return Links(
+            channel, codec, credit, queue, died=partial(died, workers_name=options.workers_name), stacks=stacks
+        )
 
     @property
     def _uses_zmq(self) -> bool:
@@ -249,6 +261,7 @@ def _process(context: BaseContext, spec: WorkerSpec) -> Worker:
         *spec.encoder.descriptors(),
         *spec.credit.descriptors(),
         *(() if spec.task_queue is None else spec.task_queue.descriptors()),
+        *(() if spec.stacks is None else spec.stacks.descriptors()),
     )
     return ProcessWorker(context, spec.info, spec.seed, spec, descriptors, partial(_close_in_parent, spec))
 

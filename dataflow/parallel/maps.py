@@ -136,7 +136,7 @@ class ParallelMap(WorkerNode[T_co]):
         """Distance between the indexes of the same position in two consecutive passes."""
         return known_length(self.ds, stream.begin) or _LONGEST_PASS
 
-    def _df_schedule(self, links: Links) -> MapTasks:
+    def _df_schedule(self, links: Links, stream: Stream) -> MapTasks:
         assert links.task_queue is not None, "a map has a task queue"
         return MapTasks(
             links.task_queue,
@@ -145,6 +145,7 @@ class ParallelMap(WorkerNode[T_co]):
             ordered=self.ordered,
             continues=not self.strict,
             per_task=self._df_per_task(),
+            length=self._stride(stream),
         )
 
     # -- node protocol -------------------------------------------------------------------------------------------------

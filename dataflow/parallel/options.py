@@ -67,6 +67,7 @@ class ProcessKeywords(WorkerKeywords, total=False):
     context: BaseContext | str | None
     max_bytes: SupportsIndex | None
     thread_limit: ThreadLimitOption
+    item_timeout: float | None
 
 
 class ActorKeywords(WorkerKeywords, total=False):
@@ -86,7 +87,7 @@ ACTOR_DEFAULTS: Final[dict[str, Any]] = {"copy": False, "actor_options": None, "
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """The keyword arguments of runners and parallel maps. Those of threads have no use for the last three.
+    """The keyword arguments of runners and parallel maps. Those of threads have no use for the last four.
 
     Args:
         owner: The class that the user has called, for messages.
@@ -104,7 +105,9 @@ class WorkerOptions:
         max_restarts: How many workers, in total, may fail (be killed, crash, exit) and be replaced. What a failed
             worker had sent is handed out. With `strict`, and in maps, what it had been asked for is made again, so that
             nothing is lost or doubled. A default runner's new worker begins with the first of its passes. The next
-            failure raises `WorkerDied`.
+            failure raises `WorkerDied`. With `strict`, and in maps, a datapoint in which a worker has failed for the
+            second time is not made again: it is skipped if `max_failures` allows it, and these failures do not count;
+            otherwise `WorkerDied` names it.
         max_failures: How many datapoints may be skipped because the function of a map raised, or a source or a batch
             failed, apart from nodes with a `max_failures` of their own: a number for each pass (in a default runner,
             for each pass of a worker), or a fraction of all datapoints seen by all workers together, judged once there
@@ -120,6 +123,10 @@ class WorkerOptions:
             of the cores, or fewer where fewer were set before; None to leave them alone. Libraries that are loaded
             before the limit is set need the package `threadpoolctl` (the extra `threads`). OpenCV that was imported
             before a fork uses one thread.
+        item_timeout: Seconds that a worker may spend on one datapoint of this node: of a runner over batches, a batch;
+            of a map, one call of its function. `worker_init`, the reset of the flow, and waiting for the consumer or
+            for memory do not count. A worker that takes longer writes the stacks of its threads, if it can, is killed,
+            and counts as failed, see `max_restarts`. Runners need `strict`. None for no limit.
 
     Raises:
         TypeError: An option has the wrong type.
@@ -148,6 +155,7 @@ class WorkerOptions:
     context: BaseContext | str | None = None
     max_bytes: int | None = None
     thread_limit: int | Literal["share"] | None = "share"
+    item_timeout: float | None = None
 
     def adapting(self, memory: int | None) -> Self:
         """These options for a node that begins with one worker and adds more while that pays.
@@ -233,6 +241,8 @@ class WorkerOptions:
         if self.timeout is not None:
             no_limit = "; None waits as long as the workers are alive"
             checked["timeout"] = seconds(owner, "timeout", self.timeout, cure=no_limit)
+        if self.item_timeout is not None:
+            checked["item_timeout"] = seconds(owner, "item_timeout", self.item_timeout, cure="; None for no limit")
         if self.worker_init is not None:
             function(owner, "worker_init", self.worker_init, "is called without arguments in each worker")
         if self.max_bytes is not None:

@@ -84,6 +84,11 @@ class Runner(WorkerNode[T_co]):
             )
         elif options.auto and options.strict and backend.adds_workers:
             options = options.adapting(backend.memory(options))
+        if options.item_timeout is not None and not options.strict:
+            raise ValueError(
+                f"{options.owner}: item_timeout={options.item_timeout:g} needs strict=True, with which it is known "
+                "what a worker that was killed was making. timeout= limits the time that the consumer waits"
+            )
         super().__init__(flows[0], options, backend)
         self._df_shares_items = options.strict
         self._flows = flows
@@ -148,7 +153,7 @@ class Runner(WorkerNode[T_co]):
     def _df_window(self) -> Window:
         return UNBOUNDED if self._df_by_index else self._window
 
-    def _df_schedule(self, links: Links) -> Schedule:
+    def _df_schedule(self, links: Links, stream: Stream) -> Schedule:
         if links.task_queue is None:
             return MixedSchedule()
         if not self._df_by_index:
@@ -161,6 +166,7 @@ class Runner(WorkerNode[T_co]):
             ordered=self.ordered,
             least=self.ds._df_least_task,
             bytes_per_worker=links.bytes_ahead,
+            length=None if self.ds._df_endless else self.ds._df_num_from(stream.begin),
         )
 
     # -- node protocol -------------------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
         """The job of each worker."""
         raise NotImplementedError
 
-    def _df_schedule(self, links: Links) -> Schedule:
+    def _df_schedule(self, links: Links, stream: Stream) -> Schedule:
         """The schedule: issued tasks, and results that wait to be handed out."""
         raise NotImplementedError
 
@@ -312,6 +312,8 @@ class WorkerNode(ProxyDataFlow[T_co]):
                 budget=tolerance.inherited,
                 threads=threads,
                 variables=variables,
+                item_timeout=options.item_timeout,
+                stacks=links.stacks,
             )
             for k, job in enumerate(self._df_jobs(stream))
         ]
@@ -323,12 +325,14 @@ class WorkerNode(ProxyDataFlow[T_co]):
             links.credit,
             specs,
             start,
-            self._df_schedule(links),
+            self._df_schedule(links, stream),
             options.max_restarts,
             tolerance,
             links.died,
             self._df_worker_count(links),
             n - 1 if options.adapts else 0,
+            options.item_timeout,
+            links.stacks,
         )
 
     def _df_worker_count(self, links: Links) -> WorkerCount | None:

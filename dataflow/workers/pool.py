@@ -58,6 +58,12 @@ class Worker(Protocol):
     def kill(self) -> bool:
         """End it, whatever it is doing; False if that is impossible."""
 
+    def begin_kill(self) -> None:
+        """Begin to end it, whatever it is doing, without waiting."""
+
+    def leave_behind(self) -> None:
+        """Forget it although it has not ended: this process will not wait for it at its own end."""
+
     def release(self) -> None:
         """Release its resources."""
 
@@ -123,6 +129,12 @@ class WorkerPool:
             old.release()
             new.start()
 
+    def leave_behind(self, worker: int) -> None:
+        """Forget a worker that does not end although it was killed; `replace` may start another in its place."""
+        old = self.workers[worker]
+        old.leave_behind()
+        self.workers[worker] = _Ended(old.info, old.pid)
+
     def stop(self, timeout: float | None = None) -> None:
         """Wait for all workers, then kill the remaining ones. Idempotent.
 
@@ -154,6 +166,46 @@ class WorkerPool:
                 )
             self.workers.remove(worker)
             worker.release()
+
+
+class _Ended:
+    """Stands for a worker that was left behind."""
+
+    sentinel: int | None = None
+
+    def __init__(self, info: WorkerInfo, pid: int | None) -> None:
+        self.info = info
+        self.pid = pid
+
+    def start(self) -> None:
+        raise AssertionError("it was started, and left behind")
+
+    def has_ended(self) -> bool:
+        return True
+
+    def exitcode(self) -> None:
+        return None
+
+    def state(self) -> str:
+        return f"pid {self.pid}, killed and left behind"
+
+    def task(self) -> None:
+        return None
+
+    def join(self, timeout: float) -> bool:
+        return True
+
+    def kill(self) -> bool:
+        return True
+
+    def begin_kill(self) -> None:
+        """No-op."""
+
+    def leave_behind(self) -> None:
+        """No-op."""
+
+    def release(self) -> None:
+        """No-op: what it holds stays."""
 
 
 def _ends_before(deadline: float, worker: Worker) -> bool:

@@ -312,13 +312,22 @@ class ProcessWorker:
 
     def kill(self) -> bool:
         """End it, whatever it is doing; its own workers end with it. False if even the kernel cannot end it."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
+        self.begin_kill()
         if any(self.join(_KILL_TIMEOUT / _KILL_WAITS) for _ in range(_KILL_WAITS)):
             return True
         # On a busy machine it takes a while until it has its turn to end, and until the kernel has cleared up after it.
         return _scheduler_state(self.pid) != _UNKILLABLE and self.join(_CLEARING_TIMEOUT)
+
+    def begin_kill(self) -> None:
+        """Send SIGKILL, and do not wait."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    def leave_behind(self) -> None:
+        """Forget it although it has not ended: `multiprocessing` will not wait for it at exit."""
+        if self._process is not None:
+            self._process.join = _join_nothing  # type: ignore[method-assign]
 
     def release(self) -> None:
         """Release its system resources. This ends a process that is still alive, which needs a second call."""

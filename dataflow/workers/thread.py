@@ -54,6 +54,12 @@ class ThreadWorker:
         """Return False: a thread that does not return is abandoned; it ends with the interpreter."""
         return False
 
+    def begin_kill(self) -> None:
+        """No-op, as `kill`."""
+
+    def leave_behind(self) -> None:
+        """No-op: a thread ends with the interpreter."""
+
     def release(self) -> None:
         """No-op: a thread has no resources to release."""
 

@@ -10,10 +10,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from dataflow.errors import TimeoutError, WorkerDied
+from dataflow.errors import TimeoutError, WorkerDied, WorkerTraceback
 from dataflow.session import forked_off
 
-__all__ = ["NO_GUARD", "died", "ending_if_forked", "exit_code", "explanation", "late", "unreadable"]
+__all__ = [
+    "NO_GUARD",
+    "died",
+    "ended_twice",
+    "ending_if_forked",
+    "ends_of_item",
+    "exit_code",
+    "explanation",
+    "how_it_ended",
+    "late",
+    "late_in",
+    "unreadable",
+]
 
 NO_GUARD: Final = 78
 """Exit code of a worker whose main program starts workers while the worker imports it."""
@@ -100,6 +112,64 @@ def died(
     when = "before anything came from it" if silent else f"after {received} datapoints, before it finished its work"
     message = f"{worker_name} {happened} {when}; {cure}"
     return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
+
+
+def how_it_ended(exitcode: int | None) -> str:
+    """What happened to a worker, as the end of a sentence about it."""
+    return explanation(exitcode, has_connected=True)[0]
+
+
+def late_in(owner: str, died: WorkerDied, reason: str, item: object, stack: str) -> WorkerDied:
+    """Make the error for a worker that was killed because it has spent too long on one datapoint.
+
+    Args:
+        owner: Name of the runner's class.
+        died: The error for its death.
+        reason: What it did, as the end of a sentence about it.
+        item: The datapoint; None if it had made it, or that is unknown.
+        stack: The stacks of its threads; empty if there are none.
+    """
+    error = WorkerDied(
+        f"worker {died.worker} of {died.num_workers} of {owner} (pid {died.pid}) was making {item or 'a datapoint'}, "
+        f"{reason}, and was killed{'; the stacks show where it was' * bool(stack)}. Raise item_timeout, or repair what "
+        "it does there. With max_restarts= and max_failures=, such datapoints are left out",
+        worker=died.worker,
+        num_workers=died.num_workers,
+        pid=died.pid,
+        exitcode=died.exitcode,
+    )
+    error.__cause__ = WorkerTraceback(stack) if stack else None
+    return error
+
+
+def ends_of_item(reasons: Sequence[str]) -> str:
+    """What a datapoint has done to its workers, as the end of a sentence about it.
+
+    Args:
+        reasons: What each worker did, or what happened to it, as the end of a sentence about the worker.
+    """
+    times = "twice" if len(reasons) == 2 else f"{len(reasons)} times"
+    if len(set(reasons)) == 1:
+        return f"ended its worker {times}: each time, it {reasons[0]}"
+    return f"ended its worker {times}: first, it {'; then, it '.join(reasons)}"
+
+
+def ended_twice(owner: str, item: object, what: str, *, can_be_left_out: bool) -> WorkerDied:
+    """Make the error for a datapoint in which workers have ended.
+
+    Args:
+        owner: Name of the runner's class.
+        item: The datapoint.
+        what: The text of `ends_of_item`.
+        can_be_left_out: Whether those after it can be made without it.
+    """
+    cure = "max_failures= leaves out such datapoints"
+    if not can_be_left_out:
+        cure = (
+            "it cannot be left out, because the flow below cannot be addressed, so nothing after it can be made "
+            "without it. Move the work into a parallel map"
+        )
+    return WorkerDied(f"{item} of {owner} {what}. It is not tried again; {cure}")
 
 
 def unreadable(owner: str, worker: int, num_workers: int, position: int, broken: BaseException) -> BaseException:

@@ -119,6 +119,36 @@ def test_what_was_discarded_is_not_taken(stage):
     assert stage.receive(0).number == 2
 
 
+def test_a_part_that_is_asked_for_comes_first_and_under_its_own_number_only(stage):
+    first = stage.put(1, [0], [1], [2], [3], first=10)
+    stage.put(2, ["x"])
+    task = stage.receive(0)
+    assert task.number == 1 and stage.readers[0].is_wanted()
+    first.ask(7, 1, 3)
+    assert not stage.readers[0].is_wanted() and first.taken_by is None
+    part = stage.receive(1)
+    assert (part.number, part.first, part.start, part.stop) == (7, 10, 1, 3)
+    assert list(part.datapoints) == [[0], [1], [2], [3]] and first.taken_by == 1
+    assert stage.receive(1).number == 2  # whose token was read before that of the part
+    first.discard()
+    stage.put(3, [3])
+    assert stage.receive(0).number == 3
+
+
+def test_a_reader_that_keeps_a_token_has_a_turn_until_it_has_used_it():
+    stage = Stage("shared")
+    first = stage.put(1, [0], [1])
+    stage.put(2, ["x"])
+    stage.receive(0)
+    first.ask(7, 0, 1)
+    stage.receive(1)
+    stage.task_queue.let_take(0)
+    assert stage.readers[1].has_turn() and stage.readers[1].wait_for_turn()
+    assert stage.receive(1).number == 2
+    assert not stage.readers[1].has_turn()
+    stage.task_queue.close()
+
+
 # -- between processes -------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dataflow.channel.messages import Kind, Message
+from dataflow.channel.task_queue import WHOLE
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.distributed.actor import ActorTaskReader, Chunking, ReplyBuffer
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder, ObjectStoreEncoder
@@ -73,7 +74,7 @@ def test_a_reply_is_empty_after_some_time_with_nothing():
 
 def task(tasks, number, values):
     encoder = ObjectStoreEncoder()
-    tasks.add(number, 10 * number, encoder.join([encoder.encode(value) for value in values])[0])
+    tasks.add(number, 10 * number, encoder.join([encoder.encode(value) for value in values])[0], 0, WHOLE)
 
 
 def test_tasks_are_taken_in_order_and_those_forgotten_are_not():

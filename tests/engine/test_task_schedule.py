@@ -10,7 +10,7 @@ from dataflow.channel.messages import Kind, Message
 from dataflow.codec.message_layout import NO_ROOM
 from dataflow.datapoint import HOLE
 from dataflow.engine.rebatching import WorkerBatch
-from dataflow.engine.schedules import IndexRanges, MapTasks, OnePass
+from dataflow.engine.schedules import IndexRanges, ItemEnd, MapTasks, OnePass
 from dataflow.errors import WorkerDied
 
 
@@ -19,10 +19,17 @@ class PaperSlot:
         self.number, self.datapoints, self.first = number, datapoints, first
         self.taken_by = None
         self.put, self.discarded = 1, False
+        self.start, self.stop = 0, len(datapoints) if len(datapoints) > 1 else datapoints[0]
 
-    def put_back(self):
+    def put_back(self, dead=None):
         self.taken_by = None
         self.put += 1
+
+    def ask(self, number, start, stop):
+        del self.slots[self.number]
+        self.number, self.start, self.stop = number, start, stop
+        self.slots[number] = self
+        self.put_back()
 
     def discard(self):
         self.discarded = True
@@ -47,10 +54,11 @@ class FakeTaskQueue:
     def waiting(self):
         return sum(not queued.discarded for queued in self.slots.values())
 
-    def put(self, number, first, encoded, *, is_only_task):
+    def put(self, number, first, encoded, *, is_only_task, hold=False):
         if self.waiting >= self.room and not is_only_task:
             return None
         self.slots[number] = PaperSlot(number, list(encoded), first)
+        self.slots[number].slots = self.slots
         return self.slots[number]
 
     def take(self, number, worker):
@@ -396,3 +404,137 @@ def test_what_is_left_of_a_pass_that_was_broken_off_is_ignored():
     assert isinstance(error, KeyError)
     with pytest.raises(KeyError):
         raise error
+
+
+# -- workers that end in a datapoint -----------------------------------------------------------------------------------
+
+
+def of_task(number, schedule):
+    queued = schedule.task_queue.slots[number]
+    return queued.first + queued.start, queued.first + queued.stop
+
+
+def one_task(count):
+    schedule = MapTasks(FakeTaskQueue(), 1, count, ordered=True, continues=False, per_task=count, length=count)
+    fill(schedule, range(count))
+    schedule.end()
+    schedule.task_queue.take(0, 0)
+    return schedule
+
+
+def dies(schedule, number, position=None, *, sent_all=False):
+    """The worker has taken a part, and dies in it: its successor is asked for the next."""
+    schedule.task_queue.take(number, 0)
+    item = schedule.ended(0, ItemEnd("died"), position, sent_all=sent_all)
+    if item is not None and len(item.ends) == 2:
+        schedule.leave_out(item)
+    schedule.replaced(0)
+    return item
+
+
+def numbers_asked(schedule):
+    return list(schedule.issued)
+
+
+def test_what_a_worker_may_have_died_of_is_tried_alone_and_left_out_at_the_second_death():
+    schedule = one_task(5)
+    receive(schedule, 0, 0)
+    assert dies(schedule, 0) is None  # in 1, 2, 3 or 4
+    for k in (1, 2):
+        (number,) = numbers_asked(schedule)
+        assert of_task(number, schedule) == (k, k + 1)
+        if k == 1:
+            schedule.task_queue.take(number, 0)
+            receive(schedule, number, k)
+    item = dies(schedule, number)
+    assert (item.position, item.in_pass, len(item.ends)) == (2, 0, 2)
+    for k in (3, 4):
+        (number,) = numbers_asked(schedule)
+        schedule.task_queue.take(number, 0)
+        receive(schedule, number, k)
+    assert drained(schedule) == [[0, 1, 3, 4]] and schedule.exhausted
+
+
+def test_where_it_is_known_what_a_worker_made_the_rest_is_done_in_few_parts():
+    schedule = one_task(9)
+    assert dies(schedule, 0, 4).position == 4
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (0, 4)
+    schedule.task_queue.take(number, 0)
+    receive(schedule, number, 0, 1, 2, 3)
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (4, 5)
+    assert len(dies(schedule, number, 0).ends) == 2
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (5, 9)
+    schedule.task_queue.take(number, 0)
+    receive(schedule, number, 5, 6, 7, 8)
+    assert drained(schedule) == [[0, 1, 2, 3, 5, 6, 7, 8]]
+
+
+def test_a_worker_that_has_sent_all_has_ended_in_the_next_datapoint():
+    schedule = one_task(3)
+    receive(schedule, 0, 0)
+    assert dies(schedule, 0, sent_all=True).position == 1
+
+
+def test_results_of_an_earlier_try_are_ignored():
+    schedule = one_task(3)
+    dies(schedule, 0, 1)
+    receive(schedule, 0, "late", "late", "late")
+    stop = 0
+    while stop < 3:
+        (number,) = numbers_asked(schedule)
+        schedule.task_queue.take(number, 0)
+        start, stop = of_task(number, schedule)
+        receive(schedule, number, *range(start, stop))
+    assert drained(schedule) == [[0, 1, 2]]
+
+
+def test_a_worker_that_had_made_everything_has_ended_in_nothing():
+    schedule = one_task(3)
+    receive(schedule, 0, 0, 1)
+    assert dies(schedule, 0, 1) is None  # the word is still that of a datapoint that has come
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (2, 3)
+
+
+def test_a_hole_is_kept_for_what_was_left_out_and_it_is_not_asked_for_again():
+    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=4)
+    schedule.per_task = 4
+    for p in range(2):
+        schedule.begin_pass(4, 4, holes=True)
+        schedule.issue_tasks()
+        (number,) = numbers_asked(schedule)
+        if p == 0:
+            for position in (2, 2):
+                item = dies(schedule, number, position - of_task(number, schedule)[0] + 4)
+                while of_task(number := numbers_asked(schedule)[0], schedule)[0] < 6 and position == 2:
+                    schedule.task_queue.take(number, 0)
+                    start, stop = of_task(number, schedule)
+                    receive(schedule, number, *range(start, stop))
+            assert (item.position, item.in_pass) == (2, 1)
+        while numbers_asked(schedule):
+            (number,) = numbers_asked(schedule)
+            schedule.task_queue.take(number, 0)
+            start, stop = of_task(number, schedule)
+            assert not start <= 6 < stop
+            receive(schedule, number, *range(start, stop))
+        assert drained(schedule) == [[4, 5, HOLE, 7]]
+
+
+def test_of_a_pass_without_an_index_the_datapoint_is_known_and_cannot_be_left_out():
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(7)
+    receive(schedule, 0, "a")
+    assert dies_in_pass(schedule, 0) is None  # made again for another reason
+    first, second = dies_in_pass(schedule, 3), dies_in_pass(schedule, 3)
+    assert (second.in_pass, second.position, len(first.ends), len(second.ends)) == (7, 3, 1, 2)
+    assert second.number < 0
+
+
+def dies_in_pass(schedule, position):
+    schedule.task_queue.take(0, 0)
+    item = schedule.ended(0, ItemEnd("died"), position, sent_all=False)
+    schedule.replaced(0)
+    return item

@@ -40,11 +40,12 @@ def numbers(n=N):
 
 
 def answer(worker, kind):
-    """All results of a task: of a runner, a range of indexes; of a map, its datapoints."""
+    """All results that a task asks for: of a runner, a range of indexes; of a map, its datapoints."""
+    task = worker.task
     if kind is HandMap:
-        return [double(dp) for dp in worker.task.datapoints]
-    (count,) = worker.task.datapoints
-    return [[(worker.task.first + k) % N] for k in range(count)]
+        return [double(dp) for dp in task.datapoints[task.start : task.stop]]
+    (count,) = task.datapoints
+    return [[(task.first + k) % N] for k in range(count)[task.start : task.stop]]
 
 
 def expected(kind):

@@ -245,6 +245,14 @@ class FakeWorker:
         self.code = -9
         return True
 
+    def begin_kill(self) -> None:
+        self.story.append("begin to kill")
+        if not self.stubborn:
+            self.code = -9
+
+    def leave_behind(self) -> None:
+        self.story.append("leave behind")
+
     def release(self) -> None:
         self.story.append("release")
 
