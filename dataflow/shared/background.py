@@ -41,6 +41,7 @@ from dataflow.shared.command_pool import CommandPool
 from dataflow.shared.layout import Layout, as_array, components_of, store
 from dataflow.shared.timing import Profile, Statistics
 from dataflow.state import close_dropped
+from dataflow.workers.info import place_words
 from dataflow.workers.process import Payload
 
 __all__ = ["BackgroundProc", "checked_options", "time_limit"]
@@ -100,6 +101,9 @@ class BackgroundProc(SharedMem):
 
     restart: ClassVar[str] = "reset()"
     """The call that restarts it, for messages."""
+
+    seeded_by_worker: ClassVar[bool] = True
+    """Whether the processes that two workers start with the same seed draw different numbers."""
 
     @hinting
     def __init__(
@@ -218,7 +222,11 @@ class BackgroundProc(SharedMem):
                     self._call,
                     self._layout,
                     self.n_proc,
-                    (self._root if root is None else root, self._sets),
+                    (
+                        self._root if root is None else root,
+                        self._sets,
+                        *(place_words() if self.seeded_by_worker else ()),
+                    ),
                     self._new_session(),
                     reseed=root is not None,
                     ordered=self._ordered,

@@ -102,7 +102,7 @@ class CommandPool:
             factories = []
             for k, (skill, commands) in enumerate(zip(skills, self._sockets, strict=True)):
                 info = worker_info_of(k, n)
-                own = (*words, *(word for pair in info.path for word in pair))
+                own = (*words, k, n)
                 note = f"raised in worker {k} of {n} of {owner}"
                 loop = _CommandLoop(k, skill, commands, channel.port(k), derived(own) if reseed else None, note)
                 factories.append(

@@ -46,6 +46,7 @@ from dataflow.shared.command_pool import MAX_COMMAND_BYTES, CommandPool
 from dataflow.shared.layout import Layout
 from dataflow.shared.timing import Profile, Statistics
 from dataflow.state import close_dropped
+from dataflow.workers.info import place_words
 from dataflow.workers.process import Payload, context_of, seed_globals
 
 __all__ = ["SharedQ"]
@@ -354,7 +355,7 @@ class _JobScheduler:
                 else:
                     skill = _JobRunner(Payload(task))
                     worker = _Worker(
-                        CommandPool(self._profile.owner, context, [skill], words, reseed=reseed),
+                        CommandPool(self._profile.owner, context, [skill], (*words, *place_words()), reseed=reseed),
                         ForkedMain() if context.get_start_method() == "fork" else None,
                     )
                 try:

@@ -158,6 +158,7 @@ class _Background(BackgroundProc):
 
     owner = "BackgroundData"
     restart = "reset_state()"
+    seeded_by_worker = False  # its seed is that of a place in the chain, and any worker of a strict runner may have it
 
 
 class _Processes:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["WorkerInfo", "entering", "worker_info_of", "worker_info"]
+__all__ = ["WorkerInfo", "entering", "place_words", "worker_info", "worker_info_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,12 @@ def worker_info_of(index: int, count: int) -> WorkerInfo:
     """The info of worker `index` of `count` that is started from here."""
     here = _here.get()
     return WorkerInfo(index, count, (*(() if here is None else here.path), (index, count)))
+
+
+def place_words() -> tuple[int, ...]:
+    """Return the indexes and counts of the workers around the caller, outermost first; nothing outside of workers."""
+    here = _here.get()
+    return () if here is None else tuple(word for pair in here.path for word in pair)
 
 
 @contextmanager
