@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import BaseContext
 from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDict
 
@@ -45,6 +45,7 @@ DESCRIPTORS_PER_WORKER: Final = 4
 WORKING_PER_CORE: Final = 2
 """Processes for each core that work from the start. More get work only if that pays, or take turns."""
 
+_NUM_BYTES: Final = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
 _MOST: Final = 32  # workers with "auto", at least: they may wait for a disk or a network instead of computing
 _MIN_BYTES_EACH: Final = 4 << 20  # of `max_bytes`, for each of them
 
@@ -83,6 +84,21 @@ class ActorKeywords(WorkerKeywords, total=False):
 
 ACTOR_DEFAULTS: Final[dict[str, Any]] = {"copy": False, "actor_options": None, "address": None, "start_timeout": 60.0}
 """Those of the keyword arguments that are not in `WorkerOptions`."""
+
+
+def _checked(check: Callable[..., Any], *given: Any, **keywords: Any) -> dict[str, Any]:
+    """For a field whose values, except its default, are checked: ``check(owner, name, value, *given, **keywords)``."""
+    return {"check": lambda owner, name, value: check(owner, name, value, *given, **keywords)}
+
+
+def _start_method(owner: object, name: str, value: Any) -> BaseContext | str | None:
+    return start_method(owner, value)
+
+
+def _thread_limit(owner: object, name: str, value: Any) -> int | str | None:
+    if value is None or (isinstance(value, str) and value == "share"):
+        return value
+    return whole_number(owner, name, value, 1, alternatives=', "share", or None for no limit')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,17 +161,23 @@ class WorkerOptions:
     num_workers: int
     auto: bool = False
     adapts: bool = False
-    strict: bool = False
-    ordered: bool = True
-    timeout: float | None = None
-    max_restarts: int = 0
-    max_failures: Budget | None = None
-    max_workers: int | None = None
-    worker_init: Callable[[], object] | None = None
-    context: BaseContext | str | None = None
-    max_bytes: int | None = None
-    thread_limit: int | Literal["share"] | None = "share"
-    item_timeout: float | None = None
+    strict: bool = field(default=False, metadata=_checked(flag))
+    ordered: bool = field(default=True, metadata=_checked(flag))
+    timeout: float | None = field(
+        default=None, metadata=_checked(seconds, cure="; None waits as long as the workers are alive")
+    )
+    max_restarts: int = field(
+        default=0, metadata=_checked(whole_number, 0, ": it is the number of workers that may die and are replaced")
+    )
+    max_failures: Budget | None = field(default=None, metadata=_checked(count_or_fraction))
+    max_workers: int | None = field(default=None, metadata=_checked(whole_number, 1))
+    worker_init: Callable[[], object] | None = field(
+        default=None, metadata=_checked(function, "is called without arguments in each worker")
+    )
+    context: BaseContext | str | None = field(default=None, metadata={"check": _start_method})
+    max_bytes: int | None = field(default=None, metadata=_checked(whole_number, MIN_BYTES, _NUM_BYTES))
+    thread_limit: int | Literal["share"] | None = field(default="share", metadata=_checked(_thread_limit))
+    item_timeout: float | None = field(default=None, metadata=_checked(seconds, cure="; None for no limit"))
 
     def adapting(self, memory: int | None) -> Self:
         """These options for a node that begins with one worker and adds more while that pays.
@@ -214,41 +236,25 @@ class WorkerOptions:
         return cls(owner=owner, workers_name=name, num_workers=number, auto=auto, **given)
 
     def __post_init__(self) -> None:
-        owner = self.owner
-        workers = f". Give the number of workers, for example {self.workers_name}=4"
+        owner, name = self.owner, self.workers_name
+        example = f". Give the number of workers, for example {name}=4"
         in_consumer = ' (run in the consumer), or "auto"'
-        restarts = ": it is the number of workers that may die and are replaced"
-        num_bytes = ": it is a number of bytes, at least 1 MiB, or None for a share of the memory"
-        threads = ', "share", or None for no limit'
-        strict = flag(owner, "strict", self.strict)
-        number = whole_number(owner, self.workers_name, self.num_workers, 0, workers, alternatives=in_consumer)
+        number = whole_number(owner, name, self.num_workers, 0, example, alternatives=in_consumer)
         checked = {
-            "num_workers": number,
-            "strict": strict,
-            "ordered": flag(owner, "ordered", self.ordered) and strict,
-            "max_restarts": whole_number(owner, "max_restarts", self.max_restarts, 0, restarts),
-            "max_failures": count_or_fraction(owner, "max_failures", self.max_failures),
-            "context": start_method(owner, self.context),
+            option.name: option.metadata["check"](owner, option.name, value)
+            for option in fields(self)
+            if option.metadata and (value := getattr(self, option.name)) is not option.default
         }
-        if self.max_workers is not None:
+        most = checked.get("max_workers")
+        if most is not None:
             if not self.auto:
                 raise TypeError(
-                    f'{owner}: max_workers={self.max_workers!r:.100} is the maximum for {self.workers_name}="auto", '
-                    f"and {self.workers_name}={self.num_workers!r:.100}"
+                    f'{owner}: max_workers={most} is the maximum for {name}="auto", and '
+                    f"{name}={self.num_workers!r:.100}"
                 )
-            checked["max_workers"] = most = whole_number(owner, "max_workers", self.max_workers, 1)
-            checked["num_workers"] = min(number, most)
-        if self.timeout is not None:
-            no_limit = "; None waits as long as the workers are alive"
-            checked["timeout"] = seconds(owner, "timeout", self.timeout, cure=no_limit)
-        if self.item_timeout is not None:
-            checked["item_timeout"] = seconds(owner, "item_timeout", self.item_timeout, cure="; None for no limit")
-        if self.worker_init is not None:
-            function(owner, "worker_init", self.worker_init, "is called without arguments in each worker")
-        if self.max_bytes is not None:
-            checked["max_bytes"] = whole_number(owner, "max_bytes", self.max_bytes, MIN_BYTES, num_bytes)
-        if self.thread_limit is not None and not (isinstance(self.thread_limit, str) and self.thread_limit == "share"):
-            checked["thread_limit"] = whole_number(owner, "thread_limit", self.thread_limit, 1, alternatives=threads)
+            number = min(number, most)
+        checked["num_workers"] = number
+        checked["ordered"] = checked.get("ordered", True) and checked.get("strict", False)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -263,27 +269,22 @@ def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Call
         keywords: The `TypedDict` of its options.
         defaults: Those that differ here.
     """
-    known = {field.name: field.default for field in fields(WorkerOptions) if field.default is not MISSING}
-    known |= ACTOR_DEFAULTS | defaults
+    known = {option.name: option.default for option in fields(WorkerOptions)} | ACTOR_DEFAULTS | defaults
 
     def decorated(init: Callable[P, None]) -> Callable[P, None]:
-        given = [parameter for parameter in inspect.signature(init).parameters.values() if parameter.kind is not _REST]
-        own = [
-            parameter
-            if parameter.annotation is inspect.Parameter.empty
-            else parameter.replace(annotation=_Annotation(parameter.annotation))
-            for parameter in given
-        ]
+        signature = inspect.signature(init)
+        own = [one for one in signature.parameters.values() if one.kind is not _REST]
         listed = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=known[name],
-                annotation=_Annotation(getattr(annotation, "__forward_arg__", annotation)),
-            )
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known[name], annotation=annotation)
             for name, annotation in keywords.__annotations__.items()
         ]
-        vars(init)["__signature__"] = inspect.Signature([*own, *listed], return_annotation=None)
+        shown = [
+            one.replace(annotation=_Annotation(getattr(one.annotation, "__forward_arg__", one.annotation)))
+            if one.annotation is not inspect.Parameter.empty
+            else one
+            for one in (*own, *listed)
+        ]
+        vars(init)["__signature__"] = signature.replace(parameters=shown, return_annotation=None)
         return hinting(init)
 
     return decorated

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import fields
 
 import pytest
 
@@ -24,6 +25,8 @@ from dataflow import (
     WorkerDied,
     worker_info,
 )
+from dataflow.parallel.options import ACTOR_DEFAULTS, WorkerOptions
+from dataflow.parallel_data import ParallelKeywords
 from tests.support.fakes import METHODS, every_runner, runner
 from tests.support.waits import LIMIT
 
@@ -309,6 +312,15 @@ def test_help_shows_a_signature_as_a_person_would_write_it(kind):
     assert re.search(r"ForwardRef|'DataFlow'|inspect\.", text) is None
     margin = r"[\s|]+"  # from Python 3.13 on, a long signature has a line for each parameter
     assert re.sub(margin, "", kind.__name__ + text) in re.sub(margin, "", pydoc.plain(pydoc.render_doc(kind)))
+
+
+def test_each_option_is_known_to_editors_and_described():
+    """A type checker needs the names of keyword arguments in a `TypedDict`; everything else stands at the field."""
+    options = {field.name: field for field in fields(WorkerOptions)}
+    taken = [name for name, field in options.items() if field.metadata]
+    assert sorted({*taken, *ACTOR_DEFAULTS}) == sorted(ParallelKeywords.__annotations__)
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(WorkerOptions).partition("Raises:")[0], re.MULTILINE)
+    assert sorted(described) == sorted(options)
 
 
 @pytest.mark.slow
