@@ -9,348 +9,218 @@ from typing import TYPE_CHECKING, Any
 
 from dataflow.old_places import watch as _watch_old_places
 
-if TYPE_CHECKING:  # for type checkers and editors; at run time each name is imported at its first use
+_NAMES_OF = {  # of each module: all public names, which are imported at their first use
     # The protocol
-    from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
+    "dataflow.base": "DataFlow ProxyDataFlow RNGDataFlow",
+    "dataflow.errors": (
+        "DataFlowError DataFlowTerminated Dropped EmptyPass FileDamaged LengthUnknown MissingExtra NotAddressable "
+        "NotPicklable NotReentrant NotReproducible NotStorable PickleRefused ReceiverLost SenderLost "
+        "ShapeMismatch SourceExhausted StateMismatch TimeoutError TooManyFailures WorkerDied WorkerError"
+    ),
+    "dataflow.datapoint": "empty",
+    "dataflow.seeding": "seed",
+    "dataflow.version": "__version__",
+    "dataflow.workers.info": "WorkerInfo worker_info",
+    # Sources
+    "dataflow.sources.in_memory": "DataFromList",
+    "dataflow.sources.iterating": "DataFromAsyncIterable DataFromGenerator DataFromIterable",
+    "dataflow.sources.queues": "DataFromQueue",
+    "dataflow.sources.synthetic": "FakeData",
+    "dataflow.sources.folders": "ImageFolderData",
+    # Transforms
+    "dataflow.transforms.batching": "BatchData BatchDataByShape",
+    "dataflow.transforms.augmenting": "RandomMapData",
+    "dataflow.transforms.awaiting": "AsyncMapData",
+    "dataflow.transforms.caching": "CacheData",
+    "dataflow.transforms.filtering": "FilterData",
+    "dataflow.transforms.joining": "ConcatData JoinData",
+    "dataflow.transforms.mapping": "MapData MapDataComponent",
+    "dataflow.transforms.mixing": "MixData RandomChooseData RandomMixData",
+    "dataflow.transforms.padding": "BucketBatchData PadBatchData",
+    "dataflow.transforms.token_blocks": "PackData",
+    "dataflow.transforms.repeating": "FixedSizeData RepeatedData RepeatedDataPoint",
+    "dataflow.transforms.resuming": "ResumableData",
+    "dataflow.transforms.selecting": "FlattenData SelectComponent",
+    "dataflow.transforms.sharding": "ShardData",
+    "dataflow.transforms.shuffling": "LocallyShuffleData ShuffleData",
+    # Diagnostics
+    "dataflow.diagnostics.display": "PrintData",
+    "dataflow.diagnostics.speed": "TestDataSpeed",
+    "dataflow.profiling": "profile",
+    # Runners and parallel maps
+    "dataflow.parallel.map_variants": (
+        "MultiProcessMapAndBatchData MultiProcessMapAndBatchDataZMQ MultiProcessMapDataComponentSharedArray"
+    ),
+    "dataflow.parallel.maps": "MultiProcessMapData MultiProcessMapDataZMQ MultiThreadMapData",
+    "dataflow.parallel.runners": "MultiProcessRunner MultiProcessRunnerZMQ MultiThreadRunner",
+    # The interface of ELEKTRONN: arrays in shared memory, and background processes that fill them
+    "dataflow.shared.arrays": "SharedMem",
+    "dataflow.shared.background": "BackgroundProc",
+    "dataflow.shared.fifo": "SharedQ",
+    "dataflow.shared.source": "BackgroundData",
+    # Formats: datapoints on disk
+    "dataflow.formats.disk_cache": "DiskCacheData",
+    "dataflow.formats.fetching": "FetchData",
+    "dataflow.formats.hdf5": "HDF5Data HDF5Serializer",
+    "dataflow.formats.lmdb": "LMDBData LMDBDataDecoder LMDBSerializer",
+    "dataflow.formats.npz": "NumpySerializer",
+    "dataflow.formats.svmlight": "SVMLightData",
+    "dataflow.formats.tfrecord": "TFRecordSerializer",
+    "dataflow.formats.json_lines": "JSONLinesData",
+    "dataflow.formats.tables": "TableData",
+    "dataflow.formats.webdataset": "WebDatasetData",
+    # Over the network
+    "dataflow.remote.receiving": "RemoteDataZMQ",
+    "dataflow.remote.sending": "send_dataflow_zmq",
+    # On a Ray cluster
+    "dataflow.distributed.datasets": "from_ray_dataset to_ray_dataset",
+    "dataflow.distributed.runners": "RayMapData RayRunner",
+    "dataflow.distributed.object_store": "PlasmaGetData PlasmaPutData",
+    "dataflow.parallel_data": "ParallelData",
+    # For training frameworks
+    "dataflow.frameworks.device": "PrefetchToDevice",
+    "dataflow.frameworks.torch_dataset": "to_torch",
+    # Old names
+    "dataflow.aliases": "MultiProcessPrefetchData MultiThreadPrefetchData PrefetchData PrefetchDataZMQ",
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
+
+# A star import must not shadow names such as `TimeoutError`, `seed`, `empty` and `profile`.
+__all__ = [name for name in _MODULE_OF if name not in {"TimeoutError", "__version__", "empty", "profile", "seed"}]
+
+if TYPE_CHECKING:  # the same for type checkers and editors, which read only this; tests/test_architecture.py compares
+    # The protocol
+    from dataflow.base import DataFlow as DataFlow, ProxyDataFlow as ProxyDataFlow, RNGDataFlow as RNGDataFlow
     from dataflow.errors import (
-        DataFlowError,
-        DataFlowTerminated,
-        Dropped,
-        EmptyPass,
-        FileDamaged,
-        LengthUnknown,
-        MissingExtra,
-        NotAddressable,
-        NotPicklable,
-        NotReentrant,
-        NotReproducible,
-        NotStorable,
-        PickleRefused,
-        ReceiverLost,
-        SenderLost,
-        ShapeMismatch,
-        SourceExhausted,
-        StateMismatch,
+        DataFlowError as DataFlowError,
+        DataFlowTerminated as DataFlowTerminated,
+        Dropped as Dropped,
+        EmptyPass as EmptyPass,
+        FileDamaged as FileDamaged,
+        LengthUnknown as LengthUnknown,
+        MissingExtra as MissingExtra,
+        NotAddressable as NotAddressable,
+        NotPicklable as NotPicklable,
+        NotReentrant as NotReentrant,
+        NotReproducible as NotReproducible,
+        NotStorable as NotStorable,
+        PickleRefused as PickleRefused,
+        ReceiverLost as ReceiverLost,
+        SenderLost as SenderLost,
+        ShapeMismatch as ShapeMismatch,
+        SourceExhausted as SourceExhausted,
+        StateMismatch as StateMismatch,
         TimeoutError as TimeoutError,
-        TooManyFailures,
-        WorkerDied,
-        WorkerError,
+        TooManyFailures as TooManyFailures,
+        WorkerDied as WorkerDied,
+        WorkerError as WorkerError,
     )
     from dataflow.datapoint import empty as empty
     from dataflow.seeding import seed as seed
     from dataflow.version import __version__ as __version__
-    from dataflow.workers.info import WorkerInfo, worker_info
+    from dataflow.workers.info import WorkerInfo as WorkerInfo, worker_info as worker_info
 
     # Sources
-    from dataflow.sources.folders import ImageFolderData
-    from dataflow.sources.in_memory import DataFromList
-    from dataflow.sources.iterating import DataFromAsyncIterable, DataFromGenerator, DataFromIterable
-    from dataflow.sources.queues import DataFromQueue
-    from dataflow.sources.synthetic import FakeData
+    from dataflow.sources.in_memory import DataFromList as DataFromList
+    from dataflow.sources.iterating import (
+        DataFromAsyncIterable as DataFromAsyncIterable,
+        DataFromGenerator as DataFromGenerator,
+        DataFromIterable as DataFromIterable,
+    )
+    from dataflow.sources.queues import DataFromQueue as DataFromQueue
+    from dataflow.sources.synthetic import FakeData as FakeData
+    from dataflow.sources.folders import ImageFolderData as ImageFolderData
 
     # Transforms
-    from dataflow.transforms.batching import BatchData, BatchDataByShape
-    from dataflow.transforms.augmenting import RandomMapData
-    from dataflow.transforms.caching import CacheData
-    from dataflow.transforms.awaiting import AsyncMapData
-    from dataflow.transforms.filtering import FilterData
-    from dataflow.transforms.joining import ConcatData, JoinData
-    from dataflow.transforms.mapping import MapData, MapDataComponent
-    from dataflow.transforms.mixing import MixData, RandomChooseData, RandomMixData
-    from dataflow.transforms.padding import BucketBatchData, PadBatchData
-    from dataflow.transforms.repeating import FixedSizeData, RepeatedData, RepeatedDataPoint
-    from dataflow.transforms.resuming import ResumableData
-    from dataflow.transforms.selecting import FlattenData, SelectComponent
-    from dataflow.transforms.sharding import ShardData
-    from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
-    from dataflow.transforms.token_blocks import PackData
+    from dataflow.transforms.batching import BatchData as BatchData, BatchDataByShape as BatchDataByShape
+    from dataflow.transforms.augmenting import RandomMapData as RandomMapData
+    from dataflow.transforms.awaiting import AsyncMapData as AsyncMapData
+    from dataflow.transforms.caching import CacheData as CacheData
+    from dataflow.transforms.filtering import FilterData as FilterData
+    from dataflow.transforms.joining import ConcatData as ConcatData, JoinData as JoinData
+    from dataflow.transforms.mapping import MapData as MapData, MapDataComponent as MapDataComponent
+    from dataflow.transforms.mixing import (
+        MixData as MixData,
+        RandomChooseData as RandomChooseData,
+        RandomMixData as RandomMixData,
+    )
+    from dataflow.transforms.padding import BucketBatchData as BucketBatchData, PadBatchData as PadBatchData
+    from dataflow.transforms.token_blocks import PackData as PackData
+    from dataflow.transforms.repeating import (
+        FixedSizeData as FixedSizeData,
+        RepeatedData as RepeatedData,
+        RepeatedDataPoint as RepeatedDataPoint,
+    )
+    from dataflow.transforms.resuming import ResumableData as ResumableData
+    from dataflow.transforms.selecting import FlattenData as FlattenData, SelectComponent as SelectComponent
+    from dataflow.transforms.sharding import ShardData as ShardData
+    from dataflow.transforms.shuffling import LocallyShuffleData as LocallyShuffleData, ShuffleData as ShuffleData
 
     # Diagnostics
-    from dataflow.diagnostics.display import PrintData
-    from dataflow.diagnostics.speed import TestDataSpeed
+    from dataflow.diagnostics.display import PrintData as PrintData
+    from dataflow.diagnostics.speed import TestDataSpeed as TestDataSpeed
     from dataflow.profiling import profile as profile
 
     # Runners and parallel maps
     from dataflow.parallel.map_variants import (
-        MultiProcessMapAndBatchData,
-        MultiProcessMapAndBatchDataZMQ,
-        MultiProcessMapDataComponentSharedArray,
+        MultiProcessMapAndBatchData as MultiProcessMapAndBatchData,
+        MultiProcessMapAndBatchDataZMQ as MultiProcessMapAndBatchDataZMQ,
+        MultiProcessMapDataComponentSharedArray as MultiProcessMapDataComponentSharedArray,
     )
-    from dataflow.parallel.maps import MultiProcessMapData, MultiProcessMapDataZMQ, MultiThreadMapData
-    from dataflow.parallel.runners import MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
+    from dataflow.parallel.maps import (
+        MultiProcessMapData as MultiProcessMapData,
+        MultiProcessMapDataZMQ as MultiProcessMapDataZMQ,
+        MultiThreadMapData as MultiThreadMapData,
+    )
+    from dataflow.parallel.runners import (
+        MultiProcessRunner as MultiProcessRunner,
+        MultiProcessRunnerZMQ as MultiProcessRunnerZMQ,
+        MultiThreadRunner as MultiThreadRunner,
+    )
 
     # The interface of ELEKTRONN: arrays in shared memory, and background processes that fill them
-    from dataflow.shared.arrays import SharedMem
-    from dataflow.shared.background import BackgroundProc
-    from dataflow.shared.fifo import SharedQ
-    from dataflow.shared.source import BackgroundData
+    from dataflow.shared.arrays import SharedMem as SharedMem
+    from dataflow.shared.background import BackgroundProc as BackgroundProc
+    from dataflow.shared.fifo import SharedQ as SharedQ
+    from dataflow.shared.source import BackgroundData as BackgroundData
 
     # Formats: datapoints on disk
-    from dataflow.formats.disk_cache import DiskCacheData
-    from dataflow.formats.fetching import FetchData
-    from dataflow.formats.hdf5 import HDF5Data, HDF5Serializer
-    from dataflow.formats.lmdb import LMDBData, LMDBDataDecoder, LMDBSerializer
-    from dataflow.formats.npz import NumpySerializer
-    from dataflow.formats.json_lines import JSONLinesData
-    from dataflow.formats.svmlight import SVMLightData
-    from dataflow.formats.tables import TableData
-    from dataflow.formats.tfrecord import TFRecordSerializer
-    from dataflow.formats.webdataset import WebDatasetData
+    from dataflow.formats.disk_cache import DiskCacheData as DiskCacheData
+    from dataflow.formats.fetching import FetchData as FetchData
+    from dataflow.formats.hdf5 import HDF5Data as HDF5Data, HDF5Serializer as HDF5Serializer
+    from dataflow.formats.lmdb import (
+        LMDBData as LMDBData,
+        LMDBDataDecoder as LMDBDataDecoder,
+        LMDBSerializer as LMDBSerializer,
+    )
+    from dataflow.formats.npz import NumpySerializer as NumpySerializer
+    from dataflow.formats.svmlight import SVMLightData as SVMLightData
+    from dataflow.formats.tfrecord import TFRecordSerializer as TFRecordSerializer
+    from dataflow.formats.json_lines import JSONLinesData as JSONLinesData
+    from dataflow.formats.tables import TableData as TableData
+    from dataflow.formats.webdataset import WebDatasetData as WebDatasetData
 
     # Over the network
-    from dataflow.remote.receiving import RemoteDataZMQ
-    from dataflow.remote.sending import send_dataflow_zmq
+    from dataflow.remote.receiving import RemoteDataZMQ as RemoteDataZMQ
+    from dataflow.remote.sending import send_dataflow_zmq as send_dataflow_zmq
 
     # On a Ray cluster
-    from dataflow.distributed.datasets import from_ray_dataset, to_ray_dataset
-    from dataflow.distributed.runners import RayMapData
-    from dataflow.distributed.object_store import PlasmaGetData, PlasmaPutData
-    from dataflow.distributed.runners import RayRunner
-    from dataflow.parallel_data import ParallelData
+    from dataflow.distributed.datasets import from_ray_dataset as from_ray_dataset, to_ray_dataset as to_ray_dataset
+    from dataflow.distributed.runners import RayMapData as RayMapData, RayRunner as RayRunner
+    from dataflow.distributed.object_store import PlasmaGetData as PlasmaGetData, PlasmaPutData as PlasmaPutData
+    from dataflow.parallel_data import ParallelData as ParallelData
 
     # For training frameworks
-    from dataflow.frameworks.device import PrefetchToDevice
-    from dataflow.frameworks.torch_dataset import to_torch
+    from dataflow.frameworks.device import PrefetchToDevice as PrefetchToDevice
+    from dataflow.frameworks.torch_dataset import to_torch as to_torch
 
     # Old names
-    from dataflow.aliases import MultiProcessPrefetchData, MultiThreadPrefetchData, PrefetchData, PrefetchDataZMQ
-
-__all__ = [
-    # The protocol. A star import must not shadow names such as `TimeoutError`, `seed`, `empty` and `profile`.
-    "DataFlow",
-    "ProxyDataFlow",
-    "RNGDataFlow",
-    "WorkerInfo",
-    "worker_info",
-    # Errors
-    "DataFlowError",
-    "DataFlowTerminated",
-    "Dropped",
-    "EmptyPass",
-    "FileDamaged",
-    "LengthUnknown",
-    "MissingExtra",
-    "NotAddressable",
-    "NotPicklable",
-    "NotReentrant",
-    "NotReproducible",
-    "NotStorable",
-    "PickleRefused",
-    "ReceiverLost",
-    "SenderLost",
-    "ShapeMismatch",
-    "SourceExhausted",
-    "StateMismatch",
-    "TooManyFailures",
-    "WorkerDied",
-    "WorkerError",
-    # Sources
-    "DataFromAsyncIterable",
-    "DataFromGenerator",
-    "DataFromIterable",
-    "DataFromList",
-    "DataFromQueue",
-    "FakeData",
-    "ImageFolderData",
-    # Transforms
-    "AsyncMapData",
-    "BatchData",
-    "BatchDataByShape",
-    "BucketBatchData",
-    "CacheData",
-    "ConcatData",
-    "FilterData",
-    "FixedSizeData",
-    "FlattenData",
-    "JoinData",
-    "LocallyShuffleData",
-    "MapData",
-    "MapDataComponent",
-    "MixData",
-    "PackData",
-    "PadBatchData",
-    "RandomChooseData",
-    "RandomMapData",
-    "RandomMixData",
-    "RepeatedData",
-    "RepeatedDataPoint",
-    "ResumableData",
-    "SelectComponent",
-    "ShardData",
-    "ShuffleData",
-    # Diagnostics
-    "PrintData",
-    "TestDataSpeed",
-    # Runners and parallel maps
-    "MultiProcessMapAndBatchData",
-    "MultiProcessMapAndBatchDataZMQ",
-    "MultiProcessMapData",
-    "MultiProcessMapDataComponentSharedArray",
-    "MultiProcessMapDataZMQ",
-    "MultiProcessRunner",
-    "MultiProcessRunnerZMQ",
-    "MultiThreadMapData",
-    "MultiThreadRunner",
-    # The interface of ELEKTRONN
-    "BackgroundData",
-    "BackgroundProc",
-    "SharedMem",
-    "SharedQ",
-    # Formats
-    "DiskCacheData",
-    "FetchData",
-    "HDF5Data",
-    "HDF5Serializer",
-    "JSONLinesData",
-    "LMDBData",
-    "LMDBDataDecoder",
-    "LMDBSerializer",
-    "NumpySerializer",
-    "SVMLightData",
-    "TFRecordSerializer",
-    "TableData",
-    "WebDatasetData",
-    # Over the network
-    "RemoteDataZMQ",
-    "send_dataflow_zmq",
-    # On a Ray cluster
-    "PlasmaGetData",
-    "PlasmaPutData",
-    "RayMapData",
-    "RayRunner",
-    "ParallelData",
-    "from_ray_dataset",
-    "to_ray_dataset",
-    # For training frameworks
-    "PrefetchToDevice",
-    "to_torch",
-    # Old names and old places
-    "MultiProcessPrefetchData",
-    "MultiThreadPrefetchData",
-    "PrefetchData",
-    "PrefetchDataZMQ",
-]
-
-# The module of each public name. tests/test_architecture.py keeps this table, the imports above and `__all__` equal.
-_MODULE_OF = {
-    # The protocol
-    "DataFlow": "dataflow.base",
-    "ProxyDataFlow": "dataflow.base",
-    "RNGDataFlow": "dataflow.base",
-    "DataFlowError": "dataflow.errors",
-    "DataFlowTerminated": "dataflow.errors",
-    "Dropped": "dataflow.errors",
-    "EmptyPass": "dataflow.errors",
-    "FileDamaged": "dataflow.errors",
-    "LengthUnknown": "dataflow.errors",
-    "MissingExtra": "dataflow.errors",
-    "NotAddressable": "dataflow.errors",
-    "NotPicklable": "dataflow.errors",
-    "NotReentrant": "dataflow.errors",
-    "NotReproducible": "dataflow.errors",
-    "NotStorable": "dataflow.errors",
-    "PickleRefused": "dataflow.errors",
-    "ReceiverLost": "dataflow.errors",
-    "SenderLost": "dataflow.errors",
-    "ShapeMismatch": "dataflow.errors",
-    "SourceExhausted": "dataflow.errors",
-    "StateMismatch": "dataflow.errors",
-    "TimeoutError": "dataflow.errors",
-    "TooManyFailures": "dataflow.errors",
-    "WorkerDied": "dataflow.errors",
-    "WorkerError": "dataflow.errors",
-    "empty": "dataflow.datapoint",
-    "seed": "dataflow.seeding",
-    "__version__": "dataflow.version",
-    "WorkerInfo": "dataflow.workers.info",
-    "worker_info": "dataflow.workers.info",
-    # Sources
-    "DataFromList": "dataflow.sources.in_memory",
-    "DataFromAsyncIterable": "dataflow.sources.iterating",
-    "DataFromGenerator": "dataflow.sources.iterating",
-    "DataFromIterable": "dataflow.sources.iterating",
-    "DataFromQueue": "dataflow.sources.queues",
-    "FakeData": "dataflow.sources.synthetic",
-    "ImageFolderData": "dataflow.sources.folders",
-    # Transforms
-    "BatchData": "dataflow.transforms.batching",
-    "BatchDataByShape": "dataflow.transforms.batching",
-    "RandomMapData": "dataflow.transforms.augmenting",
-    "AsyncMapData": "dataflow.transforms.awaiting",
-    "CacheData": "dataflow.transforms.caching",
-    "FilterData": "dataflow.transforms.filtering",
-    "ConcatData": "dataflow.transforms.joining",
-    "JoinData": "dataflow.transforms.joining",
-    "MapData": "dataflow.transforms.mapping",
-    "MapDataComponent": "dataflow.transforms.mapping",
-    "MixData": "dataflow.transforms.mixing",
-    "RandomChooseData": "dataflow.transforms.mixing",
-    "RandomMixData": "dataflow.transforms.mixing",
-    "BucketBatchData": "dataflow.transforms.padding",
-    "PackData": "dataflow.transforms.token_blocks",
-    "PadBatchData": "dataflow.transforms.padding",
-    "FixedSizeData": "dataflow.transforms.repeating",
-    "RepeatedData": "dataflow.transforms.repeating",
-    "RepeatedDataPoint": "dataflow.transforms.repeating",
-    "ResumableData": "dataflow.transforms.resuming",
-    "FlattenData": "dataflow.transforms.selecting",
-    "SelectComponent": "dataflow.transforms.selecting",
-    "ShardData": "dataflow.transforms.sharding",
-    "LocallyShuffleData": "dataflow.transforms.shuffling",
-    "ShuffleData": "dataflow.transforms.shuffling",
-    # Diagnostics
-    "PrintData": "dataflow.diagnostics.display",
-    "TestDataSpeed": "dataflow.diagnostics.speed",
-    "profile": "dataflow.profiling",
-    # Runners and parallel maps
-    "MultiProcessMapAndBatchData": "dataflow.parallel.map_variants",
-    "MultiProcessMapAndBatchDataZMQ": "dataflow.parallel.map_variants",
-    "MultiProcessMapDataComponentSharedArray": "dataflow.parallel.map_variants",
-    "MultiProcessMapData": "dataflow.parallel.maps",
-    "MultiProcessMapDataZMQ": "dataflow.parallel.maps",
-    "MultiThreadMapData": "dataflow.parallel.maps",
-    "MultiProcessRunner": "dataflow.parallel.runners",
-    "MultiProcessRunnerZMQ": "dataflow.parallel.runners",
-    "MultiThreadRunner": "dataflow.parallel.runners",
-    # The interface of ELEKTRONN: arrays in shared memory, and background processes that fill them
-    "SharedMem": "dataflow.shared.arrays",
-    "BackgroundProc": "dataflow.shared.background",
-    "SharedQ": "dataflow.shared.fifo",
-    "BackgroundData": "dataflow.shared.source",
-    # Formats: datapoints on disk
-    "DiskCacheData": "dataflow.formats.disk_cache",
-    "FetchData": "dataflow.formats.fetching",
-    "HDF5Data": "dataflow.formats.hdf5",
-    "HDF5Serializer": "dataflow.formats.hdf5",
-    "LMDBData": "dataflow.formats.lmdb",
-    "LMDBDataDecoder": "dataflow.formats.lmdb",
-    "LMDBSerializer": "dataflow.formats.lmdb",
-    "NumpySerializer": "dataflow.formats.npz",
-    "SVMLightData": "dataflow.formats.svmlight",
-    "TFRecordSerializer": "dataflow.formats.tfrecord",
-    "JSONLinesData": "dataflow.formats.json_lines",
-    "TableData": "dataflow.formats.tables",
-    "WebDatasetData": "dataflow.formats.webdataset",
-    # Over the network
-    "RemoteDataZMQ": "dataflow.remote.receiving",
-    "send_dataflow_zmq": "dataflow.remote.sending",
-    # On a Ray cluster
-    "from_ray_dataset": "dataflow.distributed.datasets",
-    "to_ray_dataset": "dataflow.distributed.datasets",
-    "RayMapData": "dataflow.distributed.runners",
-    "PlasmaGetData": "dataflow.distributed.object_store",
-    "PlasmaPutData": "dataflow.distributed.object_store",
-    "RayRunner": "dataflow.distributed.runners",
-    "ParallelData": "dataflow.parallel_data",
-    # For training frameworks
-    "PrefetchToDevice": "dataflow.frameworks.device",
-    "to_torch": "dataflow.frameworks.torch_dataset",
-    # Old names
-    "MultiProcessPrefetchData": "dataflow.aliases",
-    "MultiThreadPrefetchData": "dataflow.aliases",
-    "PrefetchData": "dataflow.aliases",
-    "PrefetchDataZMQ": "dataflow.aliases",
-}
+    from dataflow.aliases import (
+        MultiProcessPrefetchData as MultiProcessPrefetchData,
+        MultiThreadPrefetchData as MultiThreadPrefetchData,
+        PrefetchData as PrefetchData,
+        PrefetchDataZMQ as PrefetchDataZMQ,
+    )
 
 _watch_old_places()
 

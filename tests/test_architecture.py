@@ -51,14 +51,6 @@ MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
 DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_make", "_replace"}
 # What fsspec documents for programs that use its file systems on an event loop of their own.
 DOCUMENTED |= {"_cat_file", "_get_kwargs_from_urls", "_info", "_strip_protocol"}
-NOT_IN_ALL = {  # used as dataflow.seed(…): a star import must not bring them
-    "TimeoutError",
-    "__version__",
-    "empty",
-    "profile",
-    "seed",
-}
-
 Tree = dict[str, str]
 
 
@@ -210,37 +202,27 @@ def names_in(path: str) -> tuple[str, ...]:
 
 
 def front_door_lists_its_names(tree: Tree) -> list[str]:
-    """The table of public names, the imports for type checkers and `__all__` name the same things."""
-    listed: list[str] = []
+    """The imports for type checkers are those of the table of public names, each as itself: they read no `__all__`."""
     table: dict[str, str] = {}  # name -> module
     static: dict[str, str] = {}
-    plain: set[str] = set()  # imported without `as`: to a strict type checker public only if it is in __all__
-    renamed: list[str] = []
+    found: list[str] = []
     for statement in ast.parse(tree.get("__init__.py", "")).body:
         match statement:
-            case ast.Assign(targets=[ast.Name("__all__")], value=ast.List() | ast.Tuple() as value):
-                listed += ast.literal_eval(value)
-            case ast.Assign(targets=[ast.Name("_MODULE_OF")], value=ast.Dict() as value):
-                table = ast.literal_eval(value)
+            case ast.Assign(targets=[ast.Name("_NAMES_OF")], value=ast.Dict() as value):
+                for module, names in ast.literal_eval(value).items():
+                    found += [f"{name} is in two modules" for name in names.split() if name in table]
+                    table |= dict.fromkeys(names.split(), module)
             case ast.If(test=ast.Name("TYPE_CHECKING"), body=body):
                 for node in body:
                     for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                         static[alias.name] = str(node.module)
-                        plain |= {alias.name} if alias.asname is None else set()
-                        renamed += [alias.name] if alias.asname not in {None, alias.name} else []
-    twice = {name for name in listed if listed.count(name) > 1}
-    return [
-        *(f"{name} is public, but not in __all__" for name in sorted(set(table) - set(listed) - NOT_IN_ALL)),
-        *(f"{name} is in __all__, but not there" for name in sorted(set(listed) - set(table))),
-        *(f"{name} must not be in __all__" for name in sorted(set(listed) & NOT_IN_ALL)),
-        *(f"{name} is in __all__ twice" for name in sorted(twice)),
-        *(f"{name} has another name where it is defined" for name in renamed),
-        *(f"{name} must be imported as {name}: it is not in __all__" for name in sorted(plain - set(listed))),
-        *(
-            f"{name} is in {static.get(name)} to a type checker, and in {table.get(name)} to an interpreter"
-            for name in sorted(static.keys() | table.keys())
-            if static.get(name) != table.get(name)
-        ),
+                        found += (
+                            [f"{alias.name} must be imported as {alias.name}"] if alias.asname != alias.name else []
+                        )
+    return found + [
+        f"{name} is in {static.get(name)} to a type checker, and in {table.get(name)} to an interpreter"
+        for name in sorted(static.keys() | table.keys())
+        if static.get(name) != table.get(name)
     ]
 
 
@@ -373,26 +355,21 @@ def ancestors(own: Found, classes: dict[str, Found]) -> Iterator[Found]:
 
 def front_door(
     *,
-    static: str = "from dataflow.base import A, seed as seed",
-    table: str = "{'A': 'dataflow.base', 'seed': 'dataflow.base'}",
-    listed: str = "['A']",
+    static: str = "from dataflow.base import A as A, seed as seed",
+    table: str = "{'dataflow.base': 'A seed'}",
 ) -> str:
-    guarded = f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {static}\n"
-    return f"{guarded}__all__ = {listed}\n_MODULE_OF = {table}\n"
+    return f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {static}\n_NAMES_OF = {table}\n"
 
 
 FRONT_DOORS = [
-    front_door(listed="[]"),
-    front_door(listed="['A', 'B']"),
-    front_door(listed="['A', 'A']"),
-    front_door(listed="['A', 'seed']"),
     front_door(static="from dataflow.base import seed as seed"),
-    front_door(static="from dataflow.base import A, B, seed as seed"),
-    front_door(static="from dataflow.errors import A, seed as seed"),
-    front_door(static="from dataflow.base import A, seed"),
+    front_door(static="from dataflow.base import A as A, B as B, seed as seed"),
+    front_door(static="from dataflow.errors import A as A, seed as seed"),
+    front_door(static="from dataflow.base import A, seed as seed"),
     front_door(static="from dataflow.base import B as A, seed as seed"),
-    front_door(table="{'A': 'dataflow.base'}"),
-    front_door(table="{'A': 'dataflow.base', 'seed': 'dataflow.seeding'}"),
+    front_door(table="{'dataflow.base': 'A'}"),
+    front_door(table="{'dataflow.base': 'A', 'dataflow.seeding': 'seed'}"),
+    front_door(table="{'dataflow.seeding': 'seed', 'dataflow.base': 'A seed'}"),
 ]
 PLANTED = [
     (imports_go_down, "errors.py", "import dataflow.base"),
