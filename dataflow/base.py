@@ -36,9 +36,18 @@ from numpy.typing import NDArray
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.old_places import moved
-from dataflow.passes import innermost_pass, next_pass, open_flow, pick, root_stream, running_code, running_passes
+from dataflow.passes import (
+    UserCode,
+    innermost_pass,
+    next_pass,
+    open_flow,
+    pick,
+    root_stream,
+    running_code,
+    running_passes,
+)
 from dataflow.seeding import IndexRngs, Rng, Spread, Stream, rng
-from dataflow.state import state_of
+from dataflow.state import Drops, state_of
 from dataflow.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
 
 if TYPE_CHECKING:
@@ -266,7 +275,7 @@ class DataFlow(GenericIn[T_co]):
     @property
     def _df_may_have_dropped(self) -> bool:
         """Whether this node may have left out datapoints, in this process or in a worker."""
-        drops = state_of(self).drops
+        drops = state_of(self).part(Drops)
         return drops.has_dropped or drops.has_skipped
 
     @property
@@ -360,7 +369,7 @@ class DataFlow(GenericIn[T_co]):
         node.__dict__ = {}
         code = running_code()
         if code is not None:
-            state_of(node).made_in = code.token
+            state_of(node).part(UserCode).made_in = code.token
         return node
 
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
@@ -427,7 +436,7 @@ class DataFlow(GenericIn[T_co]):
         """Close this node and its inputs. Idempotent."""
         state = state_of(self)
         state.end_session()
-        for ds in (*self._df_inputs, *(state.others or {}).values()):
+        for ds in (*self._df_inputs, *state.part(UserCode).others.values()):
             close_flow(ds)
 
     # -- public methods ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dataflow.parameters import deferred_result
 from dataflow.pauses import paused, pausing, require_waiting
 from dataflow.seeding import Rng, Spread, Stream, current_root, rng
 from dataflow.session import Session, terminated
-from dataflow.state import FlowState, Promise, Taken, state_of
+from dataflow.state import FirstCalls, FlowState, Promise, Taken, state_of
 
 __all__ = [
     "Node",
@@ -35,6 +35,7 @@ __all__ = [
     "RunningCall",
     "RunningCode",
     "RunningPass",
+    "UserCode",
     "begun_by_code",
     "calls_code",
     "innermost_pass",
@@ -101,6 +102,20 @@ _NOTHING: Final = object()
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
+class UserCode:
+    """What this process remembers of the code of a user's node."""
+
+    def __init__(self) -> None:
+        self.made_in: object = None  # identifies the code of a node that has made this flow
+        self.others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # begun by the code, and no inputs; by id
+        # The round of resets in which reset_state runs: a nested call in it is a super() call. An interrupt may leave a
+        # round behind that is over.
+        self.resetting: set[FlowState] | None = None
+        self.reset_code: RunningPass | None = None  # the running `reset_state`, if a flow has begun in it
+        self.is_length_checked = False  # the number of datapoints of a pass was compared with the length
+        self.has_warned_of_state = False  # that the node keeps something from pass to pass
+
+
 class RunningCode:
     """The user's code in a node, while it runs: what begins in it takes its root, place and pass from there.
 
@@ -134,12 +149,9 @@ class RunningCode:
             owner = self.df
             ranks = ((rank, 0) for rank in self._ranks)
             stream = self.stream.at((owner._df_level, 0), (owner._df_num_calling, self._num_begun), *ranks)
-            is_new = all(state_of(node).made_in is self.token for node in walk(df, everywhere=True))
+            is_new = all(state_of(node).part(UserCode).made_in is self.token for node in walk(df, everywhere=True))
             found = self._others[state] = self._place(df, stream, is_new=is_new)
-            of_owner = state_of(owner)
-            if of_owner.others is None:
-                of_owner.others = WeakValueDictionary()
-            of_owner.others[id(df)] = df
+            state_of(owner).part(UserCode).others[id(df)] = df
         return found
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
@@ -245,7 +257,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     before = _kept_state(df) if stream.standalone else None
     try:
         iterator = _user_iterator(df)
-        if not state_of(df).is_length_checked:
+        if not state_of(df).part(UserCode).is_length_checked:
             yield from _counted(iterator, df)
             return
         # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
@@ -274,12 +286,12 @@ def _kept_state(df: Any) -> dict[str, Any]:
 
 def _warn_of_state(df: Any, before: Mapping[str, Any], stream: Stream) -> None:
     """Log once that a user's node has changed in a pass, if its passes must not depend on those before."""
-    state = state_of(df)
-    after = {} if state.has_warned_of_state else _kept_state(df)
+    code = state_of(df).part(UserCode)
+    after = {} if code.has_warned_of_state else _kept_state(df)
     for name in before.keys() & after.keys():
         old, new = before[name], after[name]
         if isinstance(old, Iterator) or (old is not new and old != new):
-            state.has_warned_of_state = True
+            code.has_warned_of_state = True
             change = f"is {new!r:.80}" if old is new else f"was {old!r:.80} before a pass and is {new!r:.80} after it"
             _LOG.warning(
                 "%s.%s %s: if its datapoints depend on that, a pass continues where the last one stopped, %s. Or make "
@@ -299,7 +311,7 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
     session.iterating = here = (threading.get_ident(),)
     try:
         iterator = _user_iterator(df)
-        if not state_of(df).is_length_checked:
+        if not state_of(df).part(UserCode).is_length_checked:
             iterator = _counted(iterator, df)
         try:
             while not session.closed:
@@ -333,10 +345,10 @@ def _first_of(dp: Any, _: None) -> Any:
 
 def check_length(df: Any, found: int) -> None:
     """Compare the number of datapoints that a complete pass had with ``len(df)``; log once that they differ."""
-    state = state_of(df)
-    if state.is_length_checked:
+    code = state_of(df).part(UserCode)
+    if code.is_length_checked:
         return
-    state.is_length_checked = True
+    code.is_length_checked = True
     length = known_length(df)
     if length is None or length == found:
         return
@@ -649,7 +661,7 @@ def _elements(value: Any) -> Sequence[Any]:
 def promise(df: Node, given: Promise) -> None:
     """Let the nodes of this process know that a node above promises the same datapoints, in every run."""
     for node in walk(df):
-        state_of(node).first_calls.promise = given
+        state_of(node).part(FirstCalls).promise = given
 
 
 def copied_chain(df: N) -> dict[int, N]:
@@ -705,19 +717,19 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
         The stream for the input, and what counts the datapoints that the consumer takes. After a pass that was left
         early, the passes of the input must stand alone: how much of it was read ahead depends on timing.
     """
-    state = state_of(df)
-    before, state.taken = state.taken, Taken(stream)
+    ahead = state_of(df).continued
+    before, ahead.taken = ahead.taken, Taken(stream)
     if before is None or before.stream != stream:
-        state.has_left = False
+        ahead.has_left = False
     elif not before.is_whole(known_length(df)):
-        state.has_left = True
-    if state.has_left and not stream.standalone:
+        ahead.has_left = True
+    if ahead.has_left and not stream.standalone:
         reason = (
             f"and one was left early, after {name} had read ahead: it is not known where. Iterate whole passes; or cut "
             f"them above it, with FixedSizeData({name}(…), size), which continues with the next datapoint"
         )
-        return replace(stream, standalone=reason), state.taken
-    return stream, state.taken
+        return replace(stream, standalone=reason), ahead.taken
+    return stream, ahead.taken
 
 
 def known_length(df: Any, begin: int = 0, *, longest: bool = False) -> int | None:

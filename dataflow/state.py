@@ -30,7 +30,6 @@ __all__ = [
     "FirstCalls",
     "FlowState",
     "Promise",
-    "ReusedMemory",
     "Taken",
     "close_dropped",
     "require_continuing",
@@ -44,6 +43,7 @@ _from_parent: list[FlowState] = []
 
 
 N = TypeVar("N")
+P = TypeVar("P")
 
 
 class Drops:
@@ -51,13 +51,6 @@ class Drops:
 
     has_dropped = False
     has_skipped = False  # what this node makes of several datapoints: it can be addressed, what counts above it cannot
-
-
-class ReusedMemory:
-    """Whether the input writes datapoints into the memory of earlier ones of a batch."""
-
-    is_reused: bool | None = None  # None before the first batch
-    watched = 0  # the place in the next batch of the datapoint that is compared
 
 
 class Promise(NamedTuple):
@@ -110,37 +103,32 @@ class FlowState:
         self.lock = threading.RLock()  # held while the flow is reset, started or closed, and as a pass gets its number
         self.entropy: int | None = None  # the root of an outermost flow if seed() was not called; drawn once
         self.fixed = False  # not drawn: it came from a saved state
-        self.made_in: object = None  # identifies the code of a node that has made the flow
-        # Flows that the node's code has begun, and that are no inputs, by their id; None if there was none.
-        self.others: weakref.WeakValueDictionary[int, Any] | None = None
-        self.reset_code: Any = None  # the running `reset_state`, if a flow has begun in it
         self.passes = 0  # passes begun by the user; the number of the next one
         self.stream: Stream | None = None  # the place in the chain, as of the last reset
         self.seeded: int | None = None  # the root of `seed` at that time
         self.ready = False  # reset_state has run since the last close
-        # The round of resets in which reset_state runs: a nested call in it is a super() call. An interrupt may leave a
-        # round behind that is over.
-        self.resetting: set[FlowState] | None = None
         self.session = Session()  # replaced by close()
         self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
-        self.shown = 0  # PrintData: datapoints printed since the last reset
         self.begun = 0  # passes begun by a runner's workers; the passes of new workers come after them
-        self.worker_thread: object = None  # in a worker: the thread that iterates the flow in this process
-        self.is_length_checked = False  # the number of datapoints of a pass was compared with the length
-        self.has_warned_of_state = False  # that a user's node keeps something from pass to pass
         self.warned = False  # a warning that is given once was given
-        self.bookmark: Any = None  # ResumableData: the position of the iteration begun last
-        self.drops = Drops()
-        self.memory = ReusedMemory()
-        self.first_calls = FirstCalls()
         self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated
         self.continued = Continued()  # iterators that outlive a pass
-        self.taken: Taken | None = None  # of the last pass, where what is below is read ahead
-        self.has_left = False  # a pass was left early, and what had been read ahead of it is lost
         self.resource: Closeable | None = None  # what close() must close: a runner's engine
         self.observer: Any = None  # of the workers started last: where the time goes; it outlives them
         self.sampler: Any = None  # of the thread that iterates this flow; None until figures were asked for
         self._finaliser: weakref.finalize[Any, Any] | None = None  # closes it when the flow is collected
+        self._parts: dict[type, Any] = {}  # what else is remembered, each by its owner: see `part`
+
+    def part(self, kind: type[P]) -> P:
+        """What the owner of the class `kind` remembers of this flow; made without arguments at the first call."""
+        found: P | None = self._parts.get(kind)
+        if found is None:
+            found = self._parts.setdefault(kind, kind())  # of two threads that meet here, both get the same
+        return found
+
+    def share(self, kind: type[P], other: FlowState) -> None:
+        """Let this flow and `other` remember the same `kind`: one stands for the other."""
+        self._parts[kind] = other.part(kind)
 
     def root(self) -> int:
         """The root seed: the one fixed by `seed`, otherwise entropy drawn once for this flow."""
@@ -180,7 +168,6 @@ class FlowState:
                 ended.closed = True
                 self.ready = False
                 self.continued.drop()
-                self.taken, self.has_left = None, False
                 self.own(None, None)
         if self.sampler is not None:
             self.sampler.stop()
@@ -268,8 +255,14 @@ class Continued:
     """
 
     def __init__(self) -> None:
+        self.begin_again()
         self._held: dict[Stream, _Held] = {}
         self._notes: dict[Stream, Any] = {}
+
+    def begin_again(self) -> None:
+        """What is read ahead begins from the start."""
+        self.taken: Taken | None = None  # of the last pass, where what is below is read ahead
+        self.has_left = False  # a pass was left early, and what had been read ahead of it is lost
 
     def note(self, stream: Stream, make: Callable[[], N]) -> N:
         """The object that a node keeps for its next pass at `stream`, made by `make` if there is none."""
@@ -336,6 +329,7 @@ class Continued:
 
     def drop(self) -> None:
         """Drop all iterators; code that still steps one finds the flow closed."""
+        self.begin_again()
         dropped, self._held, self._notes = self._held, {}, {}
         for held in list(dropped.values()):
             held.generation = terminated

@@ -27,7 +27,7 @@ from dataflow.parallel.runners import MultiProcessRunnerZMQ, MultiThreadRunner
 from dataflow.passes import known_length, walk
 from dataflow.pickling import dumps, loads
 from dataflow.seeding import current_root, seed
-from dataflow.state import state_of
+from dataflow.state import Drops, state_of
 from dataflow.transforms.resuming import ResumableData
 
 __all__ = ["assert_same_data", "check_node"]
@@ -143,7 +143,7 @@ def _seeded() -> Iterator[None]:
 
 def _has_dropped(df: DataFlow) -> bool:
     """Whether a map has dropped a datapoint, which keeps its position: then a length counts positions."""
-    return any(state_of(node).drops.has_dropped for node in walk(df, everywhere=True))
+    return any(state_of(node).part(Drops).has_dropped for node in walk(df, everywhere=True))
 
 
 class _Check:

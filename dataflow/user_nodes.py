@@ -16,6 +16,7 @@ from typing import Any
 from dataflow.errors import LengthUnknown
 from dataflow.passes import (
     RunningPass,
+    UserCode,
     assign_streams,
     calls_code,
     current_round,
@@ -86,7 +87,8 @@ def tracked_reset(reset: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(reset)
     def reset_state(self: Any) -> None:
         state = state_of(self)
-        if state.resetting is not None and state.resetting is current_round():
+        resetting = state.part(UserCode).resetting
+        if resetting is not None and resetting is current_round():
             reset(self)  # a super() call
             return
         reset_in_round(partial(_reset, self, state, reset))
@@ -103,18 +105,19 @@ def _reset_once(self: Any, state: FlowState, reset: Callable[[Any], None], done:
     if state in done:
         return
     done.add(state)
-    for other in (state.others or {}).values():
+    code = state.part(UserCode)
+    for other in code.others.values():
         state_of(other).ready = False  # it is reset when the code begins it again
     # If the user has called `seed` again, the stream of the last reset is out of date.
     if state.stream is None or current_root() not in {None, state.seeded}:
         assign_streams(self, root_stream(self))
     try:
         state.ready = False
-        state.resetting, state.rng, state.tolerance = done, None, None
+        code.resetting, state.rng, state.tolerance = done, None, None
         _call_reset(self, reset)
         state.ready = True
     finally:
-        state.resetting = state.reset_code = None
+        code.resetting = code.reset_code = None
 
 
 def _call_reset(self: Any, reset: Callable[[Any], None]) -> None:
@@ -123,10 +126,10 @@ def _call_reset(self: Any, reset: Callable[[Any], None]) -> None:
 
 def _code_of_reset(df: Any) -> RunningPass:
     state = state_of(df)
-    if state.reset_code is None:
-        state.reset_code = RunningPass(df, 0, state.stream or Stream(state.root()))
-    code: RunningPass = state.reset_code
-    return code
+    code = state.part(UserCode)
+    if code.reset_code is None:
+        code.reset_code = RunningPass(df, 0, state.stream or Stream(state.root()))
+    return code.reset_code
 
 
 calls_code(_call_reset, _code_of_reset)

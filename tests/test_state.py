@@ -203,3 +203,25 @@ def test_every_datapoint_goes_to_exactly_one_taker():
     for thread in threads:
         thread.join(LIMIT)
     assert sorted(taken) == list(range(len(taken)))
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+class Notes:
+    def __init__(self):
+        self.seen = []
+
+
+def test_each_owner_keeps_its_own_state_which_is_not_pickled():
+    df = Plain()
+    notes = state_of(df).part(Notes)
+    notes.seen.append(1)
+    assert state_of(df).part(Notes) is notes
+    assert state_of(pickle.loads(pickle.dumps(df))).part(Notes).seen == []
+
+
+def test_a_flow_that_stands_for_another_remembers_the_same():
+    df, other = Plain(), Plain()
+    state_of(df).share(Notes, state_of(other))
+    assert state_of(df).part(Notes) is state_of(other).part(Notes)

@@ -23,6 +23,10 @@ _ORDERED: Final = "biufmM"  # the kinds of dtypes that have a range
 _PLAIN: Final = (bool, int, float, complex, str, bytes, np.generic)
 
 
+class _Shown:
+    num = 0  # datapoints printed since the last reset
+
+
 class PrintData(ProxyDataFlow[T_co]):
     """Print type, shape, dtype and range of the components of the first datapoints, and pass all datapoints on.
 
@@ -59,7 +63,7 @@ class PrintData(ProxyDataFlow[T_co]):
 
     def reset_state(self) -> None:
         super().reset_state()
-        state_of(self).shown = 0
+        state_of(self).part(_Shown).num = 0
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits
@@ -70,8 +74,8 @@ class PrintData(ProxyDataFlow[T_co]):
         yield from resumed(datapoints, waits)
 
     def _shown(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
-        state = state_of(self)
-        while state.shown < self.num:
+        shown = state_of(self).part(_Shown)
+        while shown.num < self.num:
             try:
                 dp = next(datapoints)
             except StopIteration:
@@ -82,8 +86,8 @@ class PrintData(ProxyDataFlow[T_co]):
                 yield dp
                 continue
             # One call, so that the output of several workers is not interleaved.
-            print(self._text(dp, state.shown))
-            state.shown += 1
+            print(self._text(dp, shown.num))
+            shown.num += 1
             yield dp
 
     def _text(self, dp: Any, k: int) -> str:

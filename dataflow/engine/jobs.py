@@ -33,6 +33,10 @@ __all__ = ["Address", "Apply", "ApplyAndBatch", "Job", "Produce", "TaskInput", "
 # -- Jobs without tasks ------------------------------------------------------------------------------------------------
 
 
+class _Iterating:
+    thread: object = None  # in a worker: the thread that iterates the flow in this process
+
+
 @dataclass
 class Job:
     """The job of one worker. Subclasses define the work.
@@ -54,7 +58,7 @@ class Job:
         """Open the flow, then work; `task_reader` is where tasks come from."""
         if self.worker_init is not None:
             initialise(self.worker_init)
-        state_of(self.flow).worker_thread = threading.current_thread()
+        state_of(self.flow).part(_Iterating).thread = threading.current_thread()
         open_flow(self.flow, self.stream)
         if self.promise is not None:
             promise(self.flow, self.promise)
@@ -69,7 +73,7 @@ class Job:
         """Close what the job has opened."""
         # A thread that was left behind and returns late must not close what its successor has opened. It may have the
         # same job.
-        if state_of(self.flow).worker_thread is threading.current_thread():
+        if state_of(self.flow).part(_Iterating).thread is threading.current_thread():
             close_flow(self.flow)
 
 

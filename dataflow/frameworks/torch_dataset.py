@@ -18,8 +18,8 @@ from dataflow.passes import walk
 from dataflow.pauses import Pause, limited, pausing, resumed
 from dataflow.pickling import dumps, imported_main, loads
 from dataflow.seeding import current_root, fresh_root
-from dataflow.state import Promise, state_of
-from dataflow.transforms.resuming import ResumableData
+from dataflow.state import FirstCalls, Promise, state_of
+from dataflow.transforms.resuming import ResumableData, Resumed
 from dataflow.transforms.sharding import ShardData, Tail, place
 
 __all__ = ["FlowDataset", "to_torch"]
@@ -152,8 +152,8 @@ class FlowDataset:
         flow, worker = self._here()
         resumable = flow if isinstance(flow, ResumableData) else ResumableData(flow)  # raises
         for node in walk(flow):
-            if state_of(node).first_calls.broken:
-                raise NotReproducible(state_of(node).first_calls.broken)
+            if state_of(node).part(FirstCalls).broken:
+                raise NotReproducible(state_of(node).part(FirstCalls).broken)
         if worker is None and self.counter.by_workers:
             raise NotReproducible(
                 "to_torch: the workers of a DataLoader make the datapoints, and this process does not know how many. "
@@ -165,7 +165,7 @@ class FlowDataset:
         if self._begun is None:
             flow_state = state_of(flow)
             if not self._df._df_endless:
-                flow_state.bookmark = None  # of the iteration before
+                flow_state.part(Resumed).bookmark = None  # of the iteration before
             flow_state.passes = self._coming(worker)
             return {**resumable.state_dict(), "over": False, "workers": num_workers}
         # A loop that has ended continues with the next pass. But a worker waits until the others have ended, too.

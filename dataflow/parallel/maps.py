@@ -30,7 +30,7 @@ from dataflow.parameters import flag, function, whole_number
 from dataflow.passes import known_length, reading_ahead, until_closed, walk
 from dataflow.pauses import paused, pausing, side_by_side
 from dataflow.seeding import Rng, Stream
-from dataflow.state import Taken, state_of
+from dataflow.state import Drops, FirstCalls, Taken, state_of
 from dataflow.transforms.applying import keeps_positions
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.indexing import consecutive, onwards
@@ -186,8 +186,8 @@ class ParallelMap(WorkerNode[T_co]):
     def _map_here(self) -> DataFlow:
         """The same map, in the calling process: what it drops counts as dropped by this node."""
         node = self._df_node_in_worker(self.ds)
-        state_of(node).drops = state_of(self).drops
-        state_of(node).first_calls = state_of(self).first_calls
+        for kind in (Drops, FirstCalls):
+            state_of(node).share(kind, state_of(self))
         return node
 
     def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:

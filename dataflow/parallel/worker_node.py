@@ -246,7 +246,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
         """
         state, options, backend = state_of(self), self.options, self._df_backend
         if self._df_remote_inputs:  # they begin anew in new workers
-            state.taken, state.has_left = None, False
+            state.continued.begin_again()
         with signals_deferred(), closed_on_error():
             state.own(self, None)
             # It must not hold the node, which could then never be collected.

@@ -20,7 +20,7 @@ from dataflow.errors import MissingExtra, NotReproducible, TimeoutError
 from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
 from dataflow.passes import RunningCall, calls_code, walk
 from dataflow.seeding import Rng, Stream
-from dataflow.state import state_of
+from dataflow.state import Drops, FirstCalls, state_of
 from dataflow.transforms.first_calls import CheckedCalls
 
 __all__ = [
@@ -151,7 +151,7 @@ class Applied:
 
     def check_first_calls(self, node: DataFlow, *, seeds: bool = False) -> None:
         """Check the first calls of the function in this process."""
-        calls = state_of(node).first_calls
+        calls = state_of(node).part(FirstCalls)
         if calls.num_left > 0:
             self.func = CheckedCalls(
                 self.func, self.owner, calls, partial(setattr, self, "func"), given=self._given, seeds=seeds
@@ -290,7 +290,7 @@ class Uncopied(Applied):
 def _has_dropped_below(df: DataFlow) -> bool:
     """Whether datapoints arrive at `df` at other positions than their indexes."""
     inputs = [ds for ds in df._df_inputs if keeps_positions(ds)]
-    return any(state_of(node).drops.has_dropped for ds in inputs for node in walk(ds))
+    return any(state_of(node).part(Drops).has_dropped for ds in inputs for node in walk(ds))
 
 
 def keeps_positions(ds: DataFlow) -> bool:
@@ -327,10 +327,10 @@ class ToleratesFailures(DataFlow[T_co]):
         return applied
 
     def _df_note_drop(self) -> None:
-        state_of(self).drops.has_dropped = True
+        state_of(self).part(Drops).has_dropped = True
 
     def _df_note_skip(self) -> None:
-        state_of(self).drops.has_skipped = True
+        state_of(self).part(Drops).has_skipped = True
 
     def _df_tolerance(self) -> Tolerance | None:
         """The `Tolerance` that records failures in this worker; None to raise the first failure."""

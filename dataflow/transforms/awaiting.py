@@ -36,7 +36,7 @@ from dataflow.passes import RunningCall, calls_code, known_length, reading_ahead
 from dataflow.pauses import Pause, pausing
 from dataflow.seeding import Rng, Stream
 from dataflow.session import Session, terminated
-from dataflow.state import Taken, state_of
+from dataflow.state import FirstCalls, Taken, state_of
 from dataflow.transforms.applying import (
     Place,
     RequestedBlocks,
@@ -315,7 +315,7 @@ class _Calls:
         self.node = weakref.ref(node)  # calls that were left behind must not keep it
         self.stream, self.place = stream, place
         self.func, self.item_timeout = node._df_func, node.item_timeout
-        self.first_calls = state_of(node).first_calls
+        self.first_calls = state_of(node).part(FirstCalls)
         self.arguments: tuple[Any, ...] = ()
         self.user: LoopUser | None = None
         self._is_ordered = ordered

@@ -21,10 +21,10 @@ from dataflow.parameters import count_or_fraction, flag, function, whole_number
 from dataflow.passes import known_length, walk
 from dataflow.pauses import Pause, limited, paused, pausing, resumed
 from dataflow.seeding import Stream
-from dataflow.state import ReusedMemory, state_of
+from dataflow.state import state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
 from dataflow.transforms.arguments import integer_dtype
-from dataflow.transforms.gathering import NextGroup, owned
+from dataflow.transforms.gathering import NextGroup, ReusedMemory, owned
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
 __all__ = ["BatchData", "BatchDataByShape", "GroupedData"]
@@ -65,7 +65,7 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
 
     @property
     def _df_memory(self) -> ReusedMemory | None:
-        return state_of(self).memory if self._df_copies else None
+        return state_of(self).part(ReusedMemory) if self._df_copies else None
 
     @property
     def _df_takes(self) -> int | None:  # type: ignore[override]

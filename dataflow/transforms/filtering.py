@@ -11,7 +11,7 @@ from dataflow.errors import LengthUnknown
 from dataflow.parameters import function
 from dataflow.passes import RunningPass, calls_code
 from dataflow.seeding import Rng, Stream
-from dataflow.state import state_of
+from dataflow.state import FirstCalls, state_of
 from dataflow.transforms.applying import explain, shared_rng
 from dataflow.transforms.first_calls import CheckedCalls
 
@@ -59,7 +59,7 @@ class _Predicate:
 
     def __init__(self, df: FilterData, p: int, stream: Stream) -> None:
         self._predicate = df.predicate
-        calls = state_of(df).first_calls
+        calls = state_of(df).part(FirstCalls)
         if calls.num_left > 0:
             self._predicate = CheckedCalls(df.predicate, "FilterData", calls, partial(setattr, self, "_predicate"))
         self._pass = df, p, stream

@@ -19,14 +19,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.state import ReusedMemory
-
-__all__ = ["NextGroup", "owned"]
+__all__ = ["NextGroup", "ReusedMemory", "owned"]
 
 _SEQUENCES: Final = (list, tuple)
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
     kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"
 )
+
+
+class ReusedMemory:
+    """Whether the input writes datapoints into the memory of earlier ones of a batch."""
+
+    is_reused: bool | None = None  # None before the first batch
+    watched = 0  # the place in the next batch of the datapoint that is compared
 
 
 class NextGroup:

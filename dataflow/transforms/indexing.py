@@ -18,7 +18,7 @@ from dataflow.errors import Dropped, TimeoutError
 from dataflow.passes import picked_here, walk
 from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream
-from dataflow.state import state_of
+from dataflow.state import Drops, state_of
 
 __all__ = [
     "Indexes",
@@ -112,7 +112,7 @@ def none_dropped(datapoints: Iterator[Any], df: DataFlow) -> Iterator[Any]:
     """
     if picked_here():
         for node in walk(df, everywhere=True):
-            drops = state_of(node).drops
+            drops = state_of(node).part(Drops)
             if drops.has_dropped or (drops.has_skipped and node is not df):
                 raise _dropped_below(df)
     waits = df._df_waits
@@ -124,7 +124,7 @@ def _none_dropped(datapoints: Iterator[Any], df: DataFlow, waits: bool) -> Itera
         try:
             for dp in datapoints:
                 if dp is HOLE:
-                    state_of(df).drops.has_dropped = True
+                    state_of(df).part(Drops).has_dropped = True
                     raise _dropped_below(df)
                 yield dp
             return

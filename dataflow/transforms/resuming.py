@@ -21,7 +21,7 @@ from dataflow.transforms.elastic import Change, Division, division_of, has_dropp
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.sharding import batches_of
 
-__all__ = ["ResumableData"]
+__all__ = ["ResumableData", "Resumed"]
 
 _log = logging.getLogger("dataflow.transforms")
 
@@ -100,7 +100,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             NotReproducible: No seed is set, and each of several ranks draws other numbers.
         """
         flow_state = state_of(self)
-        mark: _Bookmark = flow_state.bookmark or _begin_of(flow_state)
+        mark = flow_state.part(Resumed).bookmark or _begin_of(flow_state)
         p, num, begin, num_before = self._place(mark, on_any_rank=True)
         division = division_of(self.ds)
         is_defined = division.broken is None and (self.ds._df_addressable or not has_dropped_above_shard(self.ds))
@@ -182,7 +182,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             )
         flow_state = state_of(self)
         flow_state.entropy, flow_state.fixed = root, True
-        flow_state.passes, flow_state.bookmark = mark.p, mark
+        flow_state.passes, flow_state.part(Resumed).bookmark = mark.p, mark
 
     def _change_since(self, state: Mapping[str, Any], division: Division, found: str, *, elastic: bool) -> Change:
         """What has changed in the chain since `state` was saved: its ranks, and no more.
@@ -265,9 +265,8 @@ class ResumableData(ProxyDataFlow[T_co]):
         """
         num = whole_number(self, "num", num, 0)
         flow_state = state_of(self)
-        if flow_state.bookmark is None:
-            flow_state.bookmark = _begin_of(flow_state)
-        mark: _Bookmark = flow_state.bookmark
+        resumed_at = flow_state.part(Resumed)
+        mark = resumed_at.bookmark = resumed_at.bookmark or _begin_of(flow_state)
         if mark.num_skipped + num > _LARGEST:
             raise ValueError(f"ResumableData: num is {num}, and positions go up to {_LARGEST}")
         mark.num_skipped += num
@@ -278,8 +277,9 @@ class ResumableData(ProxyDataFlow[T_co]):
         flow_state = state_of(self)
         if stream != root_stream(self) or p >= flow_state.passes:
             raise TypeError(_OUTERMOST)
-        before: _Bookmark | None = flow_state.bookmark
-        mark = flow_state.bookmark = _Bookmark(p, stream)
+        resumed_at = flow_state.part(Resumed)
+        before = resumed_at.bookmark
+        mark = resumed_at.bookmark = _Bookmark(p, stream)
         if before is not None:
             mark.num_skipped, before.num_skipped = before.num_skipped, 0
             # The one pass of an endless flow has no end: a loop continues where the last one stopped.
@@ -388,6 +388,12 @@ class _Bookmark:
         """An empty iterator that moves the bookmark to the next pass when it is read."""
         self.p, self.offset, self.begin, self.num_before = self.p + 1, 0, 0, 0
         yield from ()
+
+
+class Resumed:
+    """Where the iteration begun last is; None before the first."""
+
+    bookmark: _Bookmark | None = None
 
 
 def _begin_of(state: FlowState) -> _Bookmark:

@@ -13,18 +13,22 @@ from tests.support.senders import LOOPBACK
 from tests.support.waits import LIMIT
 
 
+class Feeding:
+    has_begun = False
+
+
 class Fed(RemoteDataZMQ):
     """A receiver with a sender of its own, in a thread that sends pass after pass until nobody listens."""
 
     def reset_state(self):
         super().reset_state()
-        if state_of(self).shown == 0:
-            state_of(self).shown = 1
+        if not state_of(self).part(Feeding).has_begun:
+            state_of(self).part(Feeding).has_begun = True
             threading.Thread(target=send_for_ever, args=(self.addresses[0], weakref.ref(self)), daemon=True).start()
 
     def close(self):
         super().close()
-        state_of(self).shown = 0
+        state_of(self).part(Feeding).has_begun = False
 
 
 def send_for_ever(address, receiver):
