@@ -1,23 +1,24 @@
 """Profiler: runs a chain in this process, measures what each node costs, and predicts the speed with workers.
 
 A copy of the chain runs, so the flow itself counts no pass and keeps its iterators. In the copy runners have no
-workers, and every node measures the time of its own steps. The steps of several copies in threads at once show how much
-of the work releases the interpreter lock. `predict` is a pure function of these figures.
+workers, and another thread samples in which node the time goes. Several copies that run in threads at once show what
+threads gain. `predict` is a pure function of these figures.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import random
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import count, repeat
-from statistics import median
+from functools import partial
+from itertools import count
+from statistics import fmean
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from dataflow.parameters import seconds as checked_seconds
 from dataflow.passes import copied_chain, open_flow, root_stream, walk
 from dataflow.reports.figures import size_text
 from dataflow.representation import chain_rows
+from dataflow.sampling.frames import sleep_until_interrupting
 from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.workers.process import keep_freed_memory
 
@@ -43,7 +45,6 @@ __all__ = [
     "Transfer",
     "predict",
     "profile",
-    "rate_without_delays",
 ]
 
 Backend = Literal["process", "thread"]
@@ -120,7 +121,8 @@ class FlowProfile:
         seconds: Seconds that the measurement took.
         seconds_per_datapoint: Seconds per datapoint without workers, in one thread.
         cpu_seconds: Processor time per datapoint, of those seconds.
-        locked_seconds: Seconds per datapoint in which the work holds the interpreter lock: threads share these.
+        num_threads: Threads in which copies of the flow ran at once; 0 if they could not.
+        thread_speedup: Speed of these threads together, relative to one thread.
         cores: Processor cores that this process may use.
         nodes: The costs of the nodes, from the outside in, as in ``repr(df)``.
         predictions: Predicted speeds at the recommended place of the chain, for processes and for threads.
@@ -131,7 +133,8 @@ class FlowProfile:
     seconds: float
     seconds_per_datapoint: float
     cpu_seconds: float
-    locked_seconds: float
+    num_threads: int
+    thread_speedup: float
     cores: int
     nodes: tuple[NodeCost, ...]
     predictions: tuple[Prediction, ...]
@@ -147,20 +150,15 @@ class FlowProfile:
         """The part of the time, 0 to 1, in which the work waits (for a disk, a network) and computes nothing."""
         return max(0.0, 1 - self.cpu_seconds / self.seconds_per_datapoint)
 
-    @property
-    def locked(self) -> float:
-        """The part of the time, 0 to 1, in which the work holds the interpreter lock."""
-        return min(1.0, self.locked_seconds / self.seconds_per_datapoint)
-
     def __str__(self) -> str:
+        threads = f"; {self.num_threads} threads at once are {self.thread_speedup:.1f} times as fast as one"
         lines = [
             f"{self.datapoints_per_second:,.4g} datapoints/s without workers, {_duration(self.seconds_per_datapoint)} "
             f"each ({self.datapoints:,} measured in {self.seconds:.1f} s)",
             "",
             *_node_table(self.nodes),
             "",
-            f"{self.waiting:.0%} of the time is waiting; {self.locked:.0%} holds the interpreter lock, which threads "
-            "share.",
+            f"{self.waiting:.0%} of the time is waiting{threads if self.num_threads else ''}.",
             "",
             *_prediction_table(self.predictions, self.cores),
             "",
@@ -219,8 +217,8 @@ def _duration(seconds: float) -> str:
 
 
 _MESSAGE_SECONDS: Final = 1e-3  # of work in one message
-# What a message costs on either side, as a multiple of waking up a thread: `benchmarks.profiles` compares it with runs.
-_WAKE_UPS: Final[Mapping[Backend, float]] = {"process": 9.0, "thread": 1.5}
+# Seconds for a message on either side, most of which is waited for: `benchmarks.profiles` compares them with runs.
+_PER_MESSAGE: Final[Mapping[Backend, float]] = {"process": 130e-6, "thread": 20e-6}
 _MAX_PER_MESSAGE: Final = 640
 _MAX_WORKERS: Final = 32  # more are predicted only where there are more cores
 _ENOUGH: Final = 0.95  # the smallest number of workers with this part of the best speed is the best number
@@ -243,12 +241,11 @@ class Costs:
     Attributes:
         worker: Seconds of the part that workers do.
         worker_cpu: Processor time of those.
-        worker_locked: Of `worker`, seconds that hold the interpreter lock.
+        worker_locked: Of `worker`, seconds in which no other thread makes progress: those with the interpreter lock.
         thread_cpu: Processor time of the same work in one of several threads, at least `worker_cpu`.
         consumer: Seconds of the part that stays in the consumer.
         transfer: For all that is sent per datapoint of the whole flow, in both directions.
         num_sent: Datapoints sent per datapoint of the whole flow.
-        wake_up: Seconds to wake up a thread that sleeps: on both sides, most messages are waited for.
     """
 
     worker: float
@@ -258,7 +255,6 @@ class Costs:
     consumer: float = 0.0
     transfer: Transfer = field(default_factory=Transfer)
     num_sent: float = 1.0
-    wake_up: float = 30e-6
 
 
 def predict(costs: Costs, cores: int, num_workers: int, backend: Backend) -> float:
@@ -268,7 +264,7 @@ def predict(costs: Costs, cores: int, num_workers: int, backend: Backend) -> flo
     part alone, and for threads by the interpreter lock, which one of them holds at a time.
     """
     per_message = min(_MAX_PER_MESSAGE, max(1.0, _MESSAGE_SECONDS * costs.num_sent / max(costs.worker, 1e-9)))
-    message = _WAKE_UPS[backend] * costs.wake_up * costs.num_sent / per_message
+    message = _PER_MESSAGE[backend] * costs.num_sent / per_message
     if backend == "thread":
         consumer = costs.consumer + message + _HANDOVER * costs.num_sent
         more = max(0.0, costs.thread_cpu - costs.worker_cpu) + message
@@ -312,108 +308,74 @@ _ARENA_BYTES: Final = 256 << 20
 _TRANSFER_SECONDS: Final = 0.2  # at most, for each node
 _AHEAD: Final = 50  # datapoints that a worker thread has under way, if they are not too large
 _KEPT_BYTES: Final = 64 << 20  # of them
-_MOSTLY: Final = 0.7  # of the time: a larger part cannot be distinguished from all of it
+_LONGEST_SAMPLE: Final = 0.01  # seconds between two samples
+_MANY_SAMPLES: Final = 100
 _now: Final = time.perf_counter
 
 
 class _Meter:
-    """Measures the time of the nodes of a chain: each step counts for the node that is innermost at the time.
+    """Counts the datapoints of each node of a chain, keeps the first ones, and samples in which node the time goes.
+
+    Each step counts for the innermost node: the nearest frame, from the inside, in which one of them makes its steps.
 
     Attributes:
-        seconds: Own time of each node.
-        num: Datapoints that each has made.
-        steps_below: Steps that each node has asked of its inputs, for the correction.
+        num: Datapoints that each node has made.
         samples: The first datapoints of each.
+        times: How often each was found at work.
     """
 
     def __init__(self, num_nodes: int) -> None:
-        self.seconds = [0.0] * (num_nodes + 1)  # the last is the caller
         self.num = [0] * num_nodes
-        self.steps = [0] * num_nodes
-        self.steps_below = [0] * (num_nodes + 1)
         self.samples: list[list[Any]] = [[] for _ in range(num_nodes)]
-        self._current = num_nodes
-        self._since = _now()
-
-    def clear(self) -> None:
-        """Begin again: what was made before, such as the first datapoint, is not typical."""
-        self.seconds[:] = [0.0] * len(self.seconds)
-        for counters in (self.num, self.steps, self.steps_below):
-            counters[:] = [0] * len(counters)
-        self._since = _now()
+        self.times = [0] * num_nodes
+        self._frames: dict[int, int] = {}  # by id: the node whose steps it makes; it lives as long as its entry
 
     def watch(self, node: Any, k: int) -> None:
         """Let `node` be measured as node `k`. Its methods are replaced in this instance."""
         for name in ("_df_run_pass", "_df_at"):
-            vars(node)[name] = self._watched(getattr(node, name), k)
+            vars(node)[name] = partial(self._steps, getattr(node, name), k)
 
-    def _watched(self, begin: Callable[..., Iterator[Any]], k: int) -> Callable[..., Iterator[Any]]:
-        def begin_watched(*args: Any) -> Iterator[Any]:
-            before = self._enter(k)
-            try:
-                datapoints = begin(*args)
-            finally:
-                self._leave(before)
-            return self.steps_of(datapoints, k)
+    def _steps(self, begin: Callable[..., Iterator[Any]], k: int, *args: Any) -> Iterator[Any]:
+        frame = id(sys._getframe())
+        self._frames[frame] = k
+        num, samples = self.num, self.samples[k]
+        try:
+            for dp in begin(*args):
+                if dp is not HOLE:
+                    num[k] += 1
+                    if len(samples) < _NUM_SAMPLES and len(samples) * size_of(dp) < _SAMPLE_BYTES:
+                        samples.append(dp)
+                yield dp
+                del dp
+        finally:
+            del self._frames[frame]
 
-        return begin_watched
+    def run_for(self, steps: Iterator[Any], seconds: float) -> int:
+        """Take datapoints for `seconds`, as `_run_for`. What was counted before, with the first one, is not typical."""
+        self.num[:] = self.times[:] = [0] * len(self.num)
+        ended = threading.Event()
+        args = threading.get_ident(), min(_LONGEST_SAMPLE, seconds / _MANY_SAMPLES), ended
+        sampler = threading.Thread(target=self._sample, args=args, daemon=True)
+        sampler.start()
+        try:
+            return _run_for(steps, seconds)
+        finally:
+            ended.set()
+            sampler.join()
 
-    def steps_of(self, datapoints: Iterator[Any], k: int) -> Iterator[Any]:
-        """The datapoints of node `k`, with their time measured."""
-        datapoints = iter(datapoints)
-        num, steps, samples = self.num, self.steps, self.samples[k]
-        while True:
-            before = self._enter(k)
-            try:
-                dp = next(datapoints)
-            except StopIteration:
-                return
-            finally:
-                self._leave(before)
-                steps[k] += 1
-            if dp is not HOLE:
-                num[k] += 1
-                if len(samples) < _NUM_SAMPLES:
-                    self._keep(samples, dp)
-            yield dp
-            del dp
+    def _sample(self, thread: int, interval: float, ended: threading.Event) -> None:
+        while not ended.is_set():
+            sleep_until_interrupting(interval * (0.5 + random.random()))  # not in step with the nodes
+            frame = sys._current_frames().get(thread)
+            while frame is not None and id(frame) not in self._frames:
+                frame = frame.f_back
+            if frame is not None:
+                self.times[self._frames.get(id(frame), 0)] += 1
 
-    def _keep(self, samples: list[Any], dp: Any) -> None:
-        if len(samples) * size_of(dp) < _SAMPLE_BYTES:
-            samples.append(dp)
-        self._since = _now()
-
-    def _enter(self, k: int) -> int:
-        before = self._current
-        now = _now()
-        self.seconds[before] += now - self._since
-        self.steps_below[before] += 1
-        self._current, self._since = k, now
-        return before
-
-    def _leave(self, before: int) -> None:
-        now = _now()
-        self.seconds[self._current] += now - self._since
-        self._current, self._since = before, now
-
-    def own_seconds(self) -> list[float]:
-        """The own time of each node, without what the measurement itself takes."""
-        within, around = _measuring_costs()
-        return [
-            max(0.0, self.seconds[k] - self.steps[k] * within - self.steps_below[k] * around)
-            for k in range(len(self.num))
-        ]
-
-
-def _measuring_costs() -> tuple[float, float]:
-    """Seconds that the measurement adds to each step: to the node itself, and to the node that asks it."""
-    meter, num = _Meter(1), 5000
-    steps = meter.steps_of(repeat(None, num), 0)
-    meter.samples[0].extend(range(_NUM_SAMPLES))
-    for _ in steps:
-        pass
-    meter._enter(0)
-    return meter.seconds[0] / num, meter.seconds[1] / num
+    def shares(self) -> list[float]:
+        """The part of the time in each node."""
+        times = self.times if any(self.times) else [1] * len(self.times)
+        return [num / sum(times) for num in times]
 
 
 def size_of(value: Any, levels: int = 4) -> int:
@@ -480,88 +442,34 @@ def _run_for(datapoints: Iterator[Any], seconds: float) -> int:
     return num
 
 
-def _wake_up_seconds(num: int) -> float:
-    """Seconds to wake up a thread that has slept for a while: half of a round trip, the median of `num`."""
-    to, back = threading.Semaphore(0), threading.Semaphore(0)
-
-    def answer() -> None:
-        for _ in range(num):
-            to.acquire()
-            back.release()
-
-    thread = threading.Thread(target=answer, daemon=True)
-    thread.start()
-    taken = []
-    for _ in range(num):
-        time.sleep(2e-3)
-        began = _now()
-        to.release()
-        back.acquire()
-        taken.append((_now() - began) / 2)
-    thread.join()
-    return median(taken)
-
-
 def _in_threads(df: DataFlow, num_threads: int, seconds: float) -> tuple[float, float]:
-    """Run copies of a flow, one in each of `num_threads` threads.
+    """Run copies of a flow in threads at once: datapoints per second of all, and processor time of a datapoint.
 
-    Each keeps as many datapoints as a worker thread has under way: their memory is not free for the next ones.
-
-    Returns:
-        Datapoints per second, limited by the interpreter lock: the time in which threads had to wait for a processor
-        does not count. And the processor time of a datapoint.
+    Each keeps as many datapoints as a worker thread has under way: their memory is not free for the next ones. The time
+    in which other programs have the processors does not count.
     """
-    flows = [_copied(df)[id(df)] for _ in range(num_threads)]
-    start, end = threading.Barrier(num_threads + 1), _now() + math.inf
-    made, lost, cpu = [0] * num_threads, [0.0] * num_threads, [0.0] * num_threads
-    errors: list[BaseException] = []
+    start = threading.Barrier(num_threads)
 
-    def run(k: int) -> None:
+    def run(flow: Any) -> tuple[int, float, float]:
         try:
-            datapoints = _passes(flows[k])
+            datapoints = _passes(flow)
             first = next(datapoints, None)
             kept = deque([first], maxlen=int(min(_AHEAD, max(1, _KEPT_BYTES // max(1, size_of(first))))))
-            start.wait()
-            delayed, used = _delayed(), time.thread_time()
-            for dp in datapoints:
-                kept.append(dp)
-                made[k] += 1
-                if _now() >= end:
-                    break
-            lost[k], cpu[k] = _delayed() - delayed, time.thread_time() - used
-        except threading.BrokenBarrierError:
-            pass
-        except BaseException as error:
-            errors.append(error)
-            start.abort()
-
-    threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(num_threads)]
-    for thread in threads:
-        thread.start()
-    with suppress(threading.BrokenBarrierError):
+        except BaseException:
+            start.abort()  # the others would wait for it
+            raise
         start.wait()
-    began = _now()
-    end = began + seconds
-    for thread in threads:
-        thread.join()
-    took = _now() - began
+        cpu, delayed, began = time.thread_time(), _delayed(), _now()
+        num = _run_for(map(kept.append, datapoints), seconds)
+        used = time.thread_time() - cpu
+        return num, max(used, _now() - began - (_delayed() - delayed)), used
+
+    flows = [_copied(df)[id(df)] for _ in range(num_threads)]
+    with ThreadPoolExecutor(num_threads) as threads:
+        found = list(threads.map(run, flows))
     for flow in flows:
         close_flow(flow)
-    if errors:
-        raise errors[0]
-    return rate_without_delays(made, took, lost, cpu), sum(cpu) / max(1, sum(made))
-
-
-def rate_without_delays(made: Sequence[int], took: float, lost: Sequence[float], cpu: Sequence[float]) -> float:
-    """Datapoints per second of several threads, had each of them a processor whenever it was ready to run.
-
-    Args:
-        made: Datapoints of each thread.
-        took: Seconds, the same for all.
-        lost: Seconds in which each was ready, while others had the processors.
-        cpu: Processor time of each: no thread takes less.
-    """
-    return sum(made) / max((took * len(made) - sum(lost)) / len(made), sum(cpu) / len(made), 1e-9)
+    return sum(num / took for num, took, _ in found), sum(cpu for *_, cpu in found) / max(1, sum(n for n, *_ in found))
 
 
 def _transfer(datapoints: Sequence[Any], seconds: float) -> Transfer:
@@ -602,14 +510,13 @@ class _Measured:
     """What was measured, per datapoint of the flow; of each node by the id of the copy that ran.
 
     Attributes:
-        seconds: Own seconds of each node.
+        seconds: Own seconds of each node; all together are `total`.
         num: Datapoints of each node.
         transfers: What it costs to send one datapoint of each node.
         total: Seconds without the measurement.
         cpu: Processor time.
-        locked: Seconds that hold the interpreter lock.
+        locked: Seconds in which no other thread makes progress.
         thread_cpu: Processor time in one of several threads.
-        wake_up: To wake up a thread.
     """
 
     seconds: Mapping[int, float]
@@ -619,23 +526,19 @@ class _Measured:
     cpu: float
     locked: float
     thread_cpu: float
-    wake_up: float
 
 
 def _places(top: Any, measured: _Measured) -> Iterator[tuple[Literal["runner", "map"], Any, Costs]]:
     """Where workers can be used, and what the flow would cost with them, from the outside in."""
-    whole = sum(measured.seconds.values()) or 1.0
-    factor = measured.total / whole  # what the measurement did not attribute belongs to all
     for node in walk(top, everywhere=True):
         if node._df_has_workers and not _is_map(node):
             continue
         if node._df_unaddressable() is None:
             below = {id(other) for other in walk(node, everywhere=True)}
-            work = sum(measured.seconds[k] for k in below) * factor
+            work = sum(measured.seconds[k] for k in below)
             yield "runner", node, _costs(node, work, (node,), measured)
         if _is_map(node):
-            work = measured.seconds[id(node)] * factor
-            yield "map", node, _costs(node, work, (node, node.ds), measured)
+            yield "map", node, _costs(node, measured.seconds[id(node)], (node, node.ds), measured)
 
 
 def _costs(node: Any, work: float, sent: Iterable[Any], measured: _Measured) -> Costs:
@@ -655,7 +558,6 @@ def _costs(node: Any, work: float, sent: Iterable[Any], measured: _Measured) -> 
         consumer=max(0.0, measured.total - work),
         transfer=transfer,
         num_sent=max(measured.num[id(node)], 1e-9),
-        wake_up=measured.wake_up,
     )
 
 
@@ -715,8 +617,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
         meter.watch(node, k)
     steps = _passes(top)
     _run_for(steps, seconds * 0.05)
-    meter.clear()
-    num = _run_for(steps, seconds * 0.4)
+    num = meter.run_for(steps, seconds * 0.4)
     close_flow(top)
     plain = _copied(df)[id(df)]
     steps = _passes(plain)
@@ -730,48 +631,43 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     close_flow(plain)
     total = max(taken - lost, min(cpu, taken), 1e-9) / num_plain
     cpu_each = min(cpu / num_plain, total * cores)
-    num_threads = min(8, max(4, cores))
-    thread_cpu = cpu_each
+    num_threads, thread_cpu, rate = max(2, min(8, cores)), cpu_each, 1 / total
     try:
         rate, thread_cpu = _in_threads(df, num_threads, seconds * 0.25)
-        locked = 1 / rate if rate else total
-        locked = min(total, cpu_each, locked if locked < _MOSTLY * total else total)
     except Exception:  # a flow that cannot run in several threads
-        locked = min(total, cpu_each)
+        num_threads = 0
     num = max(1, num)
     limit = min(_TRANSFER_SECONDS, 0.1 * seconds / len(nodes))
+    keys = [id(node) for node in nodes]
     measured = _Measured(
-        dict(zip(map(id, nodes), (s / num for s in meter.own_seconds()), strict=True)),
-        dict(zip(map(id, nodes), (made / num for made in meter.num), strict=True)),
-        {id(node): _transfer(samples, limit) for node, samples in zip(nodes, meter.samples, strict=True)},
+        dict(zip(keys, (share * total for share in meter.shares()), strict=True)),
+        dict(zip(keys, (made / num for made in meter.num), strict=True)),
+        {k: _transfer(samples, limit) for k, samples in zip(keys, meter.samples, strict=True)},
         total,
         cpu_each,
-        locked,
+        min(cpu_each, 1 / max(rate, 1e-9)),  # work that waits has the lock while it computes
         thread_cpu,
-        _wake_up_seconds(max(5, int(min(50, 10 * seconds)))),
     )
     rows = [row for row in chain_rows(df) if id(row.node) in copies]
     texts = {id(copies[id(row.node)]): row.text for row in rows}
     recommended, predictions = _recommended(top, measured, texts, cores)
-    sizes = {
-        id(node): sum(map(size_of, samples)) / len(samples) if samples else 0.0
-        for node, samples in zip(nodes, meter.samples, strict=True)
-    }
-    whole = sum(measured.seconds.values()) or 1.0
+    sizes = {k: fmean(map(size_of, found)) if found else 0.0 for k, found in zip(keys, meter.samples, strict=True)}
     costs = tuple(
-        NodeCost(
-            row.text,
-            row.prefix,
-            measured.seconds[k] * total / whole,
-            measured.seconds[k] / whole,
-            measured.num[k],
-            sizes[k],
-        )
+        NodeCost(row.text, row.prefix, measured.seconds[k], measured.seconds[k] / total, measured.num[k], sizes[k])
         for row in rows
         for k in [id(copies[id(row.node)])]
     )
     return FlowProfile(
-        num + num_plain, _now() - began, total, cpu_each, locked, cores, costs, tuple(predictions), recommended
+        num + num_plain,
+        _now() - began,
+        total,
+        cpu_each,
+        num_threads,
+        rate * total,
+        cores,
+        costs,
+        tuple(predictions),
+        recommended,
     )
 
 
@@ -786,9 +682,8 @@ def _recommended(
         found = _best_of(predictions, costs)
         if best is None or found.datapoints_per_second > 1.05 * best[0].datapoints_per_second:
             best = _placement(kind, texts.get(id(node), type(node).__name__), found), predictions
-    nothing = Placement("none", "", "", None, 0, plain, "")
     if best is None:
-        return nothing, []
-    if best[0].datapoints_per_second < _WORTH * plain:
-        return nothing, best[1]
+        return Placement("none", "", "", None, 0, plain, ""), []
+    if max(prediction.datapoints_per_second for prediction in best[1]) < _WORTH * plain:
+        return Placement("none", "", "", None, 0, plain, ""), best[1]
     return best

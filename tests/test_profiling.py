@@ -1,7 +1,6 @@
 """The profiler: costs of nodes, and predicted speeds, which are a pure function of these costs."""
 
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -19,7 +18,7 @@ from dataflow import (
     MultiThreadRunner,
     ProxyDataFlow,
 )
-from dataflow.profiling import Costs, Transfer, predict, profile, rate_without_delays
+from dataflow.profiling import Costs, Transfer, predict, profile
 
 SHORT = 0.08  # seconds
 
@@ -28,23 +27,8 @@ def numbers(n=40):
     return DataFromList([[k] for k in range(n)], shuffle=False)
 
 
-class Clock:
-    """A clock that other programs cannot slow down: every look takes a microsecond, and `heavy` a millisecond."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        self.now += 1e-6
-        return self.now
-
-
-CLOCK = Clock()
-
-
 def heavy(dp):
-    sum(range(3000))
-    CLOCK.now += 1e-3
+    sum(range(50_000))
     return dp
 
 
@@ -61,13 +45,13 @@ def waits(dp):
 
 
 def busy(seconds, **more):
-    """A flow that computes in Python, where waking up costs next to nothing."""
-    return Costs(seconds, seconds, seconds, wake_up=1e-6, **more)
+    """A flow that computes in Python."""
+    return Costs(seconds, seconds, seconds, **more)
 
 
 def test_processes_scale_with_the_cores_and_threads_do_not():
     costs = busy(1e-2)
-    assert predict(costs, 4, 4, "process") == pytest.approx(400, rel=0.05)
+    assert predict(costs, 4, 4, "process") == pytest.approx(400, rel=0.1)
     assert predict(costs, 4, 8, "process") == pytest.approx(400, rel=0.05)
     assert predict(costs, 4, 4, "thread") == pytest.approx(100, rel=0.05)
 
@@ -83,17 +67,15 @@ def test_work_that_waits_needs_more_workers_than_cores():
 
 
 def test_work_that_costs_more_in_several_threads_is_predicted_slower_there_only():
-    costs = Costs(1e-2, 1e-2, 1e-3, thread_cpu=2e-2, wake_up=1e-6)
+    costs = Costs(1e-2, 1e-2, 1e-3, thread_cpu=2e-2)
     assert predict(costs, 4, 4, "thread") == pytest.approx(200, rel=0.05)
     assert predict(costs, 4, 4, "process") == pytest.approx(400, rel=0.05)
 
 
-def test_messages_that_are_waited_for_cost_as_much_as_waking_up_a_thread():
-    quick, slow = (Costs(5e-3, 1e-5, 1e-5, wake_up=seconds) for seconds in (1e-6, 1e-3))
-    for backend in ("process", "thread"):
-        assert predict(quick, 2, 32, backend) == pytest.approx(6400, rel=0.05)
-        assert predict(slow, 2, 32, backend) < 700
-    many = Costs(1e-6, 1e-6, 1e-6, wake_up=30e-6)  # hundreds of these are in a message
+def test_messages_cost_most_where_each_datapoint_is_one():
+    for backend, most in (("process", 1 / 130e-6), ("thread", 1 / 20e-6)):
+        assert predict(Costs(5e-3, 1e-5, 1e-5), 2, 1000, backend) < most
+    many = Costs(1e-6, 1e-6, 1e-6)  # hundreds of these are in a message
     assert predict(many, 2, 1, "process") > 400_000
 
 
@@ -109,22 +91,10 @@ def test_more_workers_are_never_predicted_to_be_slower():
             assert rates == sorted(rates)
 
 
-@pytest.mark.parametrize("busy_part", [1.0, 0.5, 0.05])
-def test_what_other_programs_take_does_not_look_like_the_interpreter_lock(busy_part):
-    """Four threads for one second, work of 10 ms; a thread has a processor for a part of the time that it wants."""
-    cpu = [busy_part] * 4
-    free = [100 * busy_part] * 4  # each goes on while it has a processor
-    assert rate_without_delays(free, 1.0, [1 - busy_part] * 4, cpu) == pytest.approx(400)
-    one_at_a_time = [25 * busy_part] * 4
-    found = rate_without_delays(one_at_a_time, 1.0, [(1 - busy_part) / 4] * 4, [busy_part / 4] * 4)
-    assert found <= 100 * (1 + 1e-9)
-
-
 # -- measurement -------------------------------------------------------------------------------------------------------
 
 
-def test_the_costs_of_nodes_are_told_apart(monkeypatch):
-    monkeypatch.setattr("dataflow.profiling._now", CLOCK)
+def test_the_costs_of_nodes_are_told_apart():
     df = BatchData(MapData(MapData(numbers(), heavy), light), 4)
     measured = profile(df, SHORT)
     names = [node.node.partition("(")[0] for node in measured.nodes]
@@ -150,15 +120,33 @@ def test_a_flow_that_waits_gets_many_workers():
     assert ('backend="thread"' in measured.recommended.code) == (measured.recommended.backend == "thread")
 
 
-def test_advice_against_workers_names_the_best_prediction():
+def test_workers_are_advised_against_only_if_none_of_the_predictions_is_faster():
     measured = profile(numbers(), SHORT)
     assert measured.recommended.kind == "none"
     best = max(p.datapoints_per_second for p in measured.predictions) * measured.seconds_per_datapoint
     assert f"{best:.2f} times the speed without workers is predicted" in str(measured)
     assert best < 1.1
-    faster = replace(measured.predictions[0], datapoints_per_second=1.28 / measured.seconds_per_datapoint)
-    shown = replace(measured, predictions=(faster,))
-    assert "with 1 process, the best number, 1.28 times" in str(shown)
+
+
+@pytest.mark.parametrize("rate", [1.09, 1.11, 1.14, 1.28])
+def test_what_is_predicted_and_what_is_recommended_agree(rate, monkeypatch):
+    """The recommended number need not be the fastest: almost the best is enough."""
+    fewest = 0.96 * rate
+
+    def made_up(costs, cores, num_workers, backend):
+        return (rate if num_workers > 1 else fewest) / costs.worker
+
+    monkeypatch.setattr("dataflow.profiling.predict", made_up)
+    monkeypatch.setattr("dataflow.profiling.available_cores", lambda: 2)
+    measured = profile(numbers(), SHORT)
+    assert (measured.recommended.kind == "none") == (rate < 1.1)
+
+
+def test_the_time_that_other_programs_take_does_not_count(monkeypatch):
+    monkeypatch.setattr("dataflow.profiling._delayed", lambda: time.perf_counter() / 2)
+    measured = profile(MapData(numbers(), waits), 0.2)
+    assert 1e-3 <= measured.seconds_per_datapoint < 1.8e-3  # of 2 ms
+    assert measured.thread_speedup > 1.5
 
 
 def test_what_cannot_be_addressed_gets_a_parallel_map():
@@ -197,9 +185,7 @@ def test_the_flow_itself_counts_no_pass_and_keeps_its_data():
     assert "_df_run_pass" not in vars(df) | vars(below)
 
 
-def test_a_users_node_and_a_node_in_two_places_are_measured(monkeypatch):
-    monkeypatch.setattr("dataflow.profiling._now", CLOCK)
-
+def test_a_users_node_and_a_node_in_two_places_are_measured():
     class Own(DataFlow):
         def __iter__(self):
             yield from ([heavy(k)] for k in range(20))
