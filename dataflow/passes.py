@@ -13,7 +13,7 @@ from itertools import count, islice, repeat
 from operator import length_hint
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.parameters import deferred_result
@@ -102,11 +102,21 @@ _NOTHING: Final = object()
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
+class Token:
+    """Identifies one run of the code of a node in the flows that it makes."""
+
+    __slots__ = ("makes_inputs", "owner")
+
+    def __init__(self, owner: FlowState) -> None:
+        self.owner = ref(owner)
+        self.makes_inputs = False  # in `reset_state`, which every process calls before its first pass
+
+
 class UserCode:
     """What this process remembers of the code of a user's node."""
 
     def __init__(self) -> None:
-        self.made_in: object = None  # identifies the code of a node that has made this flow
+        self.made_in: Token | None = None  # of the code of a node that has made this flow
         self.others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # begun by the code, and no inputs; by id
         # The round of resets in which reset_state runs: a nested call in it is a super() call. An interrupt may leave a
         # round behind that is over.
@@ -135,7 +145,7 @@ class RunningCode:
         self.df = df
         self.stream = stream
         self._ranks = ranks  # which tell the flows that begin here from those of other ranks
-        self.token = object()  # identifies this code in the flows that it makes
+        self.token = Token(state_of(df))
         self.inputs: dict[FlowState, _NextPass] = {}
         self._others: WeakKeyDictionary[FlowState, _NextPass] = WeakKeyDictionary()
         self._num_begun = 0

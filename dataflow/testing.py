@@ -98,6 +98,9 @@ def check_node(
     - *resuming*: `ResumableData` continues at any datapoint;
     - *workers*: the flow yields the same in a thread, and in a process, under each start method.
 
+    The last two are left out where the order of the datapoints is not defined, as in a default runner of several
+    workers.
+
     Args:
         make: Makes a new flow at each call. It need not be seeded. Short passes of some ten datapoints are enough.
         continues: Whether a pass goes on where the last one stopped, so that passes need not be independent; None asks
@@ -122,6 +125,8 @@ def check_node(
         check.run("copies", partial(check.copies_are_new, picklable))
         check.run("index access", check.indexes_give_the_same)
         check.run("closing", check.closing_ends_loops)
+        if not check.has_order:  # so that nothing else is promised, and ResumableData and strict runners refuse it
+            return
         check.run("resuming", check.resumes_anywhere)
         if check.is_outermost:
             return
@@ -154,6 +159,7 @@ class _Check:
         self._num = num
         with self._make() as df:
             self.is_outermost = df._df_counts_passes  # as ResumableData, which no runner may wrap
+            self.has_order = all(node._df_reproducible for node in walk(df, everywhere=True))
             knows = df._df_continuing() is not None or df._df_endless
         self.continues = knows if continues is None else continues
         self._expected: list[list[bytes]] = []

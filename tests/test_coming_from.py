@@ -374,6 +374,7 @@ NOT_COMPARED = {
     "torch.utils.data": {
         "`WeightedRandomSampler`": "draws with replacement: MixData keeps the shares instead",
         "`pin_memory=True`": "needs a device",
+        "`StatefulDistributedSampler`": "a state: tests/transforms/test_elastic.py",
         "`sampler.set_epoch": "says that nothing is needed",
         "`seed=0`": "sets a seed",
         "`generator=`": "other random numbers",
@@ -396,6 +397,7 @@ NOT_COMPARED = {
     "grain": {
         "`ds[i]`": "test_an_element_that_a_filter_has_dropped",
         "`random_map": "other random numbers",
+        "elastic iterators": "a state: tests/transforms/test_elastic.py",
         "`get_state()`": "a state: the block above the table",
         "`WindowShuffle": "another order",
     },

@@ -33,6 +33,7 @@ from dataflow.references import (
     reached,
     reads_of,
 )
+from dataflow.user_nodes import made_in_passes
 
 __all__ = ["Snapshot"]
 
@@ -108,7 +109,7 @@ class Snapshot:
 
 def _of_node(where: str, node: DataFlow) -> Iterator[tuple[str, Any]]:
     yield f"the class of {where}", type(node)
-    skipped = node._df_run_settings.union(OF_THIS_PROCESS)
+    skipped = node._df_run_settings.union(OF_THIS_PROCESS, made_in_passes(node))
     for name, value in vars(node).copy().items():
         # Private attributes of built-in nodes are tables that follow from the others.
         if name not in skipped and (node._df_user_written or name[0] != "_"):

@@ -86,6 +86,19 @@ class _MadeOnce(_Made):
         yield from self.kept["flow"][0]
 
 
+class _MadeOnceAsInput(_Made):
+    """It keeps the flow where inputs are found."""
+
+    def __init__(self, make):
+        super().__init__(make)
+        self.kept = None
+
+    def __iter__(self):
+        if self.kept is None:
+            self.kept = self.make()
+        yield from self.kept
+
+
 class _MadeInReset(_Made):
     def reset_state(self):
         self.kept = {"flow": [self.make()]}
@@ -181,6 +194,7 @@ SHAPES = {
     "made": _Made,
     "made twice": _MadeTwice,
     "made once": _MadeOnce,
+    "made once, as an input": _MadeOnceAsInput,
     "made in reset_state": _MadeInReset,
     "endless": _Endless,
     "beside an input": lambda make: _Beside(shuffled(), make),

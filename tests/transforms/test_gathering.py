@@ -192,5 +192,5 @@ class OneBuffer(DataFlow):
 
 
 def test_the_contract_finds_a_source_that_uses_memory_again():
-    with pytest.raises(AssertionError, match="changed after it was yielded"):
+    with pytest.raises(AssertionError, match="datapoints share memory that is reused"):
         check_node(OneBuffer, source=True, addressable=False)
