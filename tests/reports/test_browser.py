@@ -3,9 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,19 +11,33 @@ from dataflow import BatchData, DataFromList, MapData, MultiProcessRunner
 from dataflow.reports.page import page_of
 from dataflow.reports.verdict import verdict_of
 from tests.reports.made_up import flow, runner, workers
+from tests.support.browser import open_pages
 from tests.support.waits import LIMIT
 
 pytest.importorskip("PyQt6.QtWebEngineCore", exc_type=ImportError)
 
-BROWSER = Path(__file__).with_name("browser.py")
+READ = """
+(() => ({
+    figures: document.getElementById("statistics").textContent,
+    verdict: document.querySelector(".verdict").textContent,
+    tables: [...document.querySelectorAll("table")].map(
+        table => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent))),
+    labels: [...document.querySelectorAll("svg")].map(svg => svg.getAttribute("aria-label")),
+    drawn: [...document.querySelectorAll("svg")].map(svg => svg.getBoundingClientRect().width > 0),
+    titles: [...document.querySelectorAll("h2, h3")].map(title => title.textContent),
+    label: document.getElementById("copy").textContent,
+    width: innerWidth,
+    scrolled: document.documentElement.scrollWidth,
+    background: getComputedStyle(document.body).backgroundColor,
+    images: [...document.images].map(image => image.complete && image.naturalWidth > 0),
+}))()
+"""
 
 
-def opened(path, *options):
-    """What a browser without a network shows of a page."""
-    command = [sys.executable, str(BROWSER), str(path), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def opened(path, width=1000, scheme="light"):
+    """What a browser without a network shows of a page, after a click on the button that copies the text."""
+    (found,) = open_pages([path.as_uri()], READ, width=width, scheme=scheme, click="copy", timeout=LIMIT)
+    return found
 
 
 def cells(table):
@@ -69,7 +80,7 @@ def test_a_report_of_a_real_run_opens_without_network_and_errors(tmp_path):
 def test_the_page_fits_a_phone_and_follows_the_colours_of_the_system(width, scheme, tmp_path):
     page = tmp_path / "report.html"
     page.write_text(page_of(flow(runner(workers(8, busy=0.9, blocked=0.1), waiting=0.9))))
-    content = opened(page, str(width), scheme)["content"]
+    content = opened(page, width, scheme)["content"]
     assert content["width"] == width
     assert content["scrolled"] <= width
     brightness = sum(map(int, re.findall(r"\d+", content["background"])[:3])) / 3
