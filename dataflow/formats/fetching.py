@@ -263,13 +263,14 @@ class _Client:
         self._threads = _Threads(min(settings.num_concurrent, _MAX_THREADS))
         self._systems = AsyncFileSystems(settings.num_concurrent, settings.options)
         self._cache: FileCache | None = None
+        self._is_left = False
 
     async def __aenter__(self) -> _Client:
         if self._settings.cache is not None:
             try:
-                self._cache = await self._threads.run(FileCache, self._settings.cache, self._settings.cache_bytes)
+                await self._threads.run(self._open_cache, self._settings.cache)
             except BaseException:
-                await self._threads.close()
+                await self._close()
                 raise
         return self
 
@@ -277,7 +278,19 @@ class _Client:
         try:
             await self._systems.close()
         finally:
+            await self._close()
+
+    def _open_cache(self, folder: str) -> None:
+        # Assigned by the thread: a cancelled `run` returns nothing, and the lock file would stay open.
+        self._cache = FileCache(folder, self._settings.cache_bytes)
+        if self._is_left:  # the thread was left behind; whichever of both sees it closes the file
+            self._cache.close()
+
+    async def _close(self) -> None:
+        try:
             await self._threads.close()
+        finally:
+            self._is_left = True
             if self._cache is not None:
                 self._cache.close()
 

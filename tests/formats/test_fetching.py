@@ -30,6 +30,7 @@ from dataflow.formats import fetching
 from dataflow.urls import retry_after, transient_cause
 from tests.support.contract import check_node
 from tests.support.http_server import Reply, serving
+from tests.support.leaks import check_nothing_left, snapshot
 from tests.support.waits import LIMIT, wait_until
 
 SIZE = 20
@@ -531,3 +532,31 @@ def test_its_parameters_may_be_assigned(folder):
 def test_threads_of_a_runner_fetch(folder):
     with MultiThreadRunner(lambda: FetchData(paths(folder)), 5, 2, strict=True) as df:
         assert list(df) == EXPECTED
+
+
+def test_a_cache_that_is_opened_during_a_cancellation_is_closed(tmp_path, monkeypatch):
+    opened, cancelled = threading.Event(), threading.Event()
+    caches = []
+
+    class Slow(fetching.FileCache):
+        def __init__(self, *args):
+            super().__init__(*args)
+            caches.append(self)
+            opened.set()
+            cancelled.wait(LIMIT)
+
+    monkeypatch.setattr(fetching, "FileCache", Slow)
+
+    async def enter_and_cancel():
+        task = asyncio.ensure_future(fetching._Opening(1, 0, str(tmp_path), None, False, {})().__aenter__())
+        await asyncio.to_thread(opened.wait, LIMIT)
+        task.cancel()
+        await asyncio.sleep(0)
+        cancelled.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    before = snapshot()
+    asyncio.run(enter_and_cancel())
+    check_nothing_left(before)
+    assert len(caches) == 1
