@@ -22,17 +22,24 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-__all__ = ["CurrentItem", "position_in"]
+__all__ = ["CurrentItem", "position_in", "unknown_item"]
 
 _TIME_BITS: Final = 36
 _POSITION_BITS: Final = 27
 _ANY: Final = 1 << 63
+_UNKNOWN: Final = (1 << _POSITION_BITS) - 1  # a position
 _now: Final = time.monotonic
 
 
 def position_in(word: int) -> int | None:
-    """The position of the datapoint that `word` is about; None if it is about none."""
-    return (word >> _TIME_BITS) & ((1 << _POSITION_BITS) - 1) if word else None
+    """The position of the datapoint that `word` is about; None if it is about none, or unknown."""
+    position = (word >> _TIME_BITS) & _UNKNOWN
+    return position if word and position != _UNKNOWN else None
+
+
+def unknown_item(sign: int) -> int:
+    """The word of a worker that makes a datapoint, unknown which; `sign` changes with each sign of life."""
+    return _ANY | _UNKNOWN << _TIME_BITS | sign & ((1 << _TIME_BITS) - 1)
 
 
 class CurrentItem:
@@ -53,7 +60,7 @@ class CurrentItem:
     def begin(self, position: int) -> None:
         """Record that the datapoint at `position` of the task begins."""
         self._position = position
-        low = position & ((1 << _POSITION_BITS) - 1)
+        low = position % _UNKNOWN
         begun = int(_now() * 1000) & ((1 << _TIME_BITS) - 1)
         self._words[self._index] = _ANY | low << _TIME_BITS | begun
 

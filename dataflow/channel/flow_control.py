@@ -175,6 +175,13 @@ class Credit:
         """What `worker` makes, in a word as in `current_item`."""
         return self._counters.words[_start_of(worker) + _ITEM]
 
+    def late_after(self, timeout: float) -> tuple[float, str]:
+        """After how many seconds with the same word a worker is late, if it may spend `timeout` seconds on a datapoint.
+
+        Returns these, and what it did, as the end of a sentence about it.
+        """
+        return timeout, f"spent more than item_timeout={timeout:g} seconds on it"
+
     def clear_item(self, worker: int) -> None:
         """Record that `worker` has died: its successor, which is about to be started, makes nothing yet."""
         self._counters.words[_start_of(worker) + _ITEM] = 0

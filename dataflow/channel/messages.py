@@ -59,6 +59,7 @@ class Kind(enum.IntEnum):
     BATCH = 7  # one datapoint: all results of the task, stacked
     TASK_FAILED = 8  # an exception, serialized, in place of the next result; the rest of the task is not done
     PASS_ENDED = 9  # the task was a pass of unknown length, and is complete
+    LATE = 10  # the worker spends too long on a datapoint, and goes on; from one that watches itself
 
     __hash__ = int.__hash__  # kinds are keys of tables, and the hash of an Enum is slower
 

@@ -452,6 +452,9 @@ class _SharedQueuedTask:
     def taken_by(self) -> int | None:
         return self._task_queue.ownership.holder(self._number)
 
+    def may_have_begun(self, worker: int) -> bool:
+        return False
+
     def put_back(self, dead: int | None = None) -> None:
         if dead is None or self.taken_by == dead:
             self._task_queue.ownership.free(self._number)

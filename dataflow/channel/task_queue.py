@@ -106,6 +106,9 @@ class QueuedTask(Protocol):
     def taken_by(self) -> int | None:
         """The worker that has taken the task; None while it is waiting."""
 
+    def may_have_begun(self, worker: int) -> bool:
+        """Whether `worker`, although it is not known to have taken the task, may have done so."""
+
     def put_back(self, dead: int | None = None) -> None:
         """Make the task available: for the first time, or again.
 
@@ -251,6 +254,9 @@ class _ThreadQueuedTask:
         self._task_queue = task_queue
         self.task: Task | None = task
         self.taken_by: int | None = None
+
+    def may_have_begun(self, worker: int) -> bool:
+        return False
 
     def put_back(self, dead: int | None = None) -> None:
         with self._task_queue.claims:

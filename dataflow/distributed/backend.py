@@ -124,7 +124,7 @@ class RayBackend:
         # One task more than requested replies, so that no actor waits for one.
         queue = None if tasks is Tasks.NONE else PushedTaskQueue(_IN_FLIGHT + 1, n * bytes_ahead)
         codec = ObjectStoreCodec(copy=self.copy)
-        return Links(channel, codec, PullCredit(channel, n), queue, bytes_ahead, channel.died)
+        return Links(channel, codec, PullCredit(channel, queue, n), queue, bytes_ahead, channel.died)
 
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
         return partial(start_worker, type(self).make_cluster(self.address), self._all_options)

@@ -17,6 +17,7 @@ from dataflow.errors import DataFlowError
 from dataflow.extras import optional
 from dataflow.pickling import dumps
 from dataflow.workers.info import WorkerInfo
+from dataflow.workers.worker_errors import LostWorker
 
 __all__ = [
     "ActorLost",
@@ -34,6 +35,7 @@ _LOCAL: Final = {
 }
 _GROUPS: Final = {"work": "work", "reply": "replies"}  # the other calls return at once, on a thread of their own
 _FETCH_SECONDS: Final = 60.0  # for a reply that is ready
+_PROCESS_DIED: Final = "worker process has died"  # Ray's words, if its machine is not known to be down
 
 
 def ray_package() -> Any:
@@ -79,7 +81,7 @@ def connect(address: str | None = None) -> Any:
     return ray
 
 
-class ActorLost(Exception):
+class ActorLost(LostWorker):
     """An actor is gone or unreachable, or its output was lost; the text is Ray's explanation."""
 
 
@@ -132,7 +134,7 @@ class RayCluster:
         try:
             return self._ray.get(reference, timeout=_FETCH_SECONDS)
         except self._ray.exceptions.RayError as error:
-            raise ActorLost(str(error).strip()) from error
+            raise ActorLost(str(error).strip(), has_died=_PROCESS_DIED in str(error)) from error
 
     def kill(self, actor: Any) -> None:
         """Kill an actor, whatever it is doing, and whether or not it can be reached."""
@@ -189,9 +191,10 @@ class ActorWorker:
 
     Attributes:
         lost: Why it is lost; None if it is not known to be lost.
-        has_answered: Whether any message has come from it.
+        is_ready: Whether it has opened its flow, as far as is known.
         is_over: Whether no more messages will come.
         replies: References of the requested replies, the oldest first.
+        num_replies: How many have come.
         unread: For each reply that has come: the number of its counted messages that were not read yet.
     """
 
@@ -203,7 +206,8 @@ class ActorWorker:
         self.options = options
         self.pid: int | None = None  # on its machine, once it has started
         self.lost: ActorLost | None = None
-        self.has_answered = self.is_over = False
+        self.is_ready = self.is_over = False
+        self.num_replies = 0
         self.replies: deque[Any] = deque()
         self.unread: deque[int] = deque()
         self.started_at = time.monotonic()  # when it was requested
@@ -229,10 +233,15 @@ class ActorWorker:
         if not self.is_over and (reference := self.call("reply")) is not None:
             self.replies.append(reference)
 
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether it should be given tasks."""
+        return self.is_ready and not self.is_over and self.lost is None
+
     def mark_lost(self, error: ActorLost) -> None:
         """Mark it as lost."""
         # A copy of `error`, because its traceback would keep everything in these frames alive.
-        self.lost = self.lost or ActorLost(str(error))
+        self.lost = self.lost or ActorLost(str(error), has_died=error.has_died)
 
     def has_started(self) -> bool:
         """Whether the process has started; also true if the actor is lost."""
@@ -283,8 +292,9 @@ class ActorWorker:
         return True
 
     def begin_kill(self) -> None:
-        """Kill it, which does not wait."""
+        """Kill it, which does not wait: from now on it is lost."""
         self.kill()
+        self.mark_lost(ActorLost("it was killed"))
 
     def leave_behind(self) -> None:
         """No-op: this process waits for no actor."""

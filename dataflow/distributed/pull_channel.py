@@ -18,11 +18,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from dataflow.channel.current_item import unknown_item
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import DATA_KINDS, Kind, Message
 from dataflow.channel.worker_counters import NUM_WORDS, sums_of
-from dataflow.distributed.actor import Chunking, Reply, ReplyBuffer
+from dataflow.distributed.actor import Chunking, Reply, ReplyBuffer, max_wait
 from dataflow.distributed.cluster import ActorLost, ActorWorker
+from dataflow.distributed.push_queue import PushedTaskQueue
 from dataflow.errors import TimeoutError, WorkerDied
 from dataflow.workers.worker_errors import died
 
@@ -32,6 +34,8 @@ _COUNTED: Final = (*DATA_KINDS, Kind.REPORT)
 _FINAL_KINDS: Final = {Kind.ENDED, Kind.ERROR, Kind.LEFT}
 _MAX_REASON: Final = 400  # characters
 _MAX_IDLE: Final = 0.01  # seconds between two checks while there is no reply to wait for
+_SILENT_TIMES: Final = 4  # times `item_timeout` that an actor may give no sign of life
+_MIN_SILENT_SECONDS: Final = 2.0
 
 
 class PullChannel:
@@ -156,6 +160,8 @@ class PullChannel:
                 except ActorLost as error:
                     actor.mark_lost(error)
                 else:
+                    actor.num_replies += 1
+                    actor.is_ready = actor.is_ready or reply.is_ready
                     self._count(number, reply.counters)
                     self._receive(actor, reply.messages)
             if actor.lost is not None and not actor.is_over:
@@ -170,7 +176,6 @@ class PullChannel:
 
     def _receive(self, actor: ActorWorker, messages: list[Message]) -> None:
         self._messages.extend(messages)
-        actor.has_answered = actor.has_answered or bool(messages)
         actor.is_over = any(message.kind in _FINAL_KINDS for message in messages)
         num_counted = sum(message.kind in _COUNTED for message in messages)
         if num_counted:
@@ -208,6 +213,11 @@ class PullChannel:
                 actor.unread.popleft()
                 actor.request_reply()
 
+    def awaits_reply(self, worker: int) -> int:
+        """How many replies of `worker` have come, plus one, if another was requested; 0 if none is to be expected."""
+        actor = self._actors.get(worker)
+        return 1 + actor.num_replies if actor is not None and actor.lost is None and actor.replies else 0
+
     def stop_workers(self) -> None:
         """Stop all workers."""
         for actor in self._actors.values():
@@ -215,11 +225,37 @@ class PullChannel:
 
 
 class PullCredit(Credit):
-    """What the consumer has consumed. A worker's own counters are granted by its `WorkerActor`."""
+    """What the consumer has consumed. A worker's own counters are granted by its `WorkerActor`.
 
-    def __init__(self, channel: PullChannel, num_workers: int) -> None:
+    Args:
+        channel: The channel from the actors.
+        task_queue: Where their tasks come from, if they get any.
+        num_workers: Number of workers.
+    """
+
+    def __init__(self, channel: PullChannel, task_queue: PushedTaskQueue | None, num_workers: int) -> None:
         super().__init__(num_workers, shared=False)
         self._channel = channel
+        self._task_queue = task_queue
+
+    def item_of(self, worker: int) -> int:
+        """What `worker` makes: it is unknown what, if it has tasks and owes a reply, and nothing otherwise.
+
+        One that has opened its flow, and whose replies are all requested, waits for nothing. It watches itself, so
+        here only matters whether it gives any sign of life.
+        """
+        has_tasks = self._task_queue is not None and self._task_queue.tasks_of(worker)
+        replies = self._channel.awaits_reply(worker) if has_tasks else 0
+        return unknown_item(replies) if replies else 0
+
+    def late_after(self, timeout: float) -> tuple[float, str]:
+        # C code that lets other threads run only between its calls delays a reply by several of them.
+        seconds = max_wait(timeout) + max(_SILENT_TIMES * timeout, _MIN_SILENT_SECONDS)
+        reason = (
+            f"gave no sign of life for {seconds:g} seconds, with item_timeout={timeout:g}: it is stopped, or C code "
+            "holds the interpreter's lock"
+        )
+        return seconds, reason
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         self._channel.consumed(worker)

@@ -5,7 +5,9 @@ There is no task queue that machines could share. Guarantees:
 - Tasks are pushed in the order of their numbers; a task that is put back comes before all others, and a part of one
   that is asked for again before those.
 - A worker has at most `ahead` unfinished tasks: so a slow one delays few others.
-- A worker gets no task before its first message: so no task waits for an actor that cannot start.
+- A worker gets no task before it has opened its flow: so no task waits for an actor that cannot start, and one that has
+  tasks is at work.
+- A part of a task is the only task of its worker: so a worker that dies has died in it.
 """
 
 from __future__ import annotations
@@ -90,16 +92,17 @@ class PushedTaskQueue:
         if self._discarded < self._next:
             self._discarded = self._next
             for actor in self._workers.values():
-                if actor.has_answered and not actor.is_over:
+                if actor.takes_tasks:
                     actor.call("discard_tasks", self._next)
 
     def pump(self) -> None:
         while self._waiting:
             task = self._waiting[0]
             if task.body is not None:
-                ready = [k for k, actor in self._workers.items() if actor.has_answered and not actor.is_over]
-                worker = min(ready, key=lambda k: len(self._pushed[k]), default=None)
-                if worker is None or len(self._pushed[worker]) >= self._ahead:
+                ready = [k for k, actor in self._workers.items() if actor.takes_tasks]
+                free = [k for k in ready if not any(pushed.is_part for pushed in self._pushed[k])]
+                worker = min(free, key=lambda k: len(self._pushed[k]), default=None)
+                if worker is None or len(self._pushed[worker]) >= (1 if task.is_part else self._ahead):
                     return
                 self._pushed[worker].append(task)
                 task.worker, task.actor = worker, self._workers[worker]
@@ -152,6 +155,14 @@ class _PushedTask:
     def taken_by(self) -> int | None:
         return self.worker if self._task_queue.tasks_of(self.worker)[:1] == [self] else None
 
+    def may_have_begun(self, worker: int) -> bool:
+        return self in self._task_queue.tasks_of(worker)[1:]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only a part of it is asked for."""
+        return self.stop != WHOLE
+
     def put_back(self, dead: int | None = None) -> None:
         if self.is_held:
             self.is_held = False
@@ -176,7 +187,7 @@ class _PushedTask:
             self._task_queue.release(self)
 
     def __lt__(self, other: _PushedTask) -> bool:
-        return (self.stop == WHOLE, self.number) < (other.stop == WHOLE, other.number)  # parts first
+        return (not self.is_part, self.number) < (not other.is_part, other.number)  # parts first
 
 
 class _PushPort(ActorTaskReader):

@@ -48,10 +48,11 @@ class RayRunner(Runner[T_co]):
         hwm: How far each actor runs ahead, as for `MultiProcessRunnerZMQ`: at most ``2 * hwm + 2`` of its datapoints
             are made and not yet returned. None for whatever `max_bytes` allows, up to some 12,000.
         num_workers: The same as `num_proc`, under the name that all runners and maps know.
-        options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init` and `thread_limit`: see
-            `WorkerOptions`; and the following. Only with `strict` are the datapoints of a lost actor made again;
-            otherwise what it had made and not delivered is lost. The share of ``thread_limit="share"`` is as many
-            threads as an actor has of ``num_cpus``.
+        options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init`, `thread_limit` and
+            `item_timeout`: see `WorkerOptions`; and the following. An actor that gives no sign of life, because it is
+            stopped or C code holds the interpreter's lock, gets about five times `item_timeout`. Only with `strict` are
+            the datapoints of a lost actor made again; otherwise what it had made and not delivered is lost. The share
+            of ``thread_limit="share"`` is as many threads as an actor has of ``num_cpus``.
         max_bytes: Bytes of all datapoints that all actors together have under way, at least 1 MiB; None for 24 MiB for
             each actor. One datapoint of each, however large, may always be under way, and each reply exceeds its part
             by its last datapoint.
@@ -115,8 +116,8 @@ class RayMapData(ParallelMap[T_co]):
         with_rng: Whether the function is called as ``map_func(dp, rng)``, with the generator that `RandomMapData` would
             give it: with `strict` the random numbers do not depend on which worker does the work.
         seed_globals: Seed `random`, `np.random` and torch before each call, as for `MapData`.
-        options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init` and `thread_limit`, as
-            for `RayRunner`; and the following.
+        options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init`, `thread_limit` and
+            `item_timeout`, as for `RayRunner`; and the following.
         max_bytes: Bytes of all results under way, as for `RayRunner`. Two thirds as many may be under way to the
             actors.
         copy: Whether large arrays may be written to, as for `RayRunner`.

@@ -41,7 +41,7 @@ from dataflow.channel.messages import DATA_KINDS, RESULT_KINDS, Channel, Kind, M
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable
 from dataflow.engine.observer import Observer
-from dataflow.engine.schedules import EndedItem, ItemEnd, Schedule
+from dataflow.engine.schedules import NOT_WANTED, EndedItem, ItemEnd, Schedule
 from dataflow.engine.supervisor import Death, DiedError, Supervisor
 from dataflow.engine.worker_main import WorkerSpec
 from dataflow.errors import TooManyFailures, WorkerDied, WorkerTraceback
@@ -52,7 +52,16 @@ from dataflow.seeding import Stream
 from dataflow.session import Session
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.pool import Worker
-from dataflow.workers.worker_errors import died, ended_twice, ends_of_item, how_it_ended, late, late_in, unreadable
+from dataflow.workers.worker_errors import (
+    LostWorker,
+    died,
+    ended_twice,
+    ends_of_item,
+    how_it_ended,
+    late,
+    late_in,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from dataflow.channel.turns import Turns
@@ -460,6 +469,12 @@ class Engine(Generic[S]):
         elif message.kind is Kind.REPORT:
             plan.credit.report_received(message.worker)
             self._pending_error = plan.tolerance.process_report(self._decoder.decode_report(body))
+        elif message.kind is Kind.LATE:
+            assert self._late is not None, "a worker watches itself only with item_timeout"
+            position, reason, stack = body
+            # Of a pass that was abandoned it has a task that nobody waits for.
+            position = position if self.schedule.has_issued(message.task) else NOT_WANTED
+            self._late.kill(message.worker, position, reason, stack, time.monotonic())
         elif message.kind is Kind.LEFT:
             self._handle_death(self._supervisor.left(message))
 
@@ -508,8 +523,10 @@ class Engine(Generic[S]):
         error.__cause__ = cause  # shows where
         position, end = (None, None) if self._late is None else self._late.end_of(worker)
         item: EndedItem | None = None
-        # An actor that is lost has no exit code: it may be unreachable, or its node is down, whatever it was making.
-        if end is None and error.exitcode is not None:
+        if end is None and isinstance(cause, LostWorker):
+            # It may be unreachable, or its node is down, whatever it was making.
+            end = ItemEnd("died") if cause.has_died else None
+        elif end is None and error.exitcode is not None:
             end = ItemEnd(how_it_ended(error.exitcode))
         if end is not None:
             item = self.schedule.ended(worker, end, position, sent_all=isinstance(cause, SystemExit))

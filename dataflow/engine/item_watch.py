@@ -66,7 +66,8 @@ class LateWorkers:
     """
 
     def __init__(self, timeout: float, supervisor: Supervisor, credit: Credit, stacks: StackFile | None) -> None:
-        self._watch = ItemWatch(timeout)
+        limit, self._reason = credit.late_after(timeout)
+        self._watch = ItemWatch(limit)
         self._supervisor = supervisor
         self._credit = credit
         self._stacks = stacks
@@ -94,10 +95,21 @@ class LateWorkers:
             return
         if item_of(worker) == word:
             self._asked = None
-            reason = f"spent more than item_timeout={self._watch.timeout:g} seconds on it"
             stack = "" if self._stacks is None else self._stacks.read()
-            self._killed[worker] = position_in(word), ItemEnd(reason, stack, is_late=True)
-            supervisor.end(worker, now)
+            self.kill(worker, position_in(word), self._reason, stack, now)
+
+    def kill(self, worker: int, position: int | None, reason: str, stack: str, now: float) -> None:
+        """Kill a worker that is late: by its words, or because it says so itself.
+
+        Args:
+            worker: The worker.
+            position: What it was making, in the part that it was asked for; None if unknown.
+            reason: What it did, as the end of a sentence about it.
+            stack: The stacks of its threads.
+            now: The time.
+        """
+        self._killed[worker] = position, ItemEnd(reason, stack, is_late=True)
+        self._supervisor.end(worker, now)
 
     def end_of(self, worker: int) -> tuple[int | None, ItemEnd | None]:
         """What a worker that has ended was making, in the part that it was asked for; and its end, if it was late."""

@@ -39,7 +39,7 @@ class WorkerState(enum.Enum):
 _AFTER: Final = {
     Kind.HELLO: WorkerState.CONNECTED,
     **dict.fromkeys(RESULT_KINDS, WorkerState.CONNECTED),
-    Kind.REPORT: WorkerState.CONNECTED,
+    **dict.fromkeys((Kind.REPORT, Kind.LATE), WorkerState.CONNECTED),
     Kind.ENDED: WorkerState.ENDED,
     Kind.ERROR: WorkerState.FAILED,
     Kind.LEFT: WorkerState.LEFT,

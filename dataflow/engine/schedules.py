@@ -38,6 +38,7 @@ from dataflow.engine.rebatching import WorkerBatch
 from dataflow.pickling import shorten_notes
 
 __all__ = [
+    "NOT_WANTED",
     "EndedItem",
     "IndexRanges",
     "ItemEnd",
@@ -50,6 +51,10 @@ __all__ = [
 
 
 # -- Interface, and the schedule of a runner ---------------------------------------------------------------------------
+
+
+NOT_WANTED: Final = -1
+"""The position of a datapoint in a task that was not issued, or that is discarded."""
 
 
 class Schedule(Protocol):
@@ -94,6 +99,9 @@ class Schedule(Protocol):
 
     def replaced(self, worker: int) -> None:
         """Record that a worker has ended, and another replaces it under the same index."""
+
+    def has_issued(self, task: int) -> bool:
+        """Whether the results of the task, or part of one, with this number are waited for."""
 
     def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> EndedItem | None:
         """Record how a worker has ended, before `lost` or `replaced`; see `TaskSchedule.ended`."""
@@ -150,6 +158,9 @@ class MixedSchedule:
     def replaced(self, worker: int) -> None:
         """No-op: datapoints of the old worker are handed out, and the new one makes its own."""
 
+    def has_issued(self, task: int) -> bool:
+        return False
+
     def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> None:
         """No-op: the new worker begins with its first pass."""
 
@@ -192,7 +203,7 @@ class _Rest:
     results: list[Any] = field(default_factory=list)
     alone: set[int] = field(default_factory=set)  # those that a worker may have ended in: parts of their own
     left_out: set[int] = field(default_factory=set)
-    suspects: list[ItemEnd] = field(default_factory=list)  # ends in one of `alone`, it is unknown in which
+    suspects: list[ItemEnd] = field(default_factory=list)  # ends in one of `alone`, or in another task with this end
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +486,14 @@ class TaskSchedule:
         """The tasks that a worker has taken and not finished, in this order."""
         return [number for number, task in self.issued.items() if task.queued.taken_by == worker]
 
+    def _rest_of(self, number: int, worker: int) -> _Rest:
+        """What is left of a task in which a worker has ended, now that what it had sent was received."""
+        task = self.issued[number]
+        rest = task.rest = task.rest or _Rest(task.count)
+        if self.current.get(worker) == number:
+            rest.results += self._partial.pop(worker, [])
+        return rest
+
     def replaced(self, worker: int) -> None:
         self.current.pop(worker, None)
         self._partial.pop(worker, None)
@@ -482,12 +501,15 @@ class TaskSchedule:
         # second token drops it.
         for number, task in list(self.issued.items()):
             taken_by = task.queued.taken_by  # read once: another worker may take it at any time
-            if taken_by == worker and task.rest is not None:
+            if task.rest is not None and (taken_by == worker or task.queued.may_have_begun(worker)):
                 self._ask_again(number)
             elif taken_by in {worker, None}:
                 task.queued.put_back(worker)
 
     # -- Workers that end in a datapoint -------------------------------------------------------------------------------
+
+    def has_issued(self, task: int) -> bool:
+        return task in self.issued
 
     def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> EndedItem | None:
         """Record that a worker has ended, all of whose messages were received; before `lost` or `replaced`.
@@ -495,7 +517,8 @@ class TaskSchedule:
         Args:
             worker: The worker.
             end: How it has ended.
-            position: Of the datapoint that it was making, in the part that it was asked for; None if unknown.
+            position: Of the datapoint that it was making, in the part that it was asked for; None if unknown, or
+                `NOT_WANTED`.
             sent_all: Whether it has sent everything that it had made.
 
         Returns:
@@ -505,22 +528,27 @@ class TaskSchedule:
         if not taken:
             return None
         task = self.issued[taken[-1]]
-        rest = task.rest = task.rest or _Rest(task.count)
-        begin = len(rest.results)
-        if self.current.get(worker) == taken[-1]:
-            rest.results += self._partial.pop(worker, [])
+        begin = 0 if task.rest is None else len(task.rest.results)
+        rest = self._rest_of(taken[-1], worker)
         start = len(rest.results)  # what it was making comes from here on
+        if position is None and not sent_all:
+            # One on another machine may have begun a later task, and the results before that have gone with it.
+            later = [number for number, other in self.issued.items() if other.queued.may_have_begun(worker)]
+            if later or start + 1 < rest.stop:
+                for suspect in (rest, *(self._rest_of(number, worker) for number in later)):
+                    suspect.alone |= set(range(len(suspect.results), suspect.stop))
+                    suspect.suspects.append(end)
+                return None
         offset = start if position is None else begin + position
-        if position is None and not sent_all and start + 1 < rest.stop:
-            rest.alone |= set(range(start, rest.stop))
-            rest.suspects.append(end)
-            return None
         if not start <= offset < rest.stop:  # it had made this one, and was making nothing
             return None
         index = self._indexes_of(task)[offset]
-        ends = self._ends[index] = (*self._ends.get(index, ()), *rest.suspects, end)
+        explained = rest.suspects
+        ends = self._ends[index] = (*self._ends.get(index, ()), *explained, end)
         rest.alone.add(offset)
-        rest.suspects = []
+        for other in self.issued.values():
+            if other.rest is not None:
+                other.rest.suspects = [one for one in other.rest.suspects if not any(one is e for e in explained)]
         return EndedItem(*self._place_of(index), ends, taken[-1], offset)
 
     def leave_out(self, item: EndedItem) -> None:

@@ -76,6 +76,7 @@ class ActorKeywords(WorkerKeywords, total=False):
 
     max_bytes: SupportsIndex | None
     thread_limit: ThreadLimitOption
+    item_timeout: float | None
     copy: bool
     actor_options: Mapping[str, Any] | None
     address: str | None

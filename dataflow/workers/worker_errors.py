@@ -14,6 +14,7 @@ from dataflow.errors import TimeoutError, WorkerDied, WorkerTraceback
 from dataflow.session import forked_off
 
 __all__ = [
+    "LostWorker",
     "NO_GUARD",
     "died",
     "ended_twice",
@@ -29,6 +30,19 @@ __all__ = [
 
 NO_GUARD: Final = 78
 """Exit code of a worker whose main program starts workers while the worker imports it."""
+
+
+class LostWorker(Exception):
+    """A worker in a cluster is gone or unreachable, or its output was lost; the text is the cluster's explanation.
+
+    Attributes:
+        has_died: Whether its process is known to have died, and not because of its machine or by this program.
+    """
+
+    def __init__(self, text: str, *, has_died: bool = False) -> None:
+        super().__init__(text)
+        self.has_died = has_died
+
 
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
 

@@ -33,13 +33,18 @@ class FakeWorkerActor(WorkerActor):
 
 
 class FakeActor:
-    def __init__(self, number, fate):
+    here = threading.local()  # its `actor` is that of this thread
+
+    def __init__(self, cluster, number, fate):
+        self.cluster = cluster
         self.number = number
         self.fate = fate
         self.worker = FakeWorkerActor()
         self.replies = 0  # made
         self.pending = 0  # replies that are asked for and not fetched
         self.killed = self.dead = False
+        self.answers = threading.Event()  # cleared while nothing but the work can run in it
+        self.answers.set()
         self.references = []
         self.queues = {
             name: ThreadPoolExecutor(1, f"dataflow-fake-{number}-{name}") for name in ("work", "reply", "other")
@@ -47,8 +52,11 @@ class FakeActor:
 
     def run(self, reference, method, packed):
         args = pickle.loads(packed)
+        FakeActor.here.actor = self
         try:
             result = getattr(self.worker, method)(*args)
+            if method != "work":
+                self.answers.wait()
         except BaseException as error:
             self.answer(reference, error=ActorLost(f"it raised {error!r}"))
             return
@@ -72,10 +80,11 @@ class FakeActor:
         with suppress(InvalidStateError):  # it was killed meanwhile
             reference.set_result(value) if error is None else reference.set_exception(error)
 
-    def end(self, reason):
+    def end(self, reason, *, has_died=False):
         self.dead = True
+        self.answers.set()
         for reference in self.references:
-            self.answer(reference, error=ActorLost(reason))
+            self.answer(reference, error=ActorLost(reason, has_died=has_died))
         self.queues["work"].shutdown(wait=False)
         self.queues["reply"].shutdown(wait=False, cancel_futures=True)
         self.queues["other"].shutdown(wait=False, cancel_futures=True)
@@ -97,10 +106,11 @@ class FakeCluster:
         self.max_pending = 0  # replies asked for and not fetched, of one actor
         self.is_down = False
         self.lock = threading.Lock()
+        self.gate = threading.Event()  # opened at the end of a test: what hangs ends then
 
     def start(self, options):
         number = len(self.actors)
-        actor = FakeActor(number, self.fates[number] if number < len(self.fates) else Fate())
+        actor = FakeActor(self, number, self.fates[number] if number < len(self.fates) else Fate())
         self.actors.append(actor)
         self.options.append(options)
         return actor

@@ -104,11 +104,15 @@ def test_who_waits_for_a_task_is_told_to_stop():
 class FakeActor:
     """An actor that only notes its calls."""
 
-    has_answered = True
     is_over = False
 
     def __init__(self):
         self.calls = []
+        self.is_ready = True
+
+    @property
+    def takes_tasks(self):
+        return self.is_ready and not self.is_over
 
     def call(self, method, *args):
         self.calls.append((method, args[0]))
@@ -141,11 +145,11 @@ def test_tasks_go_to_who_has_the_fewest_and_no_more_than_so_many():
 
 def test_nobody_is_given_a_task_before_it_was_heard_of():
     actor = FakeActor()
-    actor.has_answered = False
+    actor.is_ready = False
     task_queue = queue_for(actor)
     put(task_queue, 0)
     assert actor.calls == []
-    actor.has_answered = True
+    actor.is_ready = True
     task_queue.pump()
     assert actor.calls == [("add_task", 0)]
 

@@ -20,9 +20,13 @@ class PaperSlot:
         self.taken_by = None
         self.put, self.discarded = 1, False
         self.start, self.stop = 0, len(datapoints) if len(datapoints) > 1 else datapoints[0]
+        self.given_to = None
+
+    def may_have_begun(self, worker):
+        return self.given_to == worker and self.taken_by is None
 
     def put_back(self, dead=None):
-        self.taken_by = None
+        self.taken_by = self.given_to = None
         self.put += 1
 
     def ask(self, number, start, stop):
@@ -453,6 +457,31 @@ def test_what_a_worker_may_have_died_of_is_tried_alone_and_left_out_at_the_secon
         schedule.task_queue.take(number, 0)
         receive(schedule, number, k)
     assert drained(schedule) == [[0, 1, 3, 4]] and schedule.exhausted
+
+
+def test_a_worker_elsewhere_may_have_died_in_a_later_task_that_it_was_given():
+    schedule = MapTasks(FakeTaskQueue(), 2, 6, ordered=True, continues=False, per_task=2, length=6)
+    fill(schedule, range(6))
+    schedule.end()
+    for number in (1, 2):
+        schedule.task_queue.slots[number].given_to = 0
+    assert dies(schedule, 0) is None  # in any of them; it was in 3
+    while (number := numbers_asked(schedule)[0]) is not None:
+        start, stop = of_task(number, schedule)
+        assert stop == start + 1  # all are tried alone
+        if start == 3:
+            break
+        schedule.task_queue.take(number, 0)
+        receive(schedule, number, start)
+    item = dies(schedule, number)
+    assert (item.position, len(item.ends)) == (3, 2)
+    number = max(numbers_asked(schedule))
+    assert len(dies(schedule, number).ends) == 1  # the first end was that of the other
+    while numbers_asked(schedule):
+        number = numbers_asked(schedule)[0]
+        schedule.task_queue.take(number, 0)
+        receive(schedule, number, *range(*of_task(number, schedule)))
+    assert drained(schedule) == [[0, 1], [2], [4, 5]]
 
 
 def test_where_it_is_known_what_a_worker_made_the_rest_is_done_in_few_parts():

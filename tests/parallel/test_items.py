@@ -37,7 +37,7 @@ from tests.support.waits import LIMIT, wait_until
 
 N = 24
 BAD = (5, 14)
-TIMEOUT = 0.4  # seconds for one item: what is good takes far less
+TIMEOUT = 1.0  # seconds for one item: what is good takes far less, also on a busy machine
 
 
 def stop():
@@ -139,7 +139,7 @@ def check_planted(name, place, method, num):
             assert sorted(failure.position for failure in listed) == positions
         for failure in df.failures:
             assert failure.kind == "dataflow.errors.WorkerDied" and "ended its worker twice" in failure.text
-            assert ("item_timeout=0.4" in failure.text) == (name in HANGS)
+            assert ("item_timeout=1 " in failure.text) == (name in HANGS)
             assert (f"in {name}" in failure.traceback) == (name in HANGS and name != "stop")
         assert state_of(getattr(df, "_mapped", df)).resource._supervisor.restarts_left == 2  # all were given back
 
@@ -179,7 +179,7 @@ def test_without_a_budget_the_run_ends_with_an_error_that_names_the_item(place):
 def test_a_hang_that_no_restart_covers_names_the_item_and_shows_the_stacks():
     with (
         PLACES["map"](Planted("deadlock"), 1, **OPTIONS | {"max_restarts": 0}) as df,
-        pytest.raises(WorkerDied, match=r"making datapoint 5 of pass 0, spent more than item_timeout=0.4") as caught,
+        pytest.raises(WorkerDied, match=r"making datapoint 5 of pass 0, spent more than item_timeout=1 ") as caught,
         deadline(LIMIT),
     ):
         list(df)
