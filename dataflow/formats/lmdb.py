@@ -27,6 +27,7 @@ from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, runs
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_record
 from dataflow.formats.saving import replacing, save_pass
+from dataflow.parameters import function
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]
@@ -120,7 +121,8 @@ class LMDBDataDecoder(MapData[T_co]):
     """
 
     def __init__(self, lmdb_data: DataFlow, decoder: Callable[[bytes, bytes], T_co | None]) -> None:
-        super().__init__(lmdb_data, _Decoding(decoder))
+        checked = function(self, "decoder", decoder, "is called with key and value, both bytes")
+        super().__init__(lmdb_data, _Decoding(checked))
 
     @property
     def _df_parameters(self) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 import asyncio
 import functools
+import inspect
 
 import pytest
 
+import dataflow
 from dataflow import (
     BackgroundData,
     BatchData,
@@ -13,14 +15,17 @@ from dataflow import (
     DataFromIterable,
     DataFromList,
     FilterData,
+    LMDBDataDecoder,
     MapData,
     MapDataComponent,
     MultiProcessMapAndBatchData,
     MultiProcessMapData,
+    MultiProcessMapDataComponentSharedArray,
     MultiThreadMapData,
     ParallelData,
     RandomMapData,
     RayMapData,
+    SharedQ,
 )
 
 
@@ -63,14 +68,31 @@ NODES = {
     "MultiProcessMapData": lambda f: MultiProcessMapData(numbers(), 0, f, strict=True),
     "MultiProcessMapAndBatchData": lambda f: MultiProcessMapAndBatchData(numbers(), 0, f, 2, strict=True),
     "RayMapData": lambda f: RayMapData(numbers(), 0, f, strict=True),
+    "MultiProcessMapDataComponentSharedArray": lambda f: MultiProcessMapDataComponentSharedArray(
+        numbers(), 0, f, (1,), "float32"
+    ),
+    "LMDBDataDecoder": lambda f: LMDBDataDecoder(numbers(), f),
+    "SharedQ": lambda f: SharedQ(default_target=f),
     "worker_init": lambda f: ParallelData(numbers(), 0, worker_init=f),
     "BackgroundData": BackgroundData,
 }
+# Classes whose function may be of such a kind, or whose argument is no function that makes datapoints.
+OTHERS = {"AsyncMapData", "DataFromAsyncIterable", "DataFromGenerator", "MultiThreadRunner"}
 FUNCTIONS = {
     "a coroutine function": fetch,
     "an async generator function": stream,
     "a generator function": twice,
 }
+
+
+def test_every_class_that_takes_a_function_is_tested_here():
+    tested = OTHERS | {getattr(dataflow, name) for name in NODES if hasattr(dataflow, name)}
+    for name in dataflow.__all__:
+        kind = getattr(dataflow, name)
+        if inspect.isclass(kind) and kind.__name__ == name and issubclass(kind, dataflow.DataFlow | SharedQ):
+            parameters = inspect.signature(kind).parameters.values()
+            takes_one = any("Callable" in str(p.annotation) and p.name != "worker_init" for p in parameters)
+            assert not takes_one or name in OTHERS or kind in tested, name
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -80,6 +102,7 @@ def test_the_constructor_refuses_a_function_that_computes_nothing_when_called(no
         NODES[node](FUNCTIONS[kind])
 
 
+@pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize(
     "func",
     [
@@ -89,10 +112,11 @@ def test_the_constructor_refuses_a_function_that_computes_nothing_when_called(no
         Caller(None).method,
         functools.partial(Caller(None)),
     ],
+    ids=["partial", "partial of a partial", "object", "method", "partial of an object"],
 )
-def test_it_is_found_below_partials_methods_and_callable_objects(func):
+def test_it_is_found_below_partials_methods_and_callable_objects(func, node):
     with pytest.raises(TypeError, match=r"a coroutine function: .*Use AsyncMapData"):
-        MapData(numbers(), func)
+        NODES[node](func)
 
 
 @pytest.mark.parametrize("node", ["MapData", "MapDataComponent", "FilterData", "BatchData", "MultiThreadMapData"])
