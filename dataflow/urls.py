@@ -19,6 +19,7 @@ from dataflow.errors import DataFlowError, MissingExtra
 from dataflow.extras import optional
 
 __all__ = [
+    "causes_of",
     "change_of",
     "filesystem_of",
     "files_below",
@@ -26,6 +27,7 @@ __all__ = [
     "reporting_url",
     "retry_after",
     "states_below",
+    "status_of",
     "transient_cause",
 ]
 
@@ -118,7 +120,7 @@ def change_of(about: Mapping[str, Any]) -> str:
 
 def transient_cause(error: BaseException) -> BaseException | None:
     """What another attempt may mend: `error`, or an exception that it was raised from; None if there is no such."""
-    causes = list(_causes(error))
+    causes = list(causes_of(error))
     for cause in causes:  # of a connection; what it was raised from may be a status of the client's own
         names = {kind.__name__ for kind in type(cause).__mro__}
         if not names.isdisjoint(_LASTING_NAMES):
@@ -126,7 +128,7 @@ def transient_cause(error: BaseException) -> BaseException | None:
         if not names.isdisjoint(_TRANSIENT_NAMES):
             return cause
     for cause in causes:
-        if (status := _status_of(cause)) is not None:
+        if (status := status_of(cause)) is not None:
             return cause if status in _TRANSIENT_STATUS else None
     for cause in causes:
         is_of_network = isinstance(cause, ConnectionError | builtins.TimeoutError)
@@ -137,7 +139,7 @@ def transient_cause(error: BaseException) -> BaseException | None:
 
 def retry_after(error: BaseException) -> float:
     """The seconds for which a server has asked not to be asked again; 0 if it has not."""
-    for cause in _causes(error):
+    for cause in causes_of(error):
         response = getattr(cause, "response", None)
         found = response.get("ResponseMetadata", {}).get("HTTPHeaders") if isinstance(response, Mapping) else None
         headers = found or getattr(cause, "headers", None) or getattr(response, "headers", None)
@@ -155,7 +157,8 @@ def retry_after(error: BaseException) -> float:
     return 0.0
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from."""
     for _ in range(8):
         if error is None:
             return
@@ -163,7 +166,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _status_of(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
     """The status of the server's response that an error is about; None if it is about none."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # of botocore
@@ -192,12 +195,12 @@ def reporting_url(url: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         cause = error.__cause__  # fsspec says so of whatever keeps it from asking a server about a file
-        if cause is not None and (transient_cause(cause) or _status_of(cause) not in _MISSING_STATUS):
+        if cause is not None and (transient_cause(cause) or status_of(cause) not in _MISSING_STATUS):
             raise OSError(f"{url} cannot be read: {type(cause).__name__}: {cause}") from error
         raise FileNotFoundError(errno.ENOENT, "there is nothing at this URL", url) from error
     except ImportError as error:
         raise MissingExtra(f"{url}: fsspec needs another package for this scheme: {error}") from error
     except ValueError as error:
-        raise ValueError(f"{url}: {error}") from error
+        raise ValueError(f"{url}: {error}. Correct the scheme, or register its file system with fsspec") from error
     except Exception as error:
         raise OSError(f"{url} cannot be read: {type(error).__name__}: {error}") from error

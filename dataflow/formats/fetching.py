@@ -26,7 +26,16 @@ from dataflow.formats.file_cache import CachedFile, FileCache, has_locks
 from dataflow.formats.loading import PathLike
 from dataflow.parameters import flag, keyword_arguments, whole_number
 from dataflow.transforms.awaiting import AsyncMapData
-from dataflow.urls import change_of, filesystem_of, is_url, reporting_url, retry_after, transient_cause
+from dataflow.urls import (
+    causes_of,
+    change_of,
+    filesystem_of,
+    is_url,
+    reporting_url,
+    retry_after,
+    status_of,
+    transient_cause,
+)
 
 __all__ = ["FetchData"]
 
@@ -296,11 +305,15 @@ class _Client:
 
     async def fetch(self, path: str) -> bytes:
         """The bytes of a file."""
-        if not is_url(path):
-            return await self._fetch(self._local(path))
-        source = self._remote(path)
-        with reporting_url(path):
-            return await self._fetch(source)
+        try:
+            if not is_url(path):
+                return await self._fetch(self._local(path))
+            source = self._remote(path)
+            with reporting_url(path):
+                return await self._fetch(source)
+        except OSError as error:
+            error.add_note(f"{_cure(error)}. max_failures= leaves out files that cannot be read")
+            raise
 
     async def _fetch(self, source: _Source) -> bytes:
         cache, validates = self._cache, self._settings.validate
@@ -352,6 +365,19 @@ class _Client:
             return _state_text(await system._info(path))
 
         return _Source(url, partial(system._cat_file, path), state)
+
+
+def _cure(error: OSError) -> str:
+    """What to do about a file that cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return "check the path or URL"
+    if any(status_of(cause) in {401, 403} for cause in causes_of(error)) or isinstance(error, PermissionError):
+        return "check whether this process may read it, and pass credentials by storage_options="
+    if any(type(cause).__name__ == "TooManyRedirects" for cause in causes_of(error)):
+        return "the server redirects in a circle: give the URL of the file itself"
+    if transient_cause(error) is not None:
+        return "it may be temporary: raise retries=, or lower num_concurrent= if the server cannot keep up"
+    return "the error that it was raised from says what the file system has met with"
 
 
 def _state_text(about: Mapping[str, Any]) -> str:
