@@ -4,6 +4,7 @@
 - `llms.txt` lists all pages with both, for assistants.
 - A link to a test, ``../tests/room/test_file.py#test_name``, leads to a page that shows the test with the functions of
   its file that it calls. If there is no such test, the build fails.
+- A link to an example, ``../examples/file.py``, leads to a page with its source.
 """
 
 import ast
@@ -19,17 +20,24 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((?:\.\./)+(tests/[\w/]+\.py)#(\w+)\)")
+EXAMPLE = re.compile(r"\]\((?:\.\./)+(examples/\w+)\.py\)")
 TESTS = "tests.md"
 MAX_DESCRIPTION = 200  # characters
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page with the tests that other pages link to."""
-    linked = {link for file in files.documentation_pages() for link in LINK.findall(file.content_string)}
+    """Add a page with the tests, and one for each example, that other pages link to."""
+    texts = [file.content_string for file in files.documentation_pages()]
+    linked = {link for text in texts for link in LINK.findall(text)}
     text = "# Tests of what the pages promise\n\nEach of them runs before a change is merged.\n"
     for path, name in sorted(linked):
         text += f"\n## {name} {{ #{name} }}\n\nFrom `{path}`:\n\n```python\n{source_of(ROOT / path, name)}\n```\n"
-    files.append(File.generated(config, TESTS, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
+    pages = {TESTS: text}
+    for path in {path for text in texts for path in EXAMPLE.findall(text)}:
+        source = (ROOT / path).with_suffix(".py").read_text("utf-8")
+        pages[f"{path}.md"] = f"# {path}.py\n\n```python\n{source}```\n"
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 
 
@@ -47,10 +55,11 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Give the page its title and description, and lead links to tests to their page."""
+    """Give the page its title and description, and lead links to tests and examples to theirs."""
     title, description = title_and_description(page.file.content_string)
     page.meta = {"title": title, "description": description, **page.meta}
-    return LINK.sub(rf"]({'../' * page.file.src_uri.count('/')}{TESTS}#\2)", markdown)
+    up = "../" * page.file.src_uri.count("/")
+    return EXAMPLE.sub(rf"]({up}\1.md)", LINK.sub(rf"]({up}{TESTS}#\2)", markdown))
 
 
 def title_and_description(text: str) -> tuple[str, str]:

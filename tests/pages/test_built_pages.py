@@ -111,13 +111,16 @@ def test_titles_for_search_engines_are_headings_and_differ(pages, built):
 
 
 @pytest.mark.slow
-def test_a_promise_leads_to_the_source_of_its_test(built):
+def test_a_promise_and_an_example_lead_to_their_source(built):
     home = (built / "index.html").read_text("utf-8")
     tests = (built / "tests" / "index.html").read_text("utf-8")
     promised = re.findall(r'href="tests/#(test_\w+)"', home)
     assert len(promised) == 5
     assert all(f'id="{name}"' in tests for name in promised)
     assert tests.count("kill_some") == 2  # the function that the test calls, too
+    assert "def shift_and_noise" in re.sub(
+        "<.*?>", "", (built / "examples" / "digits" / "index.html").read_text("utf-8")
+    )
 
 
 def test_a_link_to_a_test_that_does_not_exist_is_an_error():
@@ -129,6 +132,15 @@ def test_a_link_to_a_test_that_does_not_exist_is_an_error():
     assert all(f"\n{name}(" in f"\n{source}" for name in ("class Found", "def broken"))
     with pytest.raises(exceptions.PluginError, match=r"test_gone in tests/pages/test_built_pages\.py"):
         hook.source_of(Path(__file__), "test_gone")
+
+
+def test_each_example_is_in_the_gallery_with_a_small_picture():
+    text = (ROOT / "docs" / "examples.md").read_text("utf-8")
+    programs = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert set(re.findall(r"\]\(\.\./examples/(\w+)\.py\)", text)) == programs
+    pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert set(re.findall(r"\]\(pictures/(\w+)\.png\)", text)) == programs == set(pictures)
+    assert max(pictures.values()) < 100_000
 
 
 def test_the_number_of_the_front_page_is_that_of_the_readme():
