@@ -100,8 +100,9 @@ class ResumableData(ProxyDataFlow[T_co]):
             NotReproducible: No seed is set, and each of several ranks draws other numbers.
         """
         flow_state = state_of(self)
-        mark = flow_state.part(Resumed).bookmark or _begin_of(flow_state)
-        p, num, begin, num_before = self._place(mark, on_any_rank=True)
+        with flow_state.lock:
+            mark = flow_state.part(Resumed).bookmark or _begin_of(flow_state)
+            p, num, begin, num_before = self._place(mark, on_any_rank=True)
         division = division_of(self.ds)
         is_defined = division.broken is None and (self.ds._df_addressable or not has_dropped_above_shard(self.ds))
         return {
@@ -181,8 +182,9 @@ class ResumableData(ProxyDataFlow[T_co]):
                 ", ".join(changed),
             )
         flow_state = state_of(self)
-        flow_state.entropy, flow_state.fixed = root, True
-        flow_state.passes, flow_state.part(Resumed).bookmark = mark.p, mark
+        with flow_state.lock:
+            flow_state.entropy, flow_state.fixed = root, True
+            flow_state.passes, flow_state.part(Resumed).bookmark = mark.p, mark
 
     def _change_since(self, state: Mapping[str, Any], division: Division, found: str, *, elastic: bool) -> Change:
         """What has changed in the chain since `state` was saved: its ranks, and no more.
@@ -248,7 +250,8 @@ class ResumableData(ProxyDataFlow[T_co]):
         A running loop goes on after them; if none is running, the next loop begins there. What is left out beyond the
         end of a pass is left out of the passes that follow. If the flow can be addressed, this takes no time, and
         positions are counted, also those of dropped datapoints; otherwise the datapoints are computed and discarded.
-        `state_dict` includes it. With several iterations, it is the most recent one.
+        `state_dict` includes it. With several iterations, it is the most recent one. Another thread than that of the
+        loop may call this, too: what the loop has not received yet is left out.
 
         Args:
             num: Number of datapoints, at least 0.
@@ -266,10 +269,11 @@ class ResumableData(ProxyDataFlow[T_co]):
         num = whole_number(self, "num", num, 0)
         flow_state = state_of(self)
         resumed_at = flow_state.part(Resumed)
-        mark = resumed_at.bookmark = resumed_at.bookmark or _begin_of(flow_state)
-        if mark.num_skipped + num > _LARGEST:
-            raise ValueError(f"ResumableData: num is {num}, and positions go up to {_LARGEST}")
-        mark.num_skipped += num
+        with flow_state.lock:
+            mark = resumed_at.bookmark = resumed_at.bookmark or _begin_of(flow_state)
+            if mark.num_skipped + num > _LARGEST:
+                raise ValueError(f"ResumableData: num is {num}, and positions go up to {_LARGEST}")
+            mark.num_skipped += num
 
     # -- node protocol -------------------------------------------------------------------------------------------------
 
@@ -278,20 +282,22 @@ class ResumableData(ProxyDataFlow[T_co]):
         if stream != root_stream(self) or p >= flow_state.passes:
             raise TypeError(_OUTERMOST)
         resumed_at = flow_state.part(Resumed)
-        before = resumed_at.bookmark
-        mark = resumed_at.bookmark = _Bookmark(p, stream)
-        if before is not None:
-            mark.num_skipped, before.num_skipped = before.num_skipped, 0
-            # The one pass of an endless flow has no end: a loop continues where the last one stopped.
-            goes_on = (self.ds._df_endless and self.ds._df_addressable) or (before.loaded and before.p == p)
-            if goes_on and before.root == stream.root:
-                mark.num_skipped += before.offset
-                mark.begin, mark.num_before = before.begin, before.num_before
-        if not mark.num_skipped and not mark.begin:
+        with flow_state.lock:  # what another thread skips goes to this iteration, or is found by it
+            before = resumed_at.bookmark
+            mark = resumed_at.bookmark = _Bookmark(p, stream)
+            if before is not None:
+                mark.num_skipped, before.num_skipped = before.num_skipped, 0
+                # The one pass of an endless flow has no end: a loop continues where the last one stopped.
+                goes_on = (self.ds._df_endless and self.ds._df_addressable) or (before.loaded and before.p == p)
+                if goes_on and before.root == stream.root:
+                    mark.num_skipped += before.offset
+                    mark.begin, mark.num_before = before.begin, before.num_before
+            is_at_begin = not mark.num_skipped and not mark.begin
+            if not is_at_begin and known_length(self):
+                mark.p, mark.num_skipped, mark.begin, mark.num_before = self._place(mark)
+                flow_state.passes = max(flow_state.passes, mark.p + 1)
+        if is_at_begin:
             return self._counted(mark, stream)
-        if known_length(self):
-            mark.p, mark.num_skipped, mark.begin, mark.num_before = self._place(mark)
-            flow_state.passes = max(flow_state.passes, mark.p + 1)
         waits = self._df_waits
         return pausing(self._rest(mark, stream, waits), waits)
 
@@ -304,7 +310,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         """What is left after what is skipped: of this pass, or of one that follows."""
         first: Any = _NOTHING
         while first is _NOTHING:
-            num_left, begin = mark.num_skipped, mark.begin
+            begin = mark.begin
             datapoints = self._counted(mark, stream)
             first = Pause
             while first is Pause:
@@ -315,8 +321,8 @@ class ResumableData(ProxyDataFlow[T_co]):
                 if first is Pause:
                     yield pause
             if first is _NOTHING:
-                if num_left == mark.num_skipped and not begin:
-                    return  # an empty pass
+                if mark.was_empty and not begin:
+                    return
                 state_of(self).passes = max(state_of(self).passes, mark.p + 1)
         yield first
         del first  # a reference would keep it in memory during the pass
@@ -352,6 +358,9 @@ class _Bookmark:
 
     The offset counts positions if the flow can be addressed, so that dropped datapoints count too; otherwise it counts
     datapoints. In the rest of a pass that another number of ranks had begun, it counts from there on.
+
+    The thread that iterates changes it without a lock, and others may add to `num_skipped` at any time: CPython changes
+    from one thread to another at calls and at the ends of loops only, and no method reads what it changes before one.
     """
 
     def __init__(self, p: int, stream: Stream, offset: int = 0, *, loaded: bool = False) -> None:
@@ -363,6 +372,7 @@ class _Bookmark:
         self.num_skipped = 0  # still to be left out, of this pass or of those that follow
         self.begin = 0  # the position of what the ranks divide at which they begin this pass
         self.num_before = 0  # the offset there
+        self.was_empty = False  # the pass that ended last
 
     def advance(self, dp: Any) -> Any:
         """Count `dp` as yielded, and return it; end the `map` that calls this if it is skipped."""
@@ -382,16 +392,17 @@ class _Bookmark:
     def pass_over(self, n: int | None) -> None:
         """Move by what is skipped, at most to the end of a pass of `n` datapoints."""
         num = self.num_skipped if n is None else min(self.num_skipped, n - self.offset)
-        self.offset, self.num_skipped = self.offset + num, self.num_skipped - num
+        self.offset, self.num_skipped = self.offset + num, self.num_skipped - num  # which may have grown since
 
     def end_pass(self) -> Iterator[Any]:
         """An empty iterator that moves the bookmark to the next pass when it is read."""
+        self.was_empty = not self.offset
         self.p, self.offset, self.begin, self.num_before = self.p + 1, 0, 0, 0
         yield from ()
 
 
 class Resumed:
-    """Where the iteration begun last is; None before the first."""
+    """Where the iteration begun last is; None before the first. The lock of the `FlowState` guards it."""
 
     bookmark: _Bookmark | None = None
 

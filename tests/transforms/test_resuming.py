@@ -3,6 +3,8 @@ import functools
 import itertools
 import json
 import queue
+import sys
+import threading
 import time
 
 import numpy as np
@@ -46,6 +48,7 @@ from dataflow.fingerprints import described
 from tests.support.chains import CHAINS, DROPPING, odd_only
 from tests.support.contract import plain, seeded
 from tests.support.pauses import Late, LateInOrder
+from tests.support.waits import LIMIT, wait_until
 
 
 def numbers(n, **kwargs):
@@ -343,6 +346,58 @@ def test_the_most_recent_iteration_skips():
     assert (next(first), next(second)) == ([0], [0])
     df.skip(2)
     assert (next(first), next(second)) == ([1], [3])
+
+
+@pytest.mark.parametrize("make", [numbers, lambda n: FilterData(numbers(n), bool)], ids=["by index", "whole passes"])
+def test_another_thread_skips_exactly_as_many(make):
+    df = ResumableData(make(5))
+    received, is_over = 0, threading.Event()
+
+    def iterate():
+        nonlocal received
+        while not is_over.is_set():
+            for _ in df:
+                received += 1
+
+    previous = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    skipped, positions = 0, []
+    try:
+        for k in range(200):
+            df.skip(k % 7)
+            skipped += k % 7
+            state = df.state_dict()
+            positions.append((state["pass"], state["offset"]))
+            wait_until(lambda before=received: received > before, LIMIT, "the loop does not go on")
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(previous)
+    state = df.state_dict()
+    n = len(list(make(5)))
+    assert state["pass"] * n + state["offset"] == received + skipped
+    assert positions == sorted(positions)
+
+
+def test_what_another_thread_skips_as_a_loop_begins_is_skipped(monkeypatch):
+    df = ResumableData(numbers(10, shuffle=False))
+    df.skip(1)
+    original = ResumableData._place
+    skipping = threading.Thread(target=df.skip, args=[2])
+
+    def place(self, mark):
+        found = original(self, mark)
+        skipping.start()
+        skipping.join(0.2)  # it has to wait until the loop has begun
+        return found
+
+    monkeypatch.setattr(ResumableData, "_place", place)
+    iterator = iter(df)
+    monkeypatch.setattr(ResumableData, "_place", original)
+    skipping.join()
+    assert [dp[0] for dp in iterator] == [*range(3, 10)]
 
 
 def test_a_state_that_is_loaded_ends_what_was_skipped_before():
