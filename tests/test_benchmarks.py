@@ -18,6 +18,7 @@ from benchmarks import (
     auto,
     contenders,
     disk,
+    elastic,
     imports,
     memory,
     nodes,
@@ -475,6 +476,31 @@ def test_reading_tables_and_shards_is_timed(name, monkeypatch):
         monkeypatch.setitem(sources.CASES, name, sources.CASES[name]._replace(theirs=lambda path: 12))
     row = sources.measure(name, 1, 12)
     assert row.name == name and min(row.ours, row.theirs) > 0
+
+
+@pytest.mark.parametrize("chain", elastic.CHAINS)
+def test_what_other_ranks_repeat_or_lose_is_counted(chain, monkeypatch):
+    monkeypatch.setattr(elastic, "NUM", 8 * 6 * 31 + 144)
+    monkeypatch.setattr(elastic, "NUM_UNFILTERED", elastic.NUM * 10 // 9 + 1)
+    for new in elastic.CHANGES:
+        assert elastic.measure(elastic.ours, chain, new) == "0 repeated, 0 lost"
+
+
+@pytest.mark.parametrize(
+    ("begin", "found"),
+    [
+        (lambda ranks: 8 * 6 * 31, "0 repeated, 0 lost"),
+        (lambda ranks: 31 * ranks * 6, "372 repeated, 0 lost"),  # of 8 * 31 * 6 positions, 6 ranks take as passed 6 / 8
+        (lambda ranks: 8 * 6 * 31 + 5, "0 repeated, 5 lost"),
+        (lambda ranks: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_is_repeated_lost_or_refused_is_named(begin, found):
+    def job(chain, rank, ranks, batch_size, state):
+        numbers = range((0 if state is None else begin(ranks)) + rank, elastic.NUM, ranks)
+        return (numbers[k : k + batch_size] for k in range(0, len(numbers), batch_size)), dict
+
+    assert elastic.measure(job, elastic.CHAINS[0], (6, 8)) == found
 
 
 def test_fetching_files_is_timed(monkeypatch):
