@@ -84,7 +84,7 @@ class ParallelData(Runner[T_co]):
         name = type(self).__name__
         flow = require_flow(ds, name)
         if backend not in _TAKES:
-            raise ValueError(f'{name}: backend is "process", "thread" or "ray", got {backend!r:.100}')
+            raise ValueError(f'{name}: backend must be "process", "thread" or "ray", got {backend!r:.100}')
         given: dict[str, Any] = {"strict": True, **options}
         for option in given.keys() - _TAKES[backend]:
             others = " or ".join(f'"{other}"' for other, taken in _TAKES.items() if option in taken)

@@ -59,8 +59,8 @@ def whole_number(
         ValueError: `value` is less than `minimum`.
     """
     number = _whole(value)
-    bound = "" if minimum is None else f" from {minimum}"
-    wanted = f"{_name(owner)}: {name} is an integer{bound}{alternatives}, got"
+    bound = "" if minimum is None else f" ≥ {minimum}"
+    wanted = f"{_name(owner)}: {name} must be an integer{bound}{alternatives}, got"
     if number is None:
         raise TypeError(f"{wanted} {_shown(value)}{cure}")
     if minimum is not None and number < minimum:
@@ -77,7 +77,7 @@ def count_or_fraction(owner: object, name: str, value: Any) -> int | float | Non
     """
     if value is None:
         return None
-    wanted = f"{_name(owner)}: {name} is an integer from 0, or a fraction of the datapoints above 0 and below 1, got"
+    wanted = f"{_name(owner)}: {name} must be an integer ≥ 0, or a fraction of the datapoints > 0 and < 1, got"
     if isinstance(value, bool | np.bool_) or not (isinstance(value, Real) or hasattr(value, "__index__")):
         raise TypeError(f"{wanted} {_shown(value)}")
     number = operator.index(value) if hasattr(value, "__index__") else float(value)
@@ -93,7 +93,7 @@ def seconds(owner: object, name: str, value: Any, *, or_zero: bool = False, cure
         TypeError: `value` is not a number (a bool does not count as one).
         ValueError: `value` is NaN, or too small.
     """
-    wanted = f"{_name(owner)}: {name} is a number of seconds {'from' if or_zero else 'above'} 0, got"
+    wanted = f"{_name(owner)}: {name} must be a number of seconds {'≥' if or_zero else '>'} 0, got"
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(f"{wanted} {_shown(value)}{cure}")
     number = float(value)
@@ -110,7 +110,7 @@ def flag(owner: object, name: str, value: Any) -> bool:
     """
     if value is None or isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in {0, 1}):
         return bool(value)
-    raise TypeError(f"{_name(owner)}: {name} is True or False, got {_shown(value)}")
+    raise TypeError(f"{_name(owner)}: {name} must be True or False, got {_shown(value)}")
 
 
 def function(owner: object, name: str, value: F | None, purpose: str) -> F:
@@ -222,7 +222,8 @@ def positional_arguments(owner: object, name: str, value: Any) -> tuple[Any, ...
     if isinstance(value, list | tuple):
         return tuple(value)
     raise TypeError(
-        f"{_name(owner)}: {name} is a tuple of arguments, got {_shown(value)}; a tuple of one is ({_shown(value)},)"
+        f"{_name(owner)}: {name} must be a tuple of arguments, got {_shown(value)}; "
+        f"a tuple of one is ({_shown(value)},)"
     )
 
 
@@ -236,7 +237,7 @@ def keyword_arguments(owner: object, name: str, value: Any) -> dict[str, Any]:
         return {}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return dict(value)
-    raise TypeError(f"{_name(owner)}: {name} is a dict of keyword arguments, got {_shown(value)}")
+    raise TypeError(f"{_name(owner)}: {name} must be a dict of keyword arguments, got {_shown(value)}")
 
 
 def start_method(owner: object, context: Any) -> BaseContext | str | None:
@@ -260,7 +261,7 @@ def start_method(owner: object, context: Any) -> BaseContext | str | None:
         lacks = "this platform lacks it" if context in _START_METHODS else "there is no such start method"
         raise ValueError(f"{_name(owner)}: context={context!r}, but {lacks}; choose from {known}, or None")
     raise TypeError(
-        f"{_name(owner)}: context is a start method ({known}), a context such as "
+        f"{_name(owner)}: context must be a start method ({known}), a context such as "
         f'multiprocessing.get_context("spawn"), or None for the default, got {_shown(context)}'
     )
 

@@ -207,26 +207,28 @@ def test_whole_floats_are_numbers_of_workers(kind):
 
 
 def test_a_message_says_what_to_pass_instead():
-    with pytest.raises(TypeError, match=r"MultiProcessRunner: num_proc is an .* got None.* for example num_proc=4"):
+    with pytest.raises(
+        TypeError, match=r"MultiProcessRunner: num_proc must be an .* got None.* for example num_proc=4"
+    ):
         MultiProcessRunner(numbers(), 2)
     with pytest.raises(
         TypeError,
-        match=r"num_thread is an integer from 0 \(run in the consumer\), or \"auto\", got 'many'. Give the number of",
+        match=r"num_thread must be an integer ≥ 0 \(run in the consumer\), or \"auto\", got 'many'. Give the number of",
     ):
         MultiThreadMapData(numbers(), "many", same)
     with pytest.raises(TypeError, match=r"MultiProcessMapAndBatchDataZMQ: num_proc .* got 2.5"):
         MultiProcessMapAndBatchData(numbers(), 2.5, same, 2)
     with pytest.raises(TypeError, match=r"MultiProcessMapDataZMQ\(ds, 4, lambda dp: dp\)"):
         MultiProcessMapData(numbers(), 4)
-    with pytest.raises(TypeError, match=r"target_args is a tuple .* a tuple of one is \(4,\)"):
+    with pytest.raises(TypeError, match=r"target_args must be a tuple .* a tuple of one is \(4,\)"):
         BackgroundProc(target, target_args=4)
     with pytest.raises(TypeError, match=r"shapes=\[\(224, 224, 3\), \(\)\]"):
         FakeData((224, 224, 3))
-    with pytest.raises(TypeError, match="dtype is a numpy dtype such as 'float32'"):
+    with pytest.raises(TypeError, match="dtype must be a numpy dtype such as 'float32'"):
         FakeData([(2,)], dtype="float3")
     with pytest.raises(TypeError, match="domain is"):
         FakeData([(2,)], domain=5)
-    with pytest.raises(TypeError, match=r"dataflow\.seed: seed is an integer from 0, got 'x'"):
+    with pytest.raises(TypeError, match=r"dataflow\.seed: seed must be an integer ≥ 0, got 'x'"):
         dataflow.seed("x")
 
 
@@ -322,7 +324,7 @@ def test_every_runner_and_map_takes_num_workers_beside_its_old_name(kind):
     for number in (3, "auto"):
         shown = kind(**given, num_workers=number)._df_parameters
         assert shown["num_workers"] == number and old not in shown
-    with pytest.raises(TypeError, match=rf"{kind.__name__}: num_workers is an integer from 0 .* got 'many'"):
+    with pytest.raises(TypeError, match=rf"{kind.__name__}: num_workers must be an integer ≥ 0 .* got 'many'"):
         kind(**given, num_workers="many")
 
 
@@ -491,5 +493,5 @@ def test_seconds_may_be_any_real_number():
     assert checks.seconds("Owner", "timeout", np.float32(0.5)) == 0.5
     assert checks.seconds("Owner", "timeout", float("inf")) == float("inf")
     assert checks.seconds("Owner", "timeout", 0, or_zero=True) == 0
-    with pytest.raises(ValueError, match="Owner: timeout is a number of seconds above 0, got 0"):
+    with pytest.raises(ValueError, match="Owner: timeout must be a number of seconds > 0, got 0"):
         checks.seconds("Owner", "timeout", 0)

@@ -26,13 +26,13 @@ def test_whole_numbers_become_ints(value):
 
 @pytest.mark.parametrize("value", [2.5, float("inf"), float("nan"), np.float32(0.5)])
 def test_fractions_are_refused_with_the_name_and_the_cure(value):
-    with pytest.raises(TypeError, match=r"Owner: size is an integer from 1, got .*: round it"):
+    with pytest.raises(TypeError, match=r"Owner: size must be an integer ≥ 1, got .*: round it"):
         whole_number("Owner", "size", value, 1, ": round it")
 
 
 @pytest.mark.parametrize("value", [None, "4", "auto", True, np.bool_(True), [4], 4j, np.zeros(2)])
 def test_what_is_no_number_is_refused_with_the_name_and_the_type(value):
-    with pytest.raises(TypeError, match="Owner: size is an integer, got "):
+    with pytest.raises(TypeError, match="Owner: size must be an integer, got "):
         whole_number("Owner", "size", value)
 
 
@@ -86,7 +86,7 @@ EVERYTHING = MAKERS | STARTS_PROCESSES
 def test_a_fraction_and_what_is_no_number_are_refused_by_name(name, value):
     parameter = name.split()[1]
     wanted = parameter if parameter not in {"num_proc", "num_thread"} else "num_(proc|thread)"
-    with pytest.raises((TypeError, ValueError), match=rf"{wanted} is an integer"):
+    with pytest.raises((TypeError, ValueError), match=rf"{wanted} must be an integer"):
         EVERYTHING[name](value)
 
 
@@ -101,8 +101,8 @@ WRONG = {
     "ConcatData(a, b)": (lambda: df.ConcatData(A, B), r"ConcatData: df_lists .*Write ConcatData\(\[a, b\]\)"),
     "RandomMixData(a, b)": (lambda: df.RandomMixData(A, B), r"RandomMixData: df_lists .*Write RandomMixData\(\[a, b"),
     "RandomChooseData(a, b)": (lambda: df.RandomChooseData(A, B), r"df_lists .*Write RandomChooseData\(\[a, b"),
-    "JoinData(a)": (lambda: df.JoinData(A), r"JoinData: df_lists is a list of dataflows, got one DataFromList"),
-    "ConcatData(5)": (lambda: df.ConcatData(5), r"ConcatData: df_lists is a list of dataflows, got int"),
+    "JoinData(a)": (lambda: df.JoinData(A), r"JoinData: df_lists must be a list of dataflows, got one DataFromList"),
+    "ConcatData(5)": (lambda: df.ConcatData(5), r"ConcatData: df_lists must be a list of dataflows, got int"),
     "pairs the wrong way round": (
         lambda: df.RandomChooseData([(0.7, A), (0.3, B)]),
         r"df_lists holds pairs \(flow, probability\), got \(0\.7, DataFromList\): write \(DataFromList\(…\), 0\.7\)",
@@ -133,11 +133,11 @@ def test_a_budget_may_be_given_as_any_kind_of_fraction():
 
 @pytest.mark.parametrize("wrong", [-1, -0.5, 0.0, 1.0, 1.5, float("nan"), float("inf"), np.int64(-3)])
 def test_a_budget_that_makes_no_sense_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"MapData: max_failures is an integer from 0, or a fraction .* got"):
+    with pytest.raises(ValueError, match=r"MapData: max_failures must be an integer ≥ 0, or a fraction .* got"):
         count_or_fraction("MapData", "max_failures", wrong)
 
 
 @pytest.mark.parametrize("wrong", [True, False, "3", [1], 1j])
 def test_a_budget_that_is_no_number_is_refused(wrong):
-    with pytest.raises(TypeError, match="MapData: max_failures is an integer from 0"):
+    with pytest.raises(TypeError, match="MapData: max_failures must be an integer ≥ 0"):
         count_or_fraction("MapData", "max_failures", wrong)

@@ -48,7 +48,7 @@ class TestDataSpeed(ProxyDataFlow[T_co]):
         super().__init__(ds)
         size, warmup = whole_number(self, "size", size), whole_number(self, "warmup", warmup)
         if size < 1 or warmup < 0:
-            raise ValueError(f"size is at least 1 and warmup at least 0, got size={size} and warmup={warmup}")
+            raise ValueError(f"size must be at least 1 and warmup at least 0, got size={size} and warmup={warmup}")
         self.test_size = size
         self.warmup = warmup
 

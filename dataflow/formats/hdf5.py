@@ -67,7 +67,7 @@ class HDF5Data(DiskData[list[Any]]):
         _package()
         super().__init__(filename, shuffle, block_shuffle=block_shuffle, seed=seed)
         if isinstance(data_paths, str):
-            raise TypeError(f"data_paths is a list of names of datasets, got the text {data_paths!r}")
+            raise TypeError(f"data_paths must be a list of names of datasets, got the text {data_paths!r}")
         self.data_paths = None if data_paths is None else list(data_paths)
 
     def _df_open_reader(self) -> Reader:

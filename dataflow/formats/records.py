@@ -74,7 +74,7 @@ class RecordEncoder:
 
     def __init__(self, *, compress: str | None = None, pickled: bool = False) -> None:
         if compress not in {None, "zstd"}:
-            raise ValueError(f"compress is 'zstd' or None, got {compress!r}")
+            raise ValueError(f"compress must be 'zstd' or None, got {compress!r}")
         self._pickled = pickled
         self._compress: Callable[[bytes], bytes] | None = _zstandard().ZstdCompressor().compress if compress else None
 

@@ -125,7 +125,7 @@ class TableData(ToleratesFailures[dict[str, Any]], PositionalSource[dict[str, An
         super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
         self.max_failures = count_or_fraction(self, "max_failures", max_failures)
         if isinstance(columns, str):
-            raise TypeError(f"TableData: columns is a list of names, got {columns!r}; write [{columns!r}]")
+            raise TypeError(f"TableData: columns must be a list of names, got {columns!r}; write [{columns!r}]")
         self.columns = None if columns is None else list(columns)
         self.batch_size = None if batch_size is None else whole_number(self, "batch_size", batch_size, 1)
         self.remainder = flag(self, "remainder", remainder)

@@ -49,7 +49,8 @@ def check_options(
             _check_reachable(owner, address)
     if curve is not None and not isinstance(curve, str | os.PathLike):
         raise TypeError(
-            f"{owner}: curve is a directory that python -m dataflow keys has made, or a key file, got {curve!r:.100}"
+            f"{owner}: curve must be a directory that python -m dataflow keys has made, or a key file, "
+            f"got {curve!r:.100}"
         )
     if hwm is not None:
         hwm = whole_number(owner, "hwm", hwm, 1, ": it is a number of datapoints, or None for a default")

@@ -70,9 +70,9 @@ class ImageFolderData(DataFromList[list[Any]]):
         packed: bool = False,
     ) -> None:
         if isinstance(extensions, str):
-            raise TypeError(f"ImageFolderData: extensions is a list of ends of names, got {extensions!r}")
+            raise TypeError(f"ImageFolderData: extensions must be a list of ends of names, got {extensions!r}")
         if isinstance(classes, str):
-            raise TypeError(f"ImageFolderData: classes is a list of names of subfolders, got {classes!r}")
+            raise TypeError(f"ImageFolderData: classes must be a list of names of subfolders, got {classes!r}")
         text = os.fspath(path)
         ends = None if extensions is None else tuple(end.lower() for end in extensions)
         found = _files_behind(text, ends) if is_url(text) else _files_in(text, ends)

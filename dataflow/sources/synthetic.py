@@ -136,7 +136,9 @@ def _dtype(kind: DTypeLike) -> np.dtype[Any]:
     try:
         return np.dtype(kind)
     except TypeError as error:
-        raise TypeError(f"FakeData: dtype is a numpy dtype such as 'float32', or a list of them: {error}") from None
+        raise TypeError(
+            f"FakeData: dtype must be a numpy dtype such as 'float32', or a list of them: {error}"
+        ) from None
 
 
 def _domain(pair: Any) -> tuple[float, float]:

@@ -35,7 +35,7 @@ def integer_dtype(owner: object, dtype: DTypeLike) -> np.dtype[Any]:
         found = None
     if found is None or found.kind not in "iu" or dtype is None:
         name = owner if isinstance(owner, str) else type(owner).__name__
-        raise TypeError(f"{name}: int_dtype is an integer dtype, such as np.int64, got {dtype!r}")
+        raise TypeError(f"{name}: int_dtype must be an integer dtype, such as np.int64, got {dtype!r}")
     return np.dtype(found.type)  # in the byte order of this machine
 
 
@@ -108,13 +108,13 @@ def require_flows(df_lists: Iterable[Any], owner: object, parameter: str = "df_l
     name = type(owner).__name__
     if isinstance(df_lists, DataFlow):
         raise TypeError(
-            f"{name}: {parameter} is a list of dataflows, got one {type(df_lists).__name__}. Write {name}([a, b])"
+            f"{name}: {parameter} must be a list of dataflows, got one {type(df_lists).__name__}. Write {name}([a, b])"
         )
     try:
         entries = list(df_lists)
     except TypeError:
         raise TypeError(
-            f"{name}: {parameter} is a list of dataflows, got {type(df_lists).__name__}. Write {name}([a, b])"
+            f"{name}: {parameter} must be a list of dataflows, got {type(df_lists).__name__}. Write {name}([a, b])"
         ) from None
     flows = [require_flow(ds, name) for ds in entries]
     if not flows:

@@ -525,7 +525,8 @@ def _checked(weights: Any, num_flows: int) -> list[float]:
     if isinstance(weights, DataFlow | str | bytes | Mapping | Set) or not isinstance(weights, Iterable):
         shown = type(weights).__name__ if isinstance(weights, DataFlow) else repr(weights)
         raise TypeError(
-            f"MixData: weights is a list of numbers, one for each flow, got {shown}. Write MixData([a, b], [0.7, 0.3])"
+            f"MixData: weights must be a list of numbers, one for each flow, got {shown}. "
+            "Write MixData([a, b], [0.7, 0.3])"
         )
     given = list(weights)
     for weight in given:

@@ -205,12 +205,14 @@ class _Padding:
         values = pad_value.values() if isinstance(pad_value, Mapping) else [pad_value]
         for value in values:
             if not isinstance(value, Real | np.bool_):
-                raise TypeError(f"{name}: pad_value is a number, or a dict of component and number, got {pad_value!r}")
+                raise TypeError(
+                    f"{name}: pad_value must be a number, or a dict of component and number, got {pad_value!r}"
+                )
         self.pad_value: PadValue = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
         self.max_length = None if max_length is None else whole_number(owner, "max_length", max_length, 1)
         if keys is not None and not isinstance(keys, list | tuple):
             raise TypeError(
-                f"{name}: keys is a list of keys or positions of components, got {keys!r}: write [{keys!r}]"
+                f"{name}: keys must be a list of keys or positions of components, got {keys!r}: write [{keys!r}]"
             )
         self.keys = None if keys is None else list(positional_arguments(owner, "keys", keys))
         self.mask = flag(owner, "mask", mask)
@@ -225,7 +227,7 @@ def _emptied(buckets: list[list[Any]], k: int) -> list[Any]:
 def _increasing(boundaries: Any) -> list[float]:
     given = list(boundaries) if isinstance(boundaries, Sequence | np.ndarray) else None
     if given is None or not all(isinstance(number, Real) and not isinstance(number, bool) for number in given):
-        raise TypeError(f"BucketBatchData: boundaries is a list of increasing numbers, got {boundaries!r}")
+        raise TypeError(f"BucketBatchData: boundaries must be a list of increasing numbers, got {boundaries!r}")
     if not all(map(operator.lt, given, given[1:])) or any(map(math.isnan, given)):
         raise ValueError(f"BucketBatchData: boundaries must increase, got {given}")
     return given

@@ -81,7 +81,7 @@ class ShardData(ProxyDataFlow[T_co]):
     ) -> None:
         super().__init__(ds)
         if tail not in get_args(Tail):
-            raise ValueError(f'ShardData: tail is "drop", "keep" or "repeat", got {tail!r}')
+            raise ValueError(f'ShardData: tail must be "drop", "keep" or "repeat", got {tail!r}')
         self.rank, self.world_size = place("ShardData", rank, world_size, os.environ)
         self.tail: Tail = tail
         self._df_own_rank = self.rank if self.world_size > 1 else None

@@ -120,7 +120,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
         self._size = whole_number(self, "size", size, 1)
         self.key = _checked_key(key)
         if policy not in get_args(Policy):
-            raise ValueError(f'PackData: policy is "split" or "fit", got {policy!r}')
+            raise ValueError(f'PackData: policy must be "split" or "fit", got {policy!r}')
         self.policy: Policy = policy
         self.window = whole_number(self, "window", window, 1)
         self.pad_value = _checked_pad_values(pad_value, self._df_names)
@@ -692,7 +692,7 @@ def _checked_key(key: Any) -> Any:
     else:
         key = keys = list(key)
         if not keys:
-            raise ValueError("PackData: key is a component, or a list of components, got an empty list")
+            raise ValueError("PackData: key must be a component, or a list of components, got an empty list")
     twice = [name for k, name in enumerate(keys) if name in keys[:k]]
     taken = [name for name in keys if name in _ADDED]
     if twice:
@@ -705,7 +705,9 @@ def _checked_key(key: Any) -> Any:
 def _checked_pad_values(pad_value: Any, names: Sequence[Any]) -> float | dict[Any, float]:
     for value in pad_value.values() if isinstance(pad_value, Mapping) else [pad_value]:
         if not isinstance(value, Real | np.bool_):
-            raise TypeError(f"PackData: pad_value is a number, or a dict of component and number, got {pad_value!r}")
+            raise TypeError(
+                f"PackData: pad_value must be a number, or a dict of component and number, got {pad_value!r}"
+            )
     if not isinstance(pad_value, Mapping):
         return pad_value  # type: ignore[no-any-return]
     if others := [name for name in pad_value if name not in names]:

@@ -174,8 +174,8 @@ def test_a_flow_that_cannot_be_sent_is_named_and_no_pass_is_used_up():
         ({"names": [1]}, TypeError, "names is a list"),
         ({"names": []}, ValueError, "one name for each column"),
         ({"names": ["x", "x"]}, ValueError, "one name for each column"),
-        ({"num_shards": 0}, ValueError, "num_shards is an integer from 1, got 0"),
-        ({"rows_per_block": 0}, ValueError, "rows_per_block is an integer from 1"),
+        ({"num_shards": 0}, ValueError, "num_shards must be an integer ≥ 1, got 0"),
+        ({"rows_per_block": 0}, ValueError, "rows_per_block must be an integer ≥ 1"),
         ({"df": [[1]]}, TypeError, "to_ray_dataset expects a dataflow, got list: wrap df in DataFromList"),
     ],
 )
@@ -358,7 +358,7 @@ def test_what_is_no_dataset_is_named():
         from_ray_dataset(DataFromList([[1]]), ["x"])
     with pytest.raises(TypeError, match="from_ray_dataset: names is a list of the names of columns, got 'id'"):
         from_ray_dataset(FakeDataset(), "id")
-    with pytest.raises(ValueError, match="batch_size is an integer from 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be an integer ≥ 1, got 0"):
         from_ray_dataset(FakeDataset(), ["id"], 0)
 
 

@@ -257,7 +257,7 @@ def test_the_path_of_a_plasma_store_is_no_address(node):
 
 
 def test_a_timeout_is_a_number_of_seconds():
-    with pytest.raises(ValueError, match="timeout is a number of seconds above 0"):
+    with pytest.raises(ValueError, match="timeout must be a number of seconds > 0"):
         PlasmaGetData(numbers(), timeout=0)
 
 

@@ -442,8 +442,8 @@ def test_reset_starts_new_actors(fake):
 @pytest.mark.parametrize(
     ("more", "error", "match"),
     [
-        ({"max_bytes": 1000}, ValueError, "max_bytes is an integer from 1048576, got 1000"),
-        ({"max_bytes": 1.5}, TypeError, "max_bytes is an integer"),
+        ({"max_bytes": 1000}, ValueError, "max_bytes must be an integer ≥ 1048576, got 1000"),
+        ({"max_bytes": 1.5}, TypeError, "max_bytes must be an integer"),
         ({"start_timeout": 0}, ValueError, "start_timeout"),
         ({"hwm": -1}, ValueError, "hwm"),
         ({"max_restarts": -1}, ValueError, "max_restarts"),

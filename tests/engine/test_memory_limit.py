@@ -131,7 +131,9 @@ def test_too_little_is_refused_and_a_number_is_wanted(make):
     make(max_bytes=MIB)
     make(max_bytes=np.int64(MIB))
     make(max_bytes=1e7)
-    with pytest.raises(ValueError, match="max_bytes is an integer from 1048576, got 1048575: it is a number of bytes"):
+    with pytest.raises(
+        ValueError, match="max_bytes must be an integer ≥ 1048576, got 1048575: it is a number of bytes"
+    ):
         make(max_bytes=MIB - 1)
     with pytest.raises(TypeError):
         make(max_bytes=1e9 + 0.5)

@@ -81,7 +81,7 @@ def test_the_command_line_converts(tmp_path, capsys):
         (["{lmdb}", "{folder}/x.zip"], "is inferred from its extension"),
         (["{folder}/none.lmdb", "{folder}/x.npz"], "No such file"),
         (["{lmdb}", "{folder}/x.npz", "--compress", "zstd"], "npz files are not compressed"),
-        (["{lmdb}", "{folder}/x.tfrecord", "--compress", "x"], "compress is 'zstd' or None, got 'x'"),
+        (["{lmdb}", "{folder}/x.tfrecord", "--compress", "x"], "compress must be 'zstd' or None, got 'x'"),
         (["{pickled}", "{folder}/x.tfrecord"], "load it with pickle=True"),
         (["{lmdb}", "{folder}/x.npz", "--data-paths", "a"], "lmdb and npz files have none"),
         (["{lmdb}", "{folder}/x.h5", "--data-paths", "a"], "1 names for 2 components"),

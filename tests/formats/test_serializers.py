@@ -106,11 +106,11 @@ def test_block_shuffle_without_shuffle_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shuffle": "False"}, "shuffle is True or False, got 'False'"),
-        ({"shuffle": 2}, "shuffle is True or False, got 2"),
-        ({"shuffle": True, "block_shuffle": "x"}, "block_shuffle is an integer from 1, got 'x'"),
-        ({"shuffle": True, "block_shuffle": True}, "block_shuffle is an integer from 1, got True"),
-        ({"shuffle": True, "block_shuffle": 1.5}, "block_shuffle is an integer from 1, got 1.5"),
+        ({"shuffle": "False"}, "shuffle must be True or False, got 'False'"),
+        ({"shuffle": 2}, "shuffle must be True or False, got 2"),
+        ({"shuffle": True, "block_shuffle": "x"}, "block_shuffle must be an integer ≥ 1, got 'x'"),
+        ({"shuffle": True, "block_shuffle": True}, "block_shuffle must be an integer ≥ 1, got True"),
+        ({"shuffle": True, "block_shuffle": 1.5}, "block_shuffle must be an integer ≥ 1, got 1.5"),
     ],
 )
 def test_options_of_another_type_are_refused_by_name(form, options, message, tmp_path):

@@ -679,11 +679,11 @@ def test_what_is_no_table_raises_with_the_remedy(table, cure):
     [
         ({"columns": "x"}, TypeError, r"write \['x'\]"),
         ({"columns": ["x", "x"]}, ValueError, "twice"),
-        ({"batch_size": 0}, ValueError, "batch_size is an integer from 1, got 0"),
-        ({"block_shuffle": 0}, ValueError, "block_shuffle is an integer from 1"),
-        ({"shuffle": "no"}, TypeError, "shuffle is True or False"),
-        ({"seed": -1}, ValueError, "seed is an integer from 0"),
-        ({"max_failures": -1}, ValueError, "max_failures is"),
+        ({"batch_size": 0}, ValueError, "batch_size must be an integer ≥ 1, got 0"),
+        ({"block_shuffle": 0}, ValueError, "block_shuffle must be an integer ≥ 1"),
+        ({"shuffle": "no"}, TypeError, "shuffle must be True or False"),
+        ({"seed": -1}, ValueError, "seed must be an integer ≥ 0"),
+        ({"max_failures": -1}, ValueError, "max_failures must be"),
     ],
 )
 def test_arguments_are_checked_in_the_constructor(options, error, message):

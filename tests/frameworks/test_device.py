@@ -104,7 +104,7 @@ def test_nothing_is_kept_after_the_loop():
 
 
 def test_wrong_parameters_are_named(monkeypatch):
-    with pytest.raises(ValueError, match="depth is an integer from 1"):
+    with pytest.raises(ValueError, match="depth must be an integer ≥ 1"):
         PrefetchToDevice(numbers(), "cpu", 0)
     with pytest.raises(RuntimeError, match="abacus"):
         PrefetchToDevice(numbers(), "abacus")

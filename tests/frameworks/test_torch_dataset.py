@@ -330,7 +330,7 @@ def test_a_map_style_dataset_of_ones_own_may_read_a_flow_by_index():
 def test_what_is_no_flow_is_refused():
     with pytest.raises(TypeError, match="to_torch expects a dataflow, got list"):
         to_torch([1, 2])
-    with pytest.raises(TypeError, match="drop_uneven is True or False"):
+    with pytest.raises(TypeError, match="drop_uneven must be True or False"):
         to_torch(shuffled(), drop_uneven="no")
 
 

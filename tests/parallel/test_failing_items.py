@@ -263,7 +263,7 @@ def test_a_flow_in_which_all_fails_stops_when_it_is_told_to(case):
 @pytest.mark.parametrize("wrong", [True, -1, 1.0, float("nan"), "5"])
 @KINDS
 def test_a_budget_that_makes_no_sense_is_refused(case, wrong):
-    with pytest.raises((TypeError, ValueError), match=r"Multi\w+: max_failures is"):
+    with pytest.raises((TypeError, ValueError), match=r"Multi\w+: max_failures must be"):
         runner(case, numbers, max_failures=wrong)
 
 

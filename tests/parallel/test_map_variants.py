@@ -94,7 +94,7 @@ def test_by_default_batches_of_an_unknown_number_come():
 def test_the_buffer_holds_ten_batches_by_default():
     assert MultiProcessMapAndBatchData(Numbers(10), 2, same, 3).ds.buffer_size == 30
     assert MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, 5).ds.buffer_size == 5
-    with pytest.raises(ValueError, match="buffer_size is an integer from 3, got 2: it counts datapoints"):
+    with pytest.raises(ValueError, match="buffer_size must be an integer ≥ 3, got 2: it counts datapoints"):
         MultiProcessMapAndBatchData(Numbers(10), 2, same, 3, 2)
 
 

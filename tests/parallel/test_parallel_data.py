@@ -129,9 +129,11 @@ def test_an_option_of_another_backend_is_named(given, message):
 
 
 def test_a_wrong_backend_or_number_is_named():
-    with pytest.raises(ValueError, match='backend is "process", "thread" or "ray", got \'gpu\''):
+    with pytest.raises(ValueError, match='backend must be "process", "thread" or "ray", got \'gpu\''):
         ParallelData(chain(), 1, backend="gpu")
-    with pytest.raises(TypeError, match=r'num_workers is an integer from 0 .run in the consumer., or "auto", got 2.5'):
+    with pytest.raises(
+        TypeError, match=r'num_workers must be an integer ≥ 0 .run in the consumer., or "auto", got 2.5'
+    ):
         ParallelData(chain(), 2.5)
     with pytest.raises(TypeError, match="ParallelData expects a dataflow, got list: wrap ds in DataFromList"):
         ParallelData([[1]], 1)

@@ -225,7 +225,9 @@ def test_workers_in_a_worker_share_what_it_has(blas):
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "all"])
 @pytest.mark.parametrize("case", ["process", "zmq"])
 def test_a_limit_that_makes_no_sense_is_refused(case, wrong):
-    with pytest.raises((TypeError, ValueError), match=r'Multi\w+: thread_limit is an integer from 1, "share", or None'):
+    with pytest.raises(
+        (TypeError, ValueError), match=r'Multi\w+: thread_limit must be an integer ≥ 1, "share", or None'
+    ):
         runner(case, Story, thread_limit=wrong)
 
 

@@ -73,7 +73,7 @@ def test_an_abstract_name_lets_in_every_user_and_so_needs_keys_too():
 def test_text_is_no_flag(name):
     options = {"bind": True, name: "False"}
     for call in (RemoteDataZMQ, partial(send_dataflow_zmq, numbers(1))):
-        with pytest.raises(TypeError, match=f"{name} is True or False, got 'False'"):
+        with pytest.raises(TypeError, match=f"{name} must be True or False, got 'False'"):
             call("tcp://*:*", **options)
 
 

@@ -197,11 +197,11 @@ def test_the_old_order_of_parameters_holds():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"num_senders": 0}, "num_senders is an integer from 1"),
-        ({"hwm": 0}, "hwm is an integer from 1"),
-        ({"hwm_bytes": 10}, "hwm_bytes is an integer from 65536"),
+        ({"num_senders": 0}, "num_senders must be an integer ≥ 1"),
+        ({"hwm": 0}, "hwm must be an integer ≥ 1"),
+        ({"hwm_bytes": 10}, "hwm_bytes must be an integer ≥ 65536"),
         ({"heartbeat": 0}, "heartbeat is from 0.05 to 600 seconds"),
-        ({"timeout": -1}, "timeout is a number of seconds above 0"),
+        ({"timeout": -1}, "timeout must be a number of seconds > 0"),
     ],
 )
 def test_a_wrong_argument_is_named(options, text):

@@ -85,9 +85,9 @@ def test_a_link_to_a_folder_above_is_followed_once(tmp_path):
         (["a/1.jpg", "b/1.txt"], {}, FileNotFoundError, r"no files for b that end in \.jpg"),
         (["a/1.jpg"], {"classes": ["a", "x"]}, FileNotFoundError, "has no subfolder x; there are a"),
         (["a/1.jpg"], {"classes": ["a", "a"]}, ValueError, "names the subfolder 'a' twice"),
-        (["a/1.jpg"], {"classes": "a"}, TypeError, "classes is a list"),
-        (["a/1.jpg"], {"extensions": ".jpg"}, TypeError, "extensions is a list"),
-        (["a/1.jpg"], {"shuffle": "no"}, TypeError, "shuffle is True or False"),
+        (["a/1.jpg"], {"classes": "a"}, TypeError, "classes must be a list"),
+        (["a/1.jpg"], {"extensions": ".jpg"}, TypeError, "extensions must be a list"),
+        (["a/1.jpg"], {"shuffle": "no"}, TypeError, "shuffle must be True or False"),
     ],
 )
 def test_what_is_wrong_is_named(names, options, error, message, tmp_path):

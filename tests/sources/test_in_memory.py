@@ -74,7 +74,7 @@ def test_other_types_than_lists_raise_with_the_remedy(lst):
 
 def test_a_negative_seed_raises_in_the_constructor():
     for make in (lambda: DataFromList([[1]], seed=-1), lambda: FakeData([(2,)], seed=-1)):
-        with pytest.raises(ValueError, match="seed is an integer from 0, got -1"):
+        with pytest.raises(ValueError, match="seed must be an integer ≥ 0, got -1"):
             make()
 
 

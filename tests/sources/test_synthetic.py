@@ -61,7 +61,7 @@ def test_its_own_seed_replaces_the_root():
         ({"domain": (1, 0)}, ValueError, r"\(1, 0\)"),
         ({"domain": (0, float("inf"))}, ValueError, "finite"),
         ({"size": -1}, ValueError, "-1"),
-        ({"size": 2.5}, TypeError, r"size is an integer from 0, got 2\.5"),
+        ({"size": 2.5}, TypeError, r"size must be an integer ≥ 0, got 2\.5"),
         ({"dtype": "U3"}, TypeError, "U3"),
         ({"shapes": [3, 4]}, TypeError, "list of shapes"),
     ],

@@ -107,7 +107,7 @@ def test_stop_iteration_is_a_failure_and_does_not_end_the_pass(node):
 @pytest.mark.parametrize("wrong", [True, -1, 1.0, float("nan"), "5"])
 @BOTH
 def test_an_invalid_budget_raises(node, wrong):
-    with pytest.raises((TypeError, ValueError), match=f"{node.__name__}: max_failures is"):
+    with pytest.raises((TypeError, ValueError), match=f"{node.__name__}: max_failures must be"):
         node(numbers(1), keep, max_failures=wrong)
 
 

@@ -90,19 +90,19 @@ def test_different_shapes_are_named():
 @pytest.mark.parametrize("node", [BatchData, lambda ds, size: BatchDataByShape(ds, size, 0)])
 def test_sizes_are_integers_from_1(node):
     for size in (0, -2):
-        with pytest.raises(ValueError, match=f"batch_size is an integer from 1, got {size}"):
+        with pytest.raises(ValueError, match=f"batch_size must be an integer ≥ 1, got {size}"):
             node(numbers(3), size)
     for size in (True, "2", None):
-        with pytest.raises(TypeError, match="batch_size is an integer"):
+        with pytest.raises(TypeError, match="batch_size must be an integer"):
             node(numbers(3), size)
-    with pytest.raises(TypeError, match=r"batch_size is an integer from 1, got 2\.5"):
+    with pytest.raises(TypeError, match=r"batch_size must be an integer ≥ 1, got 2\.5"):
         node(numbers(3), 2.5)
     assert node(numbers(3), 2.0).batch_size == 2
 
 
 @pytest.mark.parametrize("node", [BatchData, lambda ds, size, **options: BatchDataByShape(ds, size, 0, **options)])
 def test_text_is_no_remainder(node):
-    with pytest.raises(TypeError, match="remainder is True or False, got 'no'"):
+    with pytest.raises(TypeError, match="remainder must be True or False, got 'no'"):
         node(numbers(3), 2, remainder="no")
 
 
@@ -303,7 +303,7 @@ def test_python_ints_have_the_dtype_that_is_asked_for():
     assert next(iter(BatchData(numbers(4), 4)))[0].dtype == np.int32, "as in tensorpack"
     assert BatchData.aggregate_batch([[1], [2**40]], int_dtype="i8")[0].tolist() == [1, 2**40]
     for wrong in ("f4", "nonsense", None):
-        with pytest.raises(TypeError, match="int_dtype is an integer dtype"):
+        with pytest.raises(TypeError, match="int_dtype must be an integer dtype"):
             BatchData(numbers(4), 4, int_dtype=wrong)
     with pytest.raises(OverflowError, match=r"int32.*int_dtype=np\.int64"):
         list(BatchData(DataFromList([[2**40]]), 1))

@@ -133,5 +133,5 @@ def test_a_function_that_stops_does_not_end_the_pass():
 @pytest.mark.parametrize("wrong", [-1, 1.5, "2", True])
 def test_a_wrong_budget_is_named(wrong):
     for make in [*NODES.values(), lambda ds, **more: BucketBatchData(ds, 2, key=has_t, boundaries=[], **more)]:
-        with pytest.raises((TypeError, ValueError), match="BatchData: max_failures is"):
+        with pytest.raises((TypeError, ValueError), match="BatchData: max_failures must be"):
             make(flow(), max_failures=wrong)

@@ -297,11 +297,13 @@ def test_weights_that_change_count_at_once_or_are_refused(make):
 
 
 def test_wrong_inputs_of_a_mixture_by_weight_are_named():
-    with pytest.raises(TypeError, match=r"dfs is a list of dataflows, got one DataFromList\. Write MixData\(\[a, b\]"):
+    with pytest.raises(
+        TypeError, match=r"dfs must be a list of dataflows, got one DataFromList\. Write MixData\(\[a, b\]"
+    ):
         MixData(numbers(1), numbers(1))
-    with pytest.raises(TypeError, match=r"weights is a list of numbers.*got DataFromList"):
+    with pytest.raises(TypeError, match=r"weights must be a list of numbers.*got DataFromList"):
         MixData([numbers(1)], numbers(1))
-    with pytest.raises(ValueError, match="MixData: seed is an integer from 0"):
+    with pytest.raises(ValueError, match="MixData: seed must be an integer ≥ 0"):
         MixData([numbers(1)], [1], seed=-1)
 
 

@@ -123,13 +123,13 @@ def test_what_does_not_fit_is_named(options, error, text):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"keys": "ids"}, TypeError, r"keys is a list .*write \['ids'\]"),
-        ({"pad_value": "x"}, TypeError, "pad_value is a number"),
-        ({"pad_value": {"ids": None}}, TypeError, "pad_value is a number"),
-        ({"max_length": 0}, ValueError, "max_length is an integer from 1"),
-        ({"mask": "no"}, TypeError, "mask is True or False"),
-        ({"int_dtype": "f4"}, TypeError, "int_dtype is an integer dtype"),
-        ({"int_dtype": None}, TypeError, "int_dtype is an integer dtype"),
+        ({"keys": "ids"}, TypeError, r"keys must be a list .*write \['ids'\]"),
+        ({"pad_value": "x"}, TypeError, "pad_value must be a number"),
+        ({"pad_value": {"ids": None}}, TypeError, "pad_value must be a number"),
+        ({"max_length": 0}, ValueError, "max_length must be an integer ≥ 1"),
+        ({"mask": "no"}, TypeError, "mask must be True or False"),
+        ({"int_dtype": "f4"}, TypeError, "int_dtype must be an integer dtype"),
+        ({"int_dtype": None}, TypeError, "int_dtype must be an integer dtype"),
     ],
 )
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ def test_buckets_cannot_be_addressed_but_resumed_and_endless():
     ("options", "error", "text"),
     [
         ({"key": 5}, TypeError, "key gets a datapoint"),
-        ({"boundaries": 5}, TypeError, "boundaries is a list"),
-        ({"boundaries": ["a"]}, TypeError, "boundaries is a list"),
+        ({"boundaries": 5}, TypeError, "boundaries must be a list"),
+        ({"boundaries": ["a"]}, TypeError, "boundaries must be a list"),
         ({"boundaries": [5, 5]}, ValueError, "boundaries must increase"),
         ({"boundaries": [5, float("nan")]}, ValueError, "boundaries must increase"),
-        ({"batch_size": 0}, ValueError, "batch_size is an integer from 1"),
+        ({"batch_size": 0}, ValueError, "batch_size must be an integer ≥ 1"),
     ],
 )
 def test_wrong_buckets_are_named(options, error, text):

@@ -415,7 +415,7 @@ def test_an_invalid_number_to_skip_is_refused_and_nothing_is_lost(num, error):
     df = ResumableData(numbers(6, shuffle=False))
     iterator = iter(df)
     assert next(iterator) == [0]
-    with pytest.raises(error, match="ResumableData: num is "):
+    with pytest.raises(error, match="ResumableData: num must be "):
         df.skip(num)
     assert next(iterator) == [1]
     assert df.state_dict()["offset"] == 2

@@ -94,5 +94,5 @@ def test_another_number_of_components_raises(ask):
 
 
 def test_the_number_is_at_least_1():
-    with pytest.raises(ValueError, match="num is an integer from 1"):
+    with pytest.raises(ValueError, match="num must be an integer ≥ 1"):
         FlattenData(DataFromList([[1, 2]]), num=0)

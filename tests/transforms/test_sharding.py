@@ -344,9 +344,9 @@ def test_rank_and_world_size_must_be_consistent(rank, world_size, message):
 
 
 def test_rank_and_world_size_must_be_integers():
-    with pytest.raises(TypeError, match="rank is an integer from 0, got True"):
+    with pytest.raises(TypeError, match="rank must be an integer ≥ 0, got True"):
         ShardData(numbers(4), True, 2)
-    with pytest.raises(ValueError, match="tail is"):
+    with pytest.raises(ValueError, match="tail must be"):
         ShardData(numbers(4), 0, 2, "pad")
 
 

@@ -82,7 +82,7 @@ def test_an_empty_input_ends_with_a_warning(caplog):
 
 @pytest.mark.parametrize("name", ["buffer_size", "num_reuse", "shuffle_interval"])
 def test_sizes_are_at_least_1(name):
-    with pytest.raises(ValueError, match=f"{name} is an integer from 1, got 0"):
+    with pytest.raises(ValueError, match=f"{name} must be an integer ≥ 1, got 0"):
         LocallyShuffleData(numbers(3), **{"buffer_size": 3, name: 0})
 
 
