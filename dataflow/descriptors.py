@@ -78,7 +78,7 @@ class Descriptor:
         _open.discard(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (reduction.DupFd(self.fd),)
+        return _receive, (reduction.DupFd(self.fd),)
 
 
 # Adding and discarding are atomic under the interpreter's lock, which the forking thread holds. A lock of our own could
@@ -90,7 +90,7 @@ _passed_to_child: ContextVar[tuple[Descriptor, ...]] = ContextVar("passed_to_chi
 _made: ContextVar[list[Descriptor] | None] = ContextVar("descriptors_made", default=None)
 
 
-def _received(duplicate: Any) -> Descriptor:
+def _receive(duplicate: Any) -> Descriptor:
     return Descriptor(duplicate.detach())
 
 

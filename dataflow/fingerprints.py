@@ -1,6 +1,6 @@
 """Fingerprints of flows, in two strengths: what a saved state compares, and what a cache compares.
 
-A **saved state** holds types, lengths, plain parameters and names of functions (`described`): these decide which
+A **saved state** holds types, lengths, plain parameters and names of functions (`describe_flow`): these decide which
 positions there are, so a difference is an error. Changed code is only reported (`changed_code`): the program that
 resumes may have been corrected.
 
@@ -64,7 +64,7 @@ __all__ = [
     "Description",
     "changed_code",
     "describe",
-    "described",
+    "describe_flow",
     "difference",
     "digest",
     "is_description",
@@ -83,7 +83,7 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # -- saved states ------------------------------------------------------------------------------------------------------
 
 
-def described(df: DataFlow) -> Description:
+def describe_flow(df: DataFlow) -> Description:
     """The description of a chain for saved states: a few microseconds per node, plus 0.1 ms per function."""
     df = without_workers(df)
     parameters = {name: value for name, value in sorted(df._df_compared.items()) if not flows_in(value)}
@@ -94,7 +94,7 @@ def described(df: DataFlow) -> Description:
         "length": None if _has_share(df) else known_length(df),
         "parameters": {name: _outline(value) for name, value in parameters.items()},
         "code": {name: found for name, found in code.items() if found is not None},
-        "inputs": [described(ds) for ds in df._df_inputs],
+        "inputs": [describe_flow(ds) for ds in df._df_inputs],
     }
 
 
@@ -198,7 +198,7 @@ def _code_below(value: Any) -> str | None:
         lines = walker.definitions()
     except (TypeError, _Indescribable):
         return None
-    return f"{_PYTHON} {_hashed(chr(10).join([text, *lines]))}" if lines else None
+    return f"{_PYTHON} {_hash(chr(10).join([text, *lines]))}" if lines else None
 
 
 # -- caches ------------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def _code(code: types.CodeType, text: Callable[[Any], str]) -> str:
         repr((arguments[: code.co_argcount + code.co_kwonlyargcount], code.co_freevars, code.co_cellvars)),
         *(_code(item, text) if isinstance(item, types.CodeType) else text(item) for item in constants),
     ]
-    return _hashed("\n".join(parts))
+    return _hash("\n".join(parts))
 
 
 def _used_constants(code: types.CodeType) -> set[int]:
@@ -430,7 +430,7 @@ class _Walker:
             return f"slice {self.text((value.start, value.stop, value.step))}"
         if isinstance(value, Enum):
             return f"{self.text(kind)}.{value.name} = {self.text(vars(value)['_value_'])}"
-        if (outside := next((place for place in _OUTSIDE if value is _loaded(*place)), None)) is not None:
+        if (outside := next((place for place in _OUTSIDE if value is _find_loaded(*place)), None)) is not None:
             return ".".join(outside)
         if isinstance(value, (*_LOCKS, logging.Logger)):
             return kind.__name__  # neither decides what a function returns
@@ -441,11 +441,11 @@ class _Walker:
         if not self._values and kind in {str, bytes}:
             return kind.__name__  # perhaps a path, which may differ where a state is loaded
         if kind is int and value.bit_length() > 4000:
-            return f"int {_hashed(hex(value))}"
+            return f"int {_hash(hex(value))}"
         if kind is str and value == "__mp_main__":
             value = "__main__"  # the main module in a worker that has imported it
         text = repr(value)
-        return text if len(text) <= _MAX_TEXT else f"{kind.__name__} {_hashed(text)}"
+        return text if len(text) <= _MAX_TEXT else f"{kind.__name__} {_hash(text)}"
 
     def _container(self, value: Any, kind: type) -> str:
         if not self._values and len(value) > MAX_ITEMS:
@@ -468,7 +468,7 @@ class _Walker:
         finally:
             del self._open[id(value)]
         text = ", ".join(items)
-        shown = text if len(text) <= _MAX_TEXT else f"{len(items)} items {_hashed(text)}"
+        shown = text if len(text) <= _MAX_TEXT else f"{len(items)} items {_hash(text)}"
         text = f"{kind.__name__}({shown})"
         if level >= _SHARED_LEVEL:
             self._kept.append(value)
@@ -482,7 +482,7 @@ class _Walker:
         if self._level >= _MAX_SETS:
             raise _Indescribable("sets in objects in sets")
         alone = _Walker(values=self._values, level=self._level + 1)
-        return _hashed("\n".join([alone.text(value), *alone.definitions()]))
+        return _hash("\n".join([alone.text(value), *alone.definitions()]))
 
     def _of_numpy(self, value: Any) -> str:
         if isinstance(value, np.dtype):
@@ -620,18 +620,18 @@ class _Walker:
         return f"{value.__name__} of {self.text(owner)}"
 
     def _object(self, value: Any, kind: type) -> str:
-        packed = _loaded("dataflow.memory.packed_list", "PackedList")
+        packed = _find_loaded("dataflow.memory.packed_list", "PackedList")
         if packed is not None and kind is packed:  # how a list is stored
             return self.text(list(value)) if self._values else "list"
         if not self._values:
             return self._defined(value, f"a {kind.__qualname__}", partial(self._lines_of_kind, value))
         if isinstance(value, Iterator) and kind.__module__ in {"builtins", "itertools", "_io"}:
             raise _Indescribable(f"a {kind.__qualname__}")
-        tensor = _loaded("torch", "Tensor")
+        tensor = _find_loaded("torch", "Tensor")
         if tensor is not None and isinstance(value, tensor):
             return f"{kind.__qualname__} {self._tensor(value)}"
         try:
-            reduced = _reduced(value, kind)
+            reduced = _reduce(value, kind)
         except Exception:
             raise _Indescribable(f"a {kind.__qualname__}") from None
         if isinstance(reduced, str):
@@ -689,20 +689,20 @@ class _Walker:
         return f"{plain.dtype} {tuple(plain.shape)} {tensor.requires_grad} {self._array(data)}"
 
 
-def _reduced(value: Any, kind: type) -> Any:
+def _reduce(value: Any, kind: type) -> Any:
     reducer = copyreg.dispatch_table.get(kind)
     return value.__reduce_ex__(4) if reducer is None else reducer(value)
 
 
-def _loaded(module: str, name: str) -> Any:
+def _find_loaded(module: str, name: str) -> Any:
     """What a module has under a name, if it is loaded; None otherwise."""
     return getattr(sys.modules.get(module), name, None)
 
 
 def _few(lines: Sequence[str]) -> Sequence[str]:
     """The lines, or one that stands for all if they are many."""
-    return lines if len(lines) <= MAX_ITEMS else [f"states of {len(lines)} files {_hashed(chr(10).join(lines))}"]
+    return lines if len(lines) <= MAX_ITEMS else [f"states of {len(lines)} files {_hash(chr(10).join(lines))}"]
 
 
-def _hashed(text: str) -> str:
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

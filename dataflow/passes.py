@@ -26,7 +26,7 @@ __all__ = [
     "Node",
     "check_length",
     "code_of",
-    "copied_chain",
+    "copy_chain",
     "in_worker",
     "current_round",
     "enter_code",
@@ -268,7 +268,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     try:
         iterator = _user_iterator(df)
         if not state_of(df).part(UserCode).is_length_checked:
-            yield from _counted(iterator, df)
+            yield from _count(iterator, df)
             return
         # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
         # made, but wrong for an iterator that the user holds, or that is a node.
@@ -322,7 +322,7 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
     try:
         iterator = _user_iterator(df)
         if not state_of(df).part(UserCode).is_length_checked:
-            iterator = _counted(iterator, df)
+            iterator = _count(iterator, df)
         try:
             while not session.closed:
                 yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
@@ -342,7 +342,7 @@ def _user_iterator(df: Any) -> Iterator[Any]:
     return iter(type(df).__iter__.__wrapped__(df))
 
 
-def _counted(iterator: Iterator[Any], df: Any) -> Iterator[Any]:
+def _count(iterator: Iterator[Any], df: Any) -> Iterator[Any]:
     """The first complete pass of a user-written node: its datapoints are counted, and compared with its length."""
     steps = repeat(None, sys.maxsize)
     yield from map(_first_of, iterator, steps)  # no variable: it would keep the datapoint alive until the next step
@@ -674,7 +674,7 @@ def promise(df: Node, given: Promise) -> None:
         state_of(node).part(FirstCalls).promise = given
 
 
-def copied_chain(df: N) -> dict[int, N]:
+def copy_chain(df: N) -> dict[int, N]:
     """Copies of all nodes of a flow, by the id of the node, joined as the nodes are.
 
     What the nodes hold is shared: data, functions, parameters.

@@ -20,7 +20,7 @@ Guarantees, where a node waits:
 
 - Every iterator of a pass, or of indexes, raises a `TimeoutError` from below, and continues with its next step. Of
   Python's own, `map` over one input, `filter`, `takewhile` and `chain` of given iterators do. `islice` does not
-  (`limited`), nor does `chain.from_iterable` if the error comes from what lists the iterators (`flattened`); `map` over
+  (`limit`), nor does `chain.from_iterable` if the error comes from what lists the iterators (`flatten`); `map` over
   several inputs loses what the first ones gave (`side_by_side`), and `list` all (extend one that is kept).
 - User-written code never sees a `Pause`: the error is raised into it. If it lets the error through, it cannot continue,
   and the next step of its pass raises `DataFlowTerminated`.
@@ -37,7 +37,7 @@ from typing import Any, TypeVar
 
 from dataflow.errors import DataFlowTerminated, TimeoutError
 
-__all__ = ["Pause", "flattened", "limited", "paused", "pausing", "require_waiting", "resumed", "side_by_side"]
+__all__ = ["Pause", "flatten", "limit", "paused", "pausing", "require_waiting", "resumed", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -135,12 +135,12 @@ def resumed(datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
         yield pause
 
 
-def flattened(parts: Iterator[Iterable[Any]], waits: bool) -> Iterator[Any]:
+def flatten(parts: Iterator[Iterable[Any]], waits: bool) -> Iterator[Any]:
     """The elements of all parts, as ``chain.from_iterable``, which ends if an exception of `parts` leaves it."""
-    return pausing(_flattened(parts), True) if waits else chain.from_iterable(parts)
+    return pausing(_flatten(parts), True) if waits else chain.from_iterable(parts)
 
 
-def _flattened(parts: Iterator[Iterable[Any]]) -> Iterator[Any]:
+def _flatten(parts: Iterator[Iterable[Any]]) -> Iterator[Any]:
     for part in resumed(parts, True):
         if type(part) is Pause:
             yield part
@@ -148,12 +148,12 @@ def _flattened(parts: Iterator[Iterable[Any]]) -> Iterator[Any]:
             yield from part
 
 
-def limited(datapoints: Iterator[T], waits: bool, stop: int | None, start: int = 0) -> Iterator[T]:
+def limit(datapoints: Iterator[T], waits: bool, stop: int | None, start: int = 0) -> Iterator[T]:
     """The datapoints from number `start` to before number `stop`, as `islice`, which no exception may leave."""
-    return pausing(_limited(datapoints, stop, start), True) if waits else islice(datapoints, start, stop)
+    return pausing(_limit(datapoints, stop, start), True) if waits else islice(datapoints, start, stop)
 
 
-def _limited(datapoints: Iterator[Any], stop: int | None, start: int) -> Iterator[Any]:
+def _limit(datapoints: Iterator[Any], stop: int | None, start: int) -> Iterator[Any]:
     k = 0
     while stop is None or k < stop:
         try:

@@ -29,7 +29,7 @@ from dataflow.codec.protocols import ArrayCodec
 from dataflow.datapoint import HOLE
 from dataflow.machine import available_cores, processor_times
 from dataflow.parameters import seconds as checked_seconds
-from dataflow.passes import copied_chain, open_flow, root_stream, walk
+from dataflow.passes import copy_chain, open_flow, root_stream, walk
 from dataflow.reports.figures import size_text
 from dataflow.representation import chain_rows
 from dataflow.sampling.frames import sleep_until_interrupting
@@ -394,12 +394,12 @@ def size_of(value: Any, levels: int = 4) -> int:
     return nbytes if isinstance(nbytes, int) else sys.getsizeof(value, 0)
 
 
-def _copied(df: DataFlow) -> dict[int, Any]:
+def _copy_without_workers(df: DataFlow) -> dict[int, Any]:
     """Copies of all nodes of a chain, by the id of the node.
 
     In the copies runners and parallel maps have no workers and are strict: their passes are those of their input.
     """
-    copies: dict[int, Any] = copied_chain(df)
+    copies: dict[int, Any] = copy_chain(df)
     for node in copies.values():
         if node._df_has_workers:
             vars(node)["options"] = dataclasses.replace(vars(node)["options"], num_workers=0, strict=True, ordered=True)
@@ -464,7 +464,7 @@ def _in_threads(df: DataFlow, num_threads: int, seconds: float) -> tuple[float, 
         used = time.thread_time() - cpu
         return num, max(used, _now() - began - (_delayed() - delayed)), used
 
-    flows = [_copied(df)[id(df)] for _ in range(num_threads)]
+    flows = [_copy_without_workers(df)[id(df)] for _ in range(num_threads)]
     with ThreadPoolExecutor(num_threads) as threads:
         found = list(threads.map(run, flows))
     for flow in flows:
@@ -609,7 +609,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     seconds = checked_seconds("profile", "seconds", seconds)
     keep_freed_memory()  # as workers do
     began, cores = _now(), available_cores()
-    copies = _copied(df)
+    copies = _copy_without_workers(df)
     top = copies[id(df)]
     nodes = list(walk(top, everywhere=True))
     meter = _Meter(len(nodes))
@@ -619,7 +619,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     _run_for(steps, seconds * 0.05)
     num = meter.run_for(steps, seconds * 0.4)
     close_flow(top)
-    plain = _copied(df)[id(df)]
+    plain = _copy_without_workers(df)[id(df)]
     steps = _passes(plain)
     if not num and not _run_for(steps, 0):
         raise ValueError(f"a pass of {type(df).__name__} is empty: there is nothing to measure")
@@ -650,7 +650,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     )
     rows = [row for row in chain_rows(df) if id(row.node) in copies]
     texts = {id(copies[id(row.node)]): row.text for row in rows}
-    recommended, predictions = _recommended(top, measured, texts, cores)
+    recommended, predictions = _recommend(top, measured, texts, cores)
     sizes = {k: fmean(map(size_of, found)) if found else 0.0 for k, found in zip(keys, meter.samples, strict=True)}
     costs = tuple(
         NodeCost(row.text, row.prefix, measured.seconds[k], measured.seconds[k] / total, measured.num[k], sizes[k])
@@ -671,7 +671,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     )
 
 
-def _recommended(
+def _recommend(
     top: Any, measured: _Measured, texts: Mapping[int, str], cores: int
 ) -> tuple[Placement, list[Prediction]]:
     """The best place for workers, and the predictions there."""

@@ -231,7 +231,7 @@ def _line_of(df: Any, width: int, *, has_note: bool) -> str:
     if _is_ours(_owner(type(df), "__repr__")):
         return _call(df, width, has_note=has_note)
     try:
-        return _shortened(_first_line(repr(df)), width)
+        return _shorten(_first_line(repr(df)), width)
     except Exception:
         return f"<{_name_of(type(df))}>"
 
@@ -245,12 +245,12 @@ def _call(df: Any, width: int, *, has_note: bool = False) -> str:
         return f"{name}(…)"
     fewer = [(key, text) for key, text in parameters if not has_note or key not in _IN_NOTE]
     for items, limit in [(parameters, _VALUE_WIDTHS[0]), *((fewer, limit) for limit in _VALUE_WIDTHS)]:
-        shown = [_shortened(text, limit) if key is None else f"{key}={_shortened(text, limit)}" for key, text in items]
+        shown = [_shorten(text, limit) if key is None else f"{key}={_shorten(text, limit)}" for key, text in items]
         if len(text := f"{name}({', '.join(shown)})") <= width:
             return text
     while shown and len(text := f"{name}({', '.join([*shown, '…'])})") > width:
         shown.pop()
-    return text if shown else f"{_shortened(name, width - 3)}(…)"
+    return text if shown else f"{_shorten(name, width - 3)}(…)"
 
 
 def _parameters(df: Any) -> list[tuple[str | None, str]]:
@@ -334,8 +334,8 @@ def _parameter_text(name: str, value: Any) -> str:
 def _text(value: Any, levels: int = 2) -> str:
     """A value on one line, shortened: data by their length, functions by their name, nodes without their inputs."""
     try:
-        text = _container_text(value, levels) if isinstance(value, tuple(_CONTAINERS)) else _described(value, levels)
-        return _shortened(text, _VALUE_WIDTHS[0])
+        text = _container_text(value, levels) if isinstance(value, tuple(_CONTAINERS)) else _describe(value, levels)
+        return _shorten(text, _VALUE_WIDTHS[0])
     except Exception:
         return f"<{_name_of(type(value))}>"
 
@@ -363,14 +363,14 @@ def _container_text(value: Any, levels: int) -> str:
     return text if len(text) <= _VALUE_WIDTHS[0] else _sized(value, size)
 
 
-def _described(value: Any, levels: int) -> str:
+def _describe(value: Any, levels: int) -> str:
     cls = type(value)
     if hasattr(cls, "_df_inputs"):
         return f"{_name_of(cls)}(…)"
     if isinstance(value, str):
-        return repr(_scrubbed(value[:_MAX_STRING]) + ("…" if len(value) > _MAX_STRING else ""))
+        return repr(_scrub(value[:_MAX_STRING]) + ("…" if len(value) > _MAX_STRING else ""))
     if isinstance(value, bytes):
-        return _scrubbed(repr(value[:_MAX_STRING]))
+        return _scrub(repr(value[:_MAX_STRING]))
     if isinstance(value, partial):  # which may contain itself
         return f"partial({_text(value.func, levels - 1) if levels > 0 else '…'})"
     if isinstance(value, FunctionType) and value.__qualname__.endswith("<lambda>"):
@@ -383,7 +383,7 @@ def _described(value: Any, levels: int) -> str:
         return repr(str(value))
     if cls.__module__ == "numpy" and hasattr(value, "dtype"):  # arrays, and scalars, which cannot be assigned to
         is_array = hasattr(value, "__setitem__")
-        return f"array({_shortened(str(value.dtype), 30)}, {value.shape})" if is_array else str(value)
+        return f"array({_shorten(str(value.dtype), 30)}, {value.shape})" if is_array else str(value)
     if isinstance(value, Enum):
         return f"{_name_of(cls)}.{value.name}"
     if isinstance(value, Number | range):
@@ -391,7 +391,7 @@ def _described(value: Any, levels: int) -> str:
     has_data = any(name in base.__dict__ for base in cls.__mro__ for name in _DATA_METHODS)
     if callable(value) or has_data or _owner(cls, "__repr__") is object:
         return f"<{_name_of(cls)}>"
-    return _scrubbed(re.sub(r" at 0x[0-9a-fA-F]+", "", _first_line(repr(value))))
+    return _scrub(re.sub(r" at 0x[0-9a-fA-F]+", "", _first_line(repr(value))))
 
 
 def _size(value: Any) -> int | None:
@@ -419,7 +419,7 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text[: 2 * _MAX_STRING].splitlines() if line.strip()), "")
 
 
-def _shortened(text: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     """A text of at most `width` characters, without its middle."""
     text = "".join(char if char.isprintable() else "?" for char in text)
     if len(text) <= width:
@@ -456,6 +456,6 @@ def _is_secret(name: Any, value: Any) -> bool:
     return _SECRET.search(plain) is not None and not (isinstance(value, int | float) and _COUNT.search(plain))
 
 
-def _scrubbed(text: str) -> str:
+def _scrub(text: str) -> str:
     """A text without the secret parts of addresses, and without what is assigned to a password or token."""
     return _ASSIGNED.sub(rf"\1{_HIDDEN}", _ADDRESS.sub(r"\1\2", text[: 2 * _MAX_STRING]))

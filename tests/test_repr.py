@@ -45,7 +45,7 @@ from dataflow import (
     SelectComponent,
     ShuffleData,
 )
-from dataflow.fingerprints import describe, described
+from dataflow.fingerprints import describe, describe_flow
 
 
 def decode(dp):
@@ -840,10 +840,10 @@ def test_several_threads_may_show_a_chain():
 @pytest.mark.parametrize("make", CHAINS, ids=lambda make: make.__name__)
 def test_a_repr_changes_neither_attributes_nor_fingerprints(make):
     df = make()
-    before = dict(vars(df)), described(df)
+    before = dict(vars(df)), describe_flow(df)
     repr(df)
-    assert (dict(vars(df)), described(df)) == before
-    assert described(make()) == before[1]
+    assert (dict(vars(df)), describe_flow(df)) == before
+    assert describe_flow(make()) == before[1]
 
 
 def test_fingerprints_hold_no_repr_of_a_node():
@@ -856,7 +856,7 @@ def test_fingerprints_hold_no_repr_of_a_node():
 
     text = describe(MapData(numbers(), Holds(1)))
     assert "DataFromList(" not in text + describe(MapData(numbers(), decode))
-    assert "…" not in str(described(runner_chain()))
+    assert "…" not in str(describe_flow(runner_chain()))
 
 
 def test_a_chain_that_runs_is_shown():

@@ -14,7 +14,7 @@ from dataflow import DataFromList, MapData, MultiThreadRunner, ParallelData, see
 from dataflow.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.errors import LengthUnknown, NotAddressable
 from dataflow.fingerprints import describe
-from dataflow.passes import RunningPass, copied_chain, flows_in, open_flow, root_stream
+from dataflow.passes import RunningPass, copy_chain, flows_in, open_flow, root_stream
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -883,7 +883,7 @@ def test_inputs_in_pairs_are_found():
     flows = [DataFromList([[k]], shuffle=False) for k in range(2)]
     df = Weighted([(flows[0], 0.25), (flows[1], 0.75)])
     assert list(df._df_inputs) == flows
-    copies = copied_chain(df)
+    copies = copy_chain(df)
     assert [pair[1] for pair in copies[id(df)].pairs] == [0.25, 0.75]
     assert [ds for ds, _ in copies[id(df)].pairs] == [copies[id(ds)] for ds in flows]
     assert copies[id(df)].table is df.table

@@ -27,7 +27,7 @@ __all__ = [
     "WorkerCounters",
     "WorkerTotals",
     "WorkerActivity",
-    "settled",
+    "settle_counters",
     "sums_of",
     "totals_of",
 ]
@@ -229,7 +229,7 @@ class WorkerCounters:
         self._words[_STATE] = WorkerActivity.NOTHING
 
 
-def settled(words: Sequence[int], now: float) -> list[int]:
+def settle_counters(words: Sequence[int], now: float) -> list[int]:
     """Copy the words of a worker with what is under way counted, to be read later or on another machine.
 
     Args:

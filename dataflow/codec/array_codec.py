@@ -56,12 +56,12 @@ from dataflow.codec.message_layout import (
     Description,
     Kinds,
     Layout,
-    apart,
     has_padding,
     join,
     load,
-    loaded,
+    load_skeletons,
     name_of,
+    split_skeletons,
     without_padding,
 )
 from dataflow.codec.nested_arrays import Direction, NestedUnpickler, ToConsumer
@@ -162,7 +162,7 @@ class ArrayEncoder:
             return self._encode_nested(dp)
         for index in kind.array_indexes:
             row[index] = None
-        body = _marshalled(row, VERSION) if kind.is_row else self._pickled(row)  # before any block is taken
+        body = _marshalled(row, VERSION) if kind.is_row else self._pickle(row)  # before any block is taken
         if not kind.is_simple and len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
             return self._encode_nested(dp)
         # From here on every array has the same number of references in this method: the counts depend on it.
@@ -210,7 +210,7 @@ class ArrayEncoder:
                 return self._encode_nested(dp)
         self.nbytes = nbytes
         # The datapoint is certain to leave now, so output buffers can be handed over.
-        return body, form, shapes, list(map(self._passed_on, data)) if has_output_buffers else data, nbytes
+        return body, form, shapes, list(map(self._pass_on, data)) if has_output_buffers else data, nbytes
 
     def _encode_like(self, dp: Any, kind: DatapointKind) -> Any:
         """Fast path: encode a datapoint like the last one, with a single array. Return None if it is not like it."""
@@ -236,7 +236,7 @@ class ArrayEncoder:
         row[index] = None
         for value in row:
             if type(value) not in TEXTS:
-                body = self._pickled(row)
+                body = self._pickle(row)
                 if len(body) > PLAIN_BYTES and _ARRAY_INSIDE in body:
                     return None
                 break
@@ -280,7 +280,7 @@ class ArrayEncoder:
 
     def _encode_without(self, dp: Any, is_simple: bool, is_row: bool = False) -> Any:
         """Encode a datapoint none of whose components is an array."""
-        body = _marshalled(dp, VERSION) if is_row else self._pickled(dp)
+        body = _marshalled(dp, VERSION) if is_row else self._pickle(dp)
         self.nbytes = len(body)
         if self.nbytes <= PLAIN_BYTES:
             self.plain = True
@@ -288,7 +288,7 @@ class ArrayEncoder:
             return self._encode_nested(dp)
         return body
 
-    def _pickled(self, value: Any) -> bytes:
+    def _pickle(self, value: Any) -> bytes:
         try:
             return self._quick(value, PROTOCOL)
         except Exception:
@@ -321,7 +321,7 @@ class ArrayEncoder:
             data.append(piece)
         return body, NESTED, layouts, data, self.nbytes
 
-    def _passed_on(self, data: Any) -> bytes | Block:
+    def _pass_on(self, data: Any) -> bytes | Block:
         return self._arena.release(data) if isinstance(data, np.ndarray) else data
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
@@ -363,7 +363,7 @@ class ArrayDecoder:
         data, lengths, *described = body
         groups, has_nested = self._arrays(worker, *described) if described else ([], False)
         try:
-            skeletons = None if has_nested else loaded(data, lengths)
+            skeletons = None if has_nested else load_skeletons(data, lengths)
         except Exception:
             skeletons = None  # loading them one by one shows which one fails
         if skeletons is None:
@@ -422,7 +422,7 @@ class ArrayDecoder:
 def _decode_apart(data: Any, lengths: Any, groups: Sequence[Any]) -> list[Any]:
     """Decode the datapoints of a message one by one."""
     datapoints: list[Any] = []
-    bodies = apart(data, lengths)
+    bodies = split_skeletons(data, lengths)
     for gaps, count, columns in groups or [(None, None, [])]:
         arrays = [iter(column) for column in columns]
         for body in islice(bodies, count):

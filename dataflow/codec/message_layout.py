@@ -66,11 +66,11 @@ __all__ = [
     "ROWS",
     "TEXTS",
     "VERSION",
-    "apart",
+    "split_skeletons",
     "has_padding",
     "join",
     "load",
-    "loaded",
+    "load_skeletons",
     "name_of",
     "without_padding",
 ]
@@ -193,7 +193,7 @@ _ROWS: Final = b"["  # a list in marshal format; its length is in the next four 
 _COUNT_BYTES: Final = 4
 
 
-def _joined(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
+def _join(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
     """Join skeletons. Return the frames of a message, and the total bytes of the skeletons.
 
     The frames are one buffer, and the lengths of its skeletons, needed if they cannot be loaded at once.
@@ -231,7 +231,7 @@ def load(body: Any) -> Any:
     return pickle.loads(body) if body[0] == _PICKLED[0] else marshal.loads(body)
 
 
-def loaded(data: Any, lengths: Any) -> list[Any]:
+def load_skeletons(data: Any, lengths: Any) -> list[Any]:
     """Load all skeletons."""
     shells: list[Any] = load(data)
     sizes = memoryview(lengths).cast("I") if len(lengths) else ()
@@ -244,7 +244,7 @@ def loaded(data: Any, lengths: Any) -> list[Any]:
     return shells
 
 
-def apart(data: Any, lengths: Any) -> Iterator[bytes]:
+def split_skeletons(data: Any, lengths: Any) -> Iterator[bytes]:
     """Yield each skeleton as it was before it was joined."""
     sizes = iter(memoryview(lengths).cast("I"))
     start = 0
@@ -509,7 +509,7 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     """
     if not encoded or type(encoded[0]) is bytes:
         with suppress(TypeError):  # one of them has arrays: it is a tuple
-            return _joined(encoded)
+            return _join(encoded)
     datapoints = [item if type(item) is tuple else (item, None, (), (), len(item)) for item in encoded]
     bodies, forms, every_shapes, every_data, sizes = zip(*datapoints, strict=True)
     writer = ColumnWriter()
@@ -530,7 +530,7 @@ def join(encoded: Sequence[Any], write: Callable[[bytes], Block | None]) -> tupl
     block = None
     if sum(map(len, small)) >= LARGE_BYTES and (block := write(many := b"".join(small))) is not None:
         small = [_WHERE.pack(block.status, block.start, len(many))]
-    frames, _ = _joined(bodies)
+    frames, _ = _join(bodies)
     described = pickle.dumps((groups, block is not None), PROTOCOL)
     return [*frames, described, b"".join([*writer.details, *small])], sum(sizes)
 

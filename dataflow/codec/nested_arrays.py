@@ -76,7 +76,7 @@ class ToWorkers:
     def __init__(self, *, forked: bool, main: MainModule | None) -> None:
         self._forked = forked
         self._main = main
-        self.quick: Callable[[Any, int], bytes] = pickle.dumps if forked else self._checked
+        self.quick: Callable[[Any, int], bytes] = pickle.dumps if forked else self._check
 
     def complete(self, value: Any) -> bytes:
         return dumps_task(value, self._main, PROTOCOL)
@@ -89,7 +89,7 @@ class ToWorkers:
         nested: tuple[bytes, list[NDArray[Any]]] = _to_worker()(self._main).dump_nested(dp)
         return nested
 
-    def _checked(self, value: Any, protocol: int) -> bytes:
+    def _check(self, value: Any, protocol: int) -> bytes:
         body = pickle.dumps(value, protocol)
         return self.complete(value) if _OF_MAIN in body else body
 

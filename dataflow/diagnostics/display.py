@@ -67,9 +67,9 @@ class PrintData(ProxyDataFlow[T_co]):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits
-        return pausing(self._shown_first(self.ds._df_run_pass(p, stream), waits), waits)
+        return pausing(self._show_first(self.ds._df_run_pass(p, stream), waits), waits)
 
-    def _shown_first(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
+    def _show_first(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
         yield from self._shown(datapoints, waits)
         yield from resumed(datapoints, waits)
 

@@ -34,7 +34,7 @@ from dataflow.channel.current_item import position_in
 from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import DATA_KINDS, RESULT_KINDS, Kind, Message
 from dataflow.channel.task_queue import Task
-from dataflow.channel.worker_counters import settled
+from dataflow.channel.worker_counters import settle_counters
 from dataflow.descriptors import Descriptor
 from dataflow.distributed.object_store_codec import ObjectStoreDecoder
 from dataflow.engine.item_watch import ItemWatch
@@ -278,7 +278,7 @@ class WorkerActor:
                 self._credit.done(0, message.count)
             elif message.kind is Kind.REPORT:
                 self._credit.report_received(0)
-        counters = array("Q", settled(self._credit.counters_of(0), time.perf_counter())).tobytes()
+        counters = array("Q", settle_counters(self._credit.counters_of(0), time.perf_counter())).tobytes()
         return Reply(messages, counters, port.is_ready)
 
     def add_task(self, number: int, first: int, body: Sequence[Any], start: int, stop: int) -> None:

@@ -337,7 +337,7 @@ class Engine(Generic[S]):
                 self.session.check(generation)
                 self._wait_timer.advance(now)
                 if operator.length_hint(self._chunk):
-                    return self._checked_chunk(now)
+                    return self._check_chunk(now)
                 observer.enter()
                 self._finish_chunk()
                 if self._scaling is not None and now >= self._scaling.due:
@@ -351,7 +351,7 @@ class Engine(Generic[S]):
                 if progressed and ready is None:
                     ready = self._take_result()
                 if ready:
-                    return self._checked_chunk(now)
+                    return self._check_chunk(now)
                 silent = silent and not progressed
                 if self._wait_timer.is_over(timeout, silent=silent) and not supervisor.states.is_settling:
                     self._wait_timer.reset()  # the next step waits as long again
@@ -606,7 +606,7 @@ class Engine(Generic[S]):
         task = self.workers[worker].task() if worker < len(self.workers) else None
         return None if task is None else processor_times(task)
 
-    def _checked_chunk(self, now: float) -> Iterator[Any]:
+    def _check_chunk(self, now: float) -> Iterator[Any]:
         """Return the current chunk, to be handed out.
 
         A slow consumer may take long over a chunk, so the workers are checked here too: a death is raised without

@@ -10,7 +10,7 @@ import numpy as np
 from dataflow.datapoint import HOLE, components, is_datapoint, stack
 from dataflow.pauses import Pause, pausing, resumed
 
-__all__ = ["WorkerBatch", "regrouped", "stacks_evenly"]
+__all__ = ["WorkerBatch", "regroup", "stacks_evenly"]
 
 
 class WorkerBatch(list[Any]):
@@ -55,7 +55,7 @@ def _hole_or_none(value: Any) -> Any:
     return HOLE if value is HOLE else None
 
 
-def regrouped(
+def regroup(
     results: Iterator[Any], batch_size: int, *, remainder: bool, use_list: bool, waits: bool = False
 ) -> Iterator[Any]:
     """Yield batches of `results`, in order; batches made by workers pass unchanged until a datapoint was dropped.

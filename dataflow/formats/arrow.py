@@ -36,7 +36,7 @@ __all__ = [
     "TableColumn",
     "arrow_column",
     "column_of",
-    "joined",
+    "join_arrays",
     "lost_of",
 ]
 
@@ -251,7 +251,7 @@ def _objects(values: list[Any]) -> NDArray[Any]:
     return out
 
 
-def joined(batches: Sequence[NDArray[Any]], order: NDArray[np.int64] | None) -> NDArray[Any]:
+def join_arrays(batches: Sequence[NDArray[Any]], order: NDArray[np.int64] | None) -> NDArray[Any]:
     """Return several batches of one column as one, in another order.
 
     Raises:

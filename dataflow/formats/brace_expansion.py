@@ -15,21 +15,21 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Final
 
-__all__ = ["expanded"]
+__all__ = ["expand_braces"]
 
 _NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
 _LETTERS: Final = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d+))?")
 _ALPHABET: Final = string.ascii_uppercase + string.ascii_lowercase
 
 
-def expanded(text: str) -> list[str]:
+def expand_braces(text: str) -> list[str]:
     """Return what `text` stands for.
 
     Raises:
         ValueError: A brace is not closed, or not opened.
 
     Example:
-        >>> expanded("{train,test-{a,b}}-{08..10}.tar")[::4]
+        >>> expand_braces("{train,test-{a,b}}-{08..10}.tar")[::4]
         ['train-08.tar', 'test-a-09.tar', 'test-b-10.tar']
     """
     parts: list[Sequence[str]] = []
@@ -68,7 +68,7 @@ def _choices(inside: str) -> Sequence[str]:
             items.append("")
         else:
             items[-1] += letter
-    found_in = [text for item in items for text in expanded(item)]
+    found_in = [text for item in items for text in expand_braces(item)]
     return found_in if len(items) > 1 else ["{" + text + "}" for text in found_in]
 
 

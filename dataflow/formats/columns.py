@@ -142,8 +142,8 @@ class ColumnTable:
         for column, value in zip(self.columns, values, strict=True):
             if not column.is_record and (found := _column(column.name, value)) != column:
                 raise NotStorable(
-                    f"component {column.name!r} is {_described(found)}, and in the first datapoint "
-                    f"{_described(column)}: {_CURE}"
+                    f"component {column.name!r} is {_describe(found)}, and in the first datapoint "
+                    f"{_describe(column)}: {_CURE}"
                 )
             if column.kind == "int" and not -(2**63) <= value < 2**63:
                 raise NotStorable(f"component {column.name!r} is {value}, which is not a 64-bit integer: {_CURE}")
@@ -200,7 +200,7 @@ def _column(name: str, value: Any) -> Column:
     return Column(name, _RECORD)  # where `pack` rejects what cannot be stored
 
 
-def _described(column: Column) -> str:
+def _describe(column: Column) -> str:
     if column.is_record:
         return "none of these"
     return f"{column.dtype} {column.shape}" if column.kind == _ARRAY else f"a {column.kind} ({column.dtype})"

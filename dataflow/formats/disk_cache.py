@@ -190,14 +190,14 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         state = state_of(self)
         with state.lock:
             if state.resource is None and os.path.exists(self.path):
-                reader = self._opened(explain=explain)
+                reader = self._open_reader(explain=explain)
                 if reader is not None:
                     state.own(self, reader)
             held: Any = state.resource
         kept: RecordReader | None = held
         return kept
 
-    def _opened(self, *, explain: bool) -> RecordReader | None:
+    def _open_reader(self, *, explain: bool) -> RecordReader | None:
         try:
             reader = RecordReader(self.path, pickled=self.pickle, skip=1, compute=masked_crc32)
         except (FileDamaged, MissingExtra) as error:

@@ -81,7 +81,7 @@ class FileCache:
         os.makedirs(folder, exist_ok=True)
         self._lock_path = os.path.join(folder, "lock")
         self._incoming = os.path.join(folder, "incoming")
-        self._lock = self._opened_lock()
+        self._lock = self._open_lock()
         try:
             with self._locked() as is_locked:
                 if is_locked:
@@ -100,7 +100,7 @@ class FileCache:
         try:
             with open(self._path(name), "rb") as file:
                 content = file.read()
-                found = _decoded(content)
+                found = _decode(content)
                 if found is not None:
                     now = time.time_ns()
                     with suppress(OSError):  # of another user, or on a disk that can only be read
@@ -111,7 +111,7 @@ class FileCache:
 
     def put(self, name: str, file: CachedFile) -> None:
         """Keep a file, and remove those that were not used for the longest time. A failure is logged, once."""
-        content = _encoded(file)
+        content = _encode(file)
         if self._max_bytes is not None and len(content) > self._max_bytes:
             return
         try:
@@ -186,7 +186,7 @@ class FileCache:
 
     # -- the lock ------------------------------------------------------------------------------------------------------
 
-    def _opened_lock(self) -> Descriptor:
+    def _open_lock(self) -> Descriptor:
         return Descriptor(os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
     @contextmanager
@@ -215,7 +215,7 @@ class FileCache:
                 if self._is_in_place():
                     return True
                 fcntl.flock(self._lock.fd, fcntl.LOCK_UN)
-                lock = self._opened_lock()
+                lock = self._open_lock()
                 self._lock.close()
                 self._lock = lock
             except BlockingIOError:
@@ -235,13 +235,13 @@ class FileCache:
         return os.path.join(self._folder, name[:2], name)
 
 
-def _encoded(file: CachedFile) -> bytes:
+def _encode(file: CachedFile) -> bytes:
     state = file.state.encode("utf-8", "surrogatepass")
     crc = zlib.crc32(file.data, zlib.crc32(state))
     return b"".join((_HEADER.pack(_MAGIC, crc, len(state), len(file.data)), state, file.data))
 
 
-def _decoded(content: bytes) -> CachedFile | None:
+def _decode(content: bytes) -> CachedFile | None:
     """The file that was stored; None if this is not all of it."""
     if len(content) < _HEADER.size:
         return None

@@ -49,7 +49,7 @@ def unpack_foreign(data: Any, *, pickled: bool) -> Any:
         except (pickle.UnpicklingError, EOFError) as error:
             raise Damaged(f"a pickle that cannot be read ({error})") from error
     try:
-        return msgpack.unpackb(data, object_hook=partial(_decoded, pickled=pickled), strict_map_key=False)
+        return msgpack.unpackb(data, object_hook=partial(_decode, pickled=pickled), strict_map_key=False)
     except PickleRefused:
         raise
     except Exception as error:
@@ -58,7 +58,7 @@ def unpack_foreign(data: Any, *, pickled: bool) -> Any:
         ) from error
 
 
-def _decoded(value: dict[Any, Any], *, pickled: bool) -> Any:
+def _decode(value: dict[Any, Any], *, pickled: bool) -> Any:
     """Decode a dict as msgpack-numpy does."""
     if b"nd" not in value and "nd" not in value:
         return msgpack_numpy.decode(value) if b"complex" in value else value

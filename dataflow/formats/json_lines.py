@@ -105,7 +105,7 @@ def parse_line(dp: list[Any]) -> Any:
     try:
         value = _parsed(text.decode())
     except ValueError as error:  # also a UnicodeDecodeError
-        raise _invalid(path, number, offset, f"is not JSON ({error}): {_shown(text)}") from error
+        raise _invalid(path, number, offset, f"is not JSON ({error}): {_show(text)}") from error
     if value is None:
         raise _invalid(path, number, offset, "is null, which is no datapoint")
     return value
@@ -135,7 +135,7 @@ def _invalid(path: str, number: int, offset: int, reason: str) -> FileDamaged:
     )
 
 
-def _shown(text: bytes) -> str:
+def _show(text: bytes) -> str:
     return repr(text[:60].decode("utf-8", "replace")) + ("…" if len(text) > 60 else "")
 
 

@@ -295,12 +295,12 @@ class _LMDBFile:
         """Open the file; if it is replaced meanwhile, open the new one."""
         while True:
             self._key = self._identity()
-            shared = self._opened_once()
+            shared = self._open_once()
             if self._identity() == self._key:
                 return shared
             shared.environment.close()
 
-    def _opened_once(self) -> _SharedFile:
+    def _open_once(self) -> _SharedFile:
         size = os.path.getsize(self.path)
         try:
             environment = self._lmdb.open(self.path, subdir=False, readonly=True, lock=False, create=False)
@@ -416,10 +416,10 @@ class _LMDBKeyReader:
         if keys is None and self._version:
             self._sorted = num <= _NUM_ORDERED
             return num, _numbered
-        found = _KeyList(map(_encoded, keys) if keys is not None else self._listed(listed, num))
+        found = _KeyList(map(_encode, keys) if keys is not None else self._list_keys(listed, num))
         return len(found), found.__getitem__
 
-    def _listed(self, listed: Any, num: int) -> Iterator[bytes]:
+    def _list_keys(self, listed: Any, num: int) -> Iterator[bytes]:
         """Return all keys, from tensorpack's list where that is safe to read; otherwise from the file, in its order."""
         try:
             found = msgpack.unpackb(listed) if listed is not None else None
@@ -427,7 +427,7 @@ class _LMDBKeyReader:
             found = None
         if isinstance(found, list) and len(found) == num:
             self._sorted = False
-            return map(_encoded, found)
+            return map(_encode, found)
         _log.info("searching %s for its keys", self._file.path)
         keys = map(bytes, self._file.transaction.cursor().iternext(keys=True, values=False))
         return (key for key in keys if key not in {_LISTED, _MARK})
@@ -465,7 +465,7 @@ class _LMDBKeyReader:
             value = self._file.get(self._key_at(k))
             if value is None:
                 raise self._missing(k, k + 1)
-            return self._made(k, [value])
+            return self._make(k, [value])
 
     def _neighbours(self, first: int, end: int) -> Iterator[list[Any]]:
         """Yield the datapoints of a run of positions.
@@ -487,7 +487,7 @@ class _LMDBKeyReader:
                         raise self._missing(first, first + num)
                 except self._file.error as error:
                     raise self._file.damaged(error) from error
-                dps = self._made(first, found)
+                dps = self._make(first, found)
                 first += num
                 num = max(1, min(_MAX_AT_ONCE, _BATCH // max(1, len(found[-1]))))
             yield dps
@@ -500,7 +500,7 @@ class _LMDBKeyReader:
             return file_damaged(self._file.path, f"key {key!r}", "there is no such key")
         return KeyError(f"there is no key {key!r} in {self._file.path}: see the keys= that were given")
 
-    def _made(self, first: int, values: list[Any]) -> list[Any]:
+    def _make(self, first: int, values: list[Any]) -> list[Any]:
         """Return the datapoints of values, which are valid as long as the lock is held."""
         pairs = [[self._key_at(k), bytes(value)] for k, value in enumerate(values, first)]
         if self._version:
@@ -510,7 +510,7 @@ class _LMDBKeyReader:
         return pairs
 
 
-def _encoded(key: str | bytes) -> bytes:
+def _encode(key: str | bytes) -> bytes:
     return key.encode() if isinstance(key, str) else bytes(key)
 
 
@@ -540,7 +540,7 @@ class _LMDBReader(_LMDBKeyReader):
                 if value is not None and is_record(value):
                     raise file_damaged(self._file.path, "", "there are records of dataflow, and the mark is missing")
 
-    def _made(self, first: int, values: list[Any]) -> list[Any]:
+    def _make(self, first: int, values: list[Any]) -> list[Any]:
         decode, end = self._decoder.decode, first + len(values)
         if self._verified.find(0, first, end) < 0:
             try:

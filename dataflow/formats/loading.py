@@ -145,7 +145,7 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
     def _df_order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
         """The order of `n` positions in pass `p`, drawn once: uint32 or uint64 (n,)."""
         words = self._df_words(stream, p)
-        make = permutation if self.block_shuffle is None else partial(_permuted_blocks, block=self.block_shuffle)
+        make = permutation if self.block_shuffle is None else partial(_permute_blocks, block=self.block_shuffle)
         order: NDArray[Any] = self._orders.get((words, n), partial(make, words, n))
         return order
 
@@ -208,7 +208,7 @@ class DiskData(PositionalSource[T_co]):
         return {name: value for name, value in super()._df_compared.items() if name != "path"}
 
 
-def _permuted_blocks(words: tuple[int, ...], n: int, *, block: int) -> NDArray[Any]:
+def _permute_blocks(words: tuple[int, ...], n: int, *, block: int) -> NDArray[Any]:
     """Return a permutation of ``range(n)`` that moves whole blocks, and inside each of them: uint32 or uint64 (n,)."""
     drawn = rng(words)
     num_whole = n // block

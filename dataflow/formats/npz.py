@@ -356,11 +356,11 @@ def _name_in_archive(member: zipfile.ZipInfo) -> bytes:
 
 @contextmanager
 def _archive(file: PositionalFile) -> Iterator[zipfile.ZipFile]:
-    with file.stream() as stream, _opened(file, stream) as archive:
+    with file.stream() as stream, _open(file, stream) as archive:
         yield archive
 
 
-def _opened(file: PositionalFile, stream: IO[bytes]) -> zipfile.ZipFile:
+def _open(file: PositionalFile, stream: IO[bytes]) -> zipfile.ZipFile:
     path, size = file.path, file.size
     try:
         archive = zipfile.ZipFile(stream)

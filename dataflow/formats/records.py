@@ -23,7 +23,7 @@ from dataflow.formats.foreign import unpack_foreign
 from dataflow.serial.packing import ALIGNMENT, pack
 from dataflow.serial.unpacking import Unpacker
 
-__all__ = ["RecordDecoder", "RecordEncoder", "is_last", "is_record", "marked_last"]
+__all__ = ["RecordDecoder", "RecordEncoder", "is_last", "is_record", "mark_last"]
 
 _MAGIC: Final = 0xC1
 _VERSION: Final = 2
@@ -49,7 +49,7 @@ def is_last(data: Any) -> bool:
     return len(data) >= _SIZE and bool(_unpack_header(data)[2] & _LAST)
 
 
-def marked_last(record: bytes) -> bytes:
+def mark_last(record: bytes) -> bytes:
     """Return the same record, which has no key, marked as the last one of its file."""
     magic, version, flags, *sizes, _ = _unpack_header(record)
     return _with_header(record[_SIZE:], magic, version, flags | _LAST, *sizes)
@@ -170,7 +170,7 @@ class RecordDecoder:
             ):
                 self._check(data, key)
             if flags & _ZSTD:
-                data = bytearray(_SIZE) + _decompressed(memoryview(data)[_SIZE:], body_size)
+                data = bytearray(_SIZE) + _decompress(memoryview(data)[_SIZE:], body_size)
             elif _SIZE + skeleton < size:
                 data = own(data)  # one copy for all arrays
             try:
@@ -227,7 +227,7 @@ class RecordDecoder:
             raise Damaged("the checksum of a record does not match its content" + " and its key" * bool(key))
 
 
-def _decompressed(body: memoryview, size: int) -> bytes:
+def _decompress(body: memoryview, size: int) -> bytes:
     """Return the decompressed data; `size` is known modulo 2**32."""
     zstandard = _zstandard()
     try:

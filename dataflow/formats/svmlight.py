@@ -98,7 +98,7 @@ class _LineReader:
             begin = self._lines[k]
             after = self._lines[k + 1] if k + 1 < len(self._lines) else self._file.size
             text = bytes(self._file.read(begin, after - begin, f"line {k}")).split(b"\n", 1)[0]
-            label, columns, values = self._parsed(text, begin)
+            label, columns, values = self._parse(text, begin)
             row = np.zeros(self._num_features)
             row[columns - self._first] = values
             yield [row, label]
@@ -116,7 +116,7 @@ class _LineReader:
             for text in stream:
                 bar.update(len(text))
                 if text.split(b"#", 1)[0].strip():
-                    _, columns, _ = self._parsed(text, begin)
+                    _, columns, _ = self._parse(text, begin)
                     self._lines.append(begin)
                     if len(columns):
                         lowest = min(lowest, int(columns.min()))
@@ -124,7 +124,7 @@ class _LineReader:
                 begin += len(text)
         return lowest, highest
 
-    def _parsed(self, text: bytes, begin: int) -> tuple[np.float64, NDArray[np.int64], NDArray[np.float64]]:
+    def _parse(self, text: bytes, begin: int) -> tuple[np.float64, NDArray[np.int64], NDArray[np.float64]]:
         try:
             label, *pairs = text.split(b"#", 1)[0].split()
             split = [pair.split(b":") for pair in pairs if not pair.startswith(b"qid:")]

@@ -35,7 +35,7 @@ from dataflow.formats.arrow import (
     TableColumn,
     arrow_column,
     column_of,
-    joined,
+    join_arrays,
     lost_of,
 )
 from dataflow.formats.loading import PositionalSource, Positions, files_of, starts_of
@@ -333,11 +333,11 @@ class _TableReader:
             return self._rows(positions)
         except Exception as error:
             if len(positions) == 1:
-                return [_UnreadRow(self._explained(int(positions[0]), error))]
+                return [_UnreadRow(self._explain(int(positions[0]), error))]
         half = len(positions) // 2
         return [*self._readable(positions[:half]), *self._readable(positions[half:])]
 
-    def _explained(self, position: int, error: Exception) -> Exception:
+    def _explain(self, position: int, error: Exception) -> Exception:
         """Return the error of one row; the message names the column, unless it is about the whole part."""
         number = self._part_of(position)
         if number in self._damaged:
@@ -370,13 +370,13 @@ class _TableReader:
             columns = self._columns(part.number)
             for name, some in arrays.items():
                 some.append(self._batch_of(name, columns[name], part))
-        return {name: self._joined(name, some, order, positions) for name, some in arrays.items()}
+        return {name: self._join(name, some, order, positions) for name, some in arrays.items()}
 
-    def _joined(
+    def _join(
         self, name: Any, arrays: list[NDArray[Any]], order: NDArray[np.int64] | None, positions: Positions
     ) -> NDArray[Any]:
         try:
-            return arrays[0] if len(arrays) == 1 else joined(arrays, order)
+            return arrays[0] if len(arrays) == 1 else join_arrays(arrays, order)
         except NoBatch as error:
             raise self._mismatch(name, int(positions[error.row]), error.reason) from None
 

@@ -25,7 +25,7 @@ from dataflow.formats.checksums import crc32c_function, file_damaged, masked_crc
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
 from dataflow.formats.positional import PositionalFile
-from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, marked_last
+from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, mark_last
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.serial.unpacking import in_place
 from dataflow.transforms.repeating import FixedSizeData
@@ -145,9 +145,9 @@ class RecordReader:
         own = in_place if end == first + 1 else bytearray
         for k, (begin, after) in enumerate(pairwise(offsets), start=first):
             begin += HEADER.size
-            yield self._decoded(decoder, k, data[begin - base : after - _FOOTER.size - base], begin, own)
+            yield self._decode(decoder, k, data[begin - base : after - _FOOTER.size - base], begin, own)
 
-    def _decoded(self, decoder: RecordDecoder, k: int, record: Any, offset: int, own: Callable[[Any], Any]) -> Any:
+    def _decode(self, decoder: RecordDecoder, k: int, record: Any, offset: int, own: Callable[[Any], Any]) -> Any:
         verify = k < 0 or not self._verified[k]
         if verify and (self._raw or not is_record(record)):
             footer = self._file.read(offset + len(record), _FOOTER.size, f"record {k}")
@@ -260,7 +260,7 @@ def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Ite
 
         yield write
         for record in held:
-            put(marked_last(record))
+            put(mark_last(record))
     written = PositionalFile(os.fspath(path))
     try:
         write_index(written, _KIND, np.frombuffer(offsets, np.uint64))

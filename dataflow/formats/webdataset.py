@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
 from dataflow.failures import Budget
-from dataflow.formats.brace_expansion import expanded
+from dataflow.formats.brace_expansion import expand_braces
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.json_lines import finite
@@ -148,7 +148,7 @@ class WebDatasetData(MapData[dict[str, Any]]):
     ) -> None:
         keep_index = flag(self, "keep_index", keep_index)
         named = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
-        paths = files_of(type(self).__name__, [path for name in named for path in _expanded(name)], (".tar",))
+        paths = files_of(type(self).__name__, [path for name in named for path in _expand(name)], (".tar",))
         shards = ShardsData(paths, keep_index=keep_index, shuffle=shuffle, block_shuffle=block_shuffle, seed=seed)
         super().__init__(shards, _SampleReader(_decoders(decode)), max_failures=max_failures)
 
@@ -173,7 +173,7 @@ def _decoders(decode: Any) -> dict[str, Decoder]:
     )
 
 
-def _expanded(name: PathLike) -> list[PathLike]:
+def _expand(name: PathLike) -> list[PathLike]:
     """Return the paths that text with ``::``, braces or a glob stands for."""
     text = os.fspath(name)
     if not isinstance(text, str) or (not is_url(text) and os.path.exists(text)):
@@ -181,7 +181,7 @@ def _expanded(name: PathLike) -> list[PathLike]:
     parts = text.split("::")
     if not all(part.lower().endswith(".tar") and not _CHAINED.match(part) for part in parts):
         parts = [text]  # one path or URL, which may be a chain of fsspec
-    return [path for part in parts for one in expanded(part) for path in _matching(one)]
+    return [path for part in parts for one in expand_braces(part) for path in _matching(one)]
 
 
 def _matching(path: str) -> list[str]:
@@ -215,7 +215,7 @@ class _SampleReader:
         if isinstance(data, Exception):
             raise copy.copy(data)  # each time it is raised, it gets a traceback and a note
         sample: dict[str, Any] = {}
-        members = _members(path, data, offset) if indexed is None else _compared(path, data, offset, indexed)
+        members = _members(path, data, offset) if indexed is None else _compare(path, data, offset, indexed)
         for member in members:
             if "__key__" not in sample:
                 sample["__key__"] = member.key
@@ -447,7 +447,7 @@ def _sum(members: Iterable[_Member]) -> int:
     return zlib.crc32(repr([(*member,) for member in members]).encode())
 
 
-def _compared(path: str, data: Any, offset: int, indexed: int) -> list[_Member]:
+def _compare(path: str, data: Any, offset: int, indexed: int) -> list[_Member]:
     """Return the files of a sample, whose sum is in the index.
 
     Raises:
@@ -483,7 +483,7 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
         header = bytes(read(at, min(_BLOCK, stop - at)))
         if header == _END:
             return
-        size = _verified(path, header, at)
+        size = _verify(path, header, at)
         begin, kind = at + _BLOCK, header[156:157]
         is_sparse, is_extended = is_sparse or kind == b"S", kind == b"S" and header[482] != 0
         while is_extended:  # more headers, which say where the content of a sparse file belongs
@@ -543,7 +543,7 @@ def _unsparse(path: str, member: _Member, data: Any, offset: int) -> bytes:
     raise file_damaged(path, "", f"a sparse file cannot be read ({reason}); it begins", member.header)
 
 
-def _verified(path: str, header: bytes, at: int) -> int:
+def _verify(path: str, header: bytes, at: int) -> int:
     """Return the size in a header, if its checksum matches."""
     if len(header) == _BLOCK:
         try:

@@ -15,7 +15,7 @@ from dataflow.frameworks.worker_groups import Counter, Member, member_of_started
 from dataflow.parallel.worker_node import WorkerNode
 from dataflow.parameters import flag
 from dataflow.passes import walk
-from dataflow.pauses import Pause, limited, pausing, resumed
+from dataflow.pauses import Pause, limit, pausing, resumed
 from dataflow.pickling import dumps, imported_main, loads
 from dataflow.seeding import current_root, fresh_root
 from dataflow.state import FirstCalls, Promise, state_of
@@ -119,7 +119,7 @@ class FlowDataset:
         if loaded is not None:
             # If nothing is left of the pass, which is not known in advance without a length, `ResumableData` goes on
             # with the next one; but other workers may still be in this one.
-            for dp in resumed(limited(datapoints, waits, 1), waits):
+            for dp in resumed(limit(datapoints, waits, 1), waits):
                 if type(dp) is Pause:
                     yield dp
                     continue

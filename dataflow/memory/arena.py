@@ -65,7 +65,7 @@ __all__ = [
     "BlockWriter",
     "MemoryLimit",
     "OutputBufferCounts",
-    "divided",
+    "divide_memory",
 ]
 
 
@@ -113,7 +113,7 @@ class Block:
 
 
 @cache
-def divided(max_bytes: int) -> tuple[tuple[BlockClass, ...], int]:
+def divide_memory(max_bytes: int) -> tuple[tuple[BlockClass, ...], int]:
     """Return the classes of an arena and its size in bytes, most of which is never mapped."""
     sizes = [1 << k for k in range(_SMALLEST_CLASS, max(_SMALLEST_CLASS, (max_bytes - 1).bit_length()) + 1)]
     counts = [min(_MAX_BLOCKS, max(1, max_bytes // (size // 2 + 1))) for size in sizes]
@@ -147,7 +147,7 @@ class ArenaMemory(dict[int, mmap.mmap]):
         self._start = start
         self._limit = limit
         self._own = own
-        self.classes, self._size = divided(limit)
+        self.classes, self._size = divide_memory(limit)
         last = self.classes[-1]
         self.statuses = self._mapped(0, -(-(last.status + last.num_blocks) // PAGE) * PAGE)
 
@@ -541,7 +541,7 @@ class ArenaFile:
     def new_arena(self, worker: int) -> Arena:
         """Make an arena for the worker with this index. The memory of an earlier one is used no more."""
         start = self._nbytes
-        _, size = divided(self._memory_limit.limit)
+        _, size = divide_memory(self._memory_limit.limit)
         nbytes = start + size
         try:
             os.ftruncate(self._file.fd, nbytes)

@@ -89,7 +89,7 @@ class PackedList(Sequence[Any]):
         # another machine, there is nothing to share.
         if get_spawning_popen() is not None and self._file.fd >= 0:
             return _shared, (self._file, self._num, self._size)
-        return _unpacked, (bytes(self._memory), self._num, self._size)
+        return _unpack, (bytes(self._memory), self._num, self._size)
 
 
 def _shared(file: Descriptor, num: int, size: int) -> PackedList:
@@ -98,7 +98,7 @@ def _shared(file: Descriptor, num: int, size: int) -> PackedList:
     return packed
 
 
-def _unpacked(data: bytes, num: int, size: int) -> PackedList:
+def _unpack(data: bytes, num: int, size: int) -> PackedList:
     file = shared_memory_file("dataflow-list", 0)
     with open(file.fd, "wb", closefd=False) as out:
         out.write(data)

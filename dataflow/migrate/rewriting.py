@@ -117,7 +117,7 @@ def rewritten(source: bytes, *, own: str | None = None) -> Rewritten:
     """
     cst = optional("libcst", "migrate", "Migrating programs needs")
     bom = _BOM if source.startswith(_BOM) else b""
-    module = _parsed(cst, source[len(bom) :])
+    module = _parse(cst, source[len(bom) :])
     before = module.code
     if not _CONCERNED.search(before):
         return Rewritten(source, before, before, ())
@@ -125,14 +125,14 @@ def rewritten(source: bytes, *, own: str | None = None) -> Rewritten:
     rewriter.run()
     if own and rewriter.edits:
         rewriter.find_clash(own)
-    after = _edited(before, rewriter.edits)
+    after = _edit(before, rewriter.edits)
     if after != before:
         rewriter.find_unbound(cst.parse_module(after))
     encoded = bom + after.encode(module.encoding)
     return Rewritten(encoded, before, after, tuple(sorted(set(rewriter.findings))))
 
 
-def _edited(before: str, edits: dict[tuple[int, int], str]) -> str:
+def _edit(before: str, edits: dict[tuple[int, int], str]) -> str:
     """Return a text after edits: each replaces the bytes from a start to an end of the text in UTF-8."""
     data = before.encode()
     parts, position = [], 0
@@ -143,7 +143,7 @@ def _edited(before: str, edits: dict[tuple[int, int], str]) -> str:
     return b"".join([*parts, data[position:]]).decode()
 
 
-def _parsed(cst: Any, source: bytes) -> Any:
+def _parse(cst: Any, source: bytes) -> Any:
     try:
         return cst.parse_module(source)
     except cst.ParserSyntaxError as error:

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from dataflow.base import DataFlow, T_co, T_in
 from dataflow.datapoint import empty
 from dataflow.engine.jobs import Apply, ApplyAndBatch, TaskInput
-from dataflow.engine.rebatching import regrouped
+from dataflow.engine.rebatching import regroup
 from dataflow.errors import ShapeMismatch
 from dataflow.failures import Failure
 from dataflow.parallel.backends import ProcessBackend
@@ -141,7 +141,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if not self._mapped.num_workers:
             return super()._df_run_pass(p, stream)
-        return regrouped(
+        return regroup(
             self._df_input(p, stream),
             self.batch_size,
             remainder=self.remainder,

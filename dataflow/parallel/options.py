@@ -87,7 +87,7 @@ ACTOR_DEFAULTS: Final[dict[str, Any]] = {"copy": False, "actor_options": None, "
 """Those of the keyword arguments that are not in `WorkerOptions`."""
 
 
-def _checked(check: Callable[..., Any], *given: Any, **keywords: Any) -> dict[str, Any]:
+def _check_by(check: Callable[..., Any], *given: Any, **keywords: Any) -> dict[str, Any]:
     """For a field whose values, except its default, are checked: ``check(owner, name, value, *given, **keywords)``."""
     return {"check": lambda owner, name, value: check(owner, name, value, *given, **keywords)}
 
@@ -162,23 +162,23 @@ class WorkerOptions:
     num_workers: int
     auto: bool = False
     adapts: bool = False
-    strict: bool = field(default=False, metadata=_checked(flag))
-    ordered: bool = field(default=True, metadata=_checked(flag))
+    strict: bool = field(default=False, metadata=_check_by(flag))
+    ordered: bool = field(default=True, metadata=_check_by(flag))
     timeout: float | None = field(
-        default=None, metadata=_checked(seconds, cure="; None waits as long as the workers are alive")
+        default=None, metadata=_check_by(seconds, cure="; None waits as long as the workers are alive")
     )
     max_restarts: int = field(
-        default=0, metadata=_checked(whole_number, 0, ": it is the number of workers that may die and are replaced")
+        default=0, metadata=_check_by(whole_number, 0, ": it is the number of workers that may die and are replaced")
     )
-    max_failures: Budget | None = field(default=None, metadata=_checked(count_or_fraction))
-    max_workers: int | None = field(default=None, metadata=_checked(whole_number, 1))
+    max_failures: Budget | None = field(default=None, metadata=_check_by(count_or_fraction))
+    max_workers: int | None = field(default=None, metadata=_check_by(whole_number, 1))
     worker_init: Callable[[], object] | None = field(
-        default=None, metadata=_checked(function, "is called without arguments in each worker")
+        default=None, metadata=_check_by(function, "is called without arguments in each worker")
     )
     context: BaseContext | str | None = field(default=None, metadata={"check": _start_method})
-    max_bytes: int | None = field(default=None, metadata=_checked(whole_number, MIN_BYTES, _NUM_BYTES))
-    thread_limit: int | Literal["share"] | None = field(default="share", metadata=_checked(_thread_limit))
-    item_timeout: float | None = field(default=None, metadata=_checked(seconds, cure="; None for no limit"))
+    max_bytes: int | None = field(default=None, metadata=_check_by(whole_number, MIN_BYTES, _NUM_BYTES))
+    thread_limit: int | Literal["share"] | None = field(default="share", metadata=_check_by(_thread_limit))
+    item_timeout: float | None = field(default=None, metadata=_check_by(seconds, cure="; None for no limit"))
 
     def adapting(self, memory: int | None) -> Self:
         """These options for a node that begins with one worker and adds more while that pays.

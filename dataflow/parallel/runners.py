@@ -29,8 +29,8 @@ from dataflow.parallel.backends import Backend, Links, ProcessBackend, Tasks, Th
 from dataflow.parallel.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.parallel.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
 from dataflow.parameters import whole_number
-from dataflow.passes import copied_chain, known_length, open_flow, reading_ahead, until_closed, walk
-from dataflow.pauses import Pause, limited, paused, pausing, resumed
+from dataflow.passes import copy_chain, known_length, open_flow, reading_ahead, until_closed, walk
+from dataflow.pauses import Pause, limit, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import Taken, state_of
 
@@ -138,7 +138,7 @@ class Runner(WorkerNode[T_co]):
             return self._flows
         if self._df_backend.own_process or not self._df_is_copied:
             return [self.ds] * self.num_workers
-        return [copied_chain(self.ds)[id(self.ds)] for _ in range(self.num_workers)]
+        return [copy_chain(self.ds)[id(self.ds)] for _ in range(self.num_workers)]
 
     def _df_nodes_of_workers(self) -> Iterable[DataFlow]:
         return (node for ds in (self.ds, *self._flows[1:]) for node in walk(ds, everywhere=True))
@@ -308,7 +308,7 @@ class Runner(WorkerNode[T_co]):
 
 def _first_of(datapoints: Iterator[Any], num: int | None, waits: bool) -> Iterator[Any]:
     """The first `num` datapoints. A generator, as `until_over`: `islice` counts as ended once a thread lost a step."""
-    yield from resumed(limited(datapoints, waits, num), waits)
+    yield from resumed(limit(datapoints, waits, num), waits)
 
 
 def window_of(given: SupportsIndex | None, owner: object, name: str) -> Window:

@@ -434,7 +434,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
 
     def _df_reported_here(self, begin: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
         """Wrap `begin` so that failures in the consumer are reported as they would be in a worker."""
-        return begin if self.options.max_failures is None else partial(_reported, begin, self)
+        return begin if self.options.max_failures is None else partial(_report_failures, begin, self)
 
     def _alive(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
         """Yield from `datapoints`, keeping this node alive; iterators that outlive the loop must not hold it."""
@@ -546,7 +546,7 @@ def _until_over(
 # -- failures of single items, without workers -------------------------------------------------------------------------
 
 
-def _reported(begin: Callable[[], Iterator[Any]], owner: WorkerNode) -> Iterator[Any]:
+def _report_failures(begin: Callable[[], Iterator[Any]], owner: WorkerNode) -> Iterator[Any]:
     """Iterate a flow in the consumer, reporting failures of its nodes as in a worker of `owner`.
 
     Its steps raise `TooManyFailures` when the budget is used up.

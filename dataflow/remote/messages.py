@@ -129,7 +129,7 @@ class Hello(NamedTuple):
     @classmethod
     def parse(cls, body: Sequence[Any]) -> Hello | None:
         """Return the content of a HELLO; None if it is invalid."""
-        match _unpacked(body):
+        match _unpack(body):
             case [str(name), str(source), float(heartbeat), None | int() as announced] if (
                 MIN_HEARTBEAT <= heartbeat <= MAX_HEARTBEAT
             ):
@@ -150,7 +150,7 @@ class SendLimits(NamedTuple):
     @classmethod
     def parse(cls, body: Sequence[Any]) -> SendLimits | None:
         """Return the content of a WELCOME; None if it is invalid."""
-        match _unpacked(body):
+        match _unpack(body):
             case [int(hwm), int(hwm_bytes)]:
                 return cls(hwm, hwm_bytes)
         return None
@@ -161,7 +161,7 @@ def readable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text[:_MAX_TEXT])
 
 
-def _unpacked(body: Sequence[Any]) -> Any:
+def _unpack(body: Sequence[Any]) -> Any:
     if len(body) != 1 or len(body[0]) > _MAX_BODY:
         return None
     try:

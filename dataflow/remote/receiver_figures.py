@@ -14,14 +14,14 @@ from dataflow.channel.worker_counters import WorkerActivity, totals_of
 from dataflow.engine.observer import Observer
 from dataflow.reports.figures import RunnerStatistics, WorkerStatistics
 
-__all__ = ["ReceiverFigures", "packed_counters"]
+__all__ = ["ReceiverFigures", "pack_counters"]
 
 _TIMES: Final = struct.Struct("<3d")  # seconds busy, blocked, waiting for memory
 _MAX_SECONDS: Final = 1e9
 _MAX_SENDERS: Final = 64  # that are shown one by one
 
 
-def packed_counters(words: Sequence[int]) -> bytes:
+def pack_counters(words: Sequence[int]) -> bytes:
     """The counters of a sender, as the body of a message. `words` are settled (`worker_counters`)."""
     seconds = totals_of(words).seconds
     return _TIMES.pack(seconds[WorkerActivity.BUSY], seconds[WorkerActivity.BLOCKED], seconds[WorkerActivity.MEMORY])

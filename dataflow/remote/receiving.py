@@ -207,10 +207,10 @@ class RemoteDataZMQ(Source[T_co]):
 
 
 def _datapoints(receiver: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
-    return pausing(_received(receiver, timeout), timeout is not None)
+    return pausing(_receive(receiver, timeout), timeout is not None)
 
 
-def _received(receiver: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
+def _receive(receiver: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
     receiver.begin_pass()
     since = time.monotonic()
     while (datapoints := receiver.receive()) is not None:

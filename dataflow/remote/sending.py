@@ -26,7 +26,7 @@ from dataflow.base import DataFlow, require_flow
 from dataflow.channel.batching_sender import BatchingSender, Stopped
 from dataflow.channel.flow_control import Credit, Window
 from dataflow.channel.messages import ConsumerGone, Kind, Message
-from dataflow.channel.worker_counters import settled
+from dataflow.channel.worker_counters import settle_counters
 from dataflow.errors import DataFlowError, ReceiverLost, TimeoutError
 from dataflow.interrupts import signals_deferred
 from dataflow.parameters import flag
@@ -35,7 +35,7 @@ from dataflow.remote.frames import FrameEncoder
 from dataflow.remote.keys import SENDER, Keys, load_keys
 from dataflow.remote.messages import ID_BYTES, NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, parse
 from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
-from dataflow.remote.receiver_figures import packed_counters
+from dataflow.remote.receiver_figures import pack_counters
 from dataflow.remote.router import Router
 
 __all__ = ["Connection", "send_dataflow_zmq"]
@@ -266,7 +266,7 @@ class Connection:
             thread = threading.Thread(target=self._keep_alive, name="dataflow-heartbeat", daemon=True)
             thread.start()
             self._thread = thread
-        return _agreed(self._limits, self._theirs), self._theirs.hwm_bytes
+        return _agree(self._limits, self._theirs), self._theirs.hwm_bytes
 
     def send(self, message: Message) -> None:
         """Send the datapoints of a message, or report that the flow has raised. For `BatchingSender`."""
@@ -340,8 +340,8 @@ class Connection:
     def _write_counted(self, kind: PeerMessageKind) -> None:
         """Send a message with the number of datapoints, and what this sender has done."""
         self._last_counted = time.monotonic()
-        words = settled(self.credit.counters_of(0), time.perf_counter())
-        self._write(kind, self._sent, body=[packed_counters(words)])
+        words = settle_counters(self.credit.counters_of(0), time.perf_counter())
+        self._write(kind, self._sent, body=[pack_counters(words)])
 
     def _greet(self) -> None:
         """Send a HELLO, repeatedly: a receiver that starts later, or has room later, must get one."""
@@ -450,7 +450,7 @@ class Connection:
             self._over.set()
 
 
-def _agreed(ours: SendLimits, theirs: SendLimits) -> Window:
+def _agree(ours: SendLimits, theirs: SendLimits) -> Window:
     """Return the stricter limits; a side that has given no number of datapoints sets no limit on it."""
     given = [limits.hwm for limits in (ours, theirs) if limits.hwm > 0]
     hwm_bytes = min(ours.hwm_bytes, theirs.hwm_bytes)

@@ -135,10 +135,10 @@ def _has_workers(node: Any) -> bool:
 
 def _sample(dp: Any) -> list[Sample]:
     parts = dp.items() if isinstance(dp, dict) else enumerate(dp) if isinstance(dp, list | tuple) else [("", dp)]
-    return [Sample(str(key), *_shown(value)) for key, value in parts]
+    return [Sample(str(key), *_show(value)) for key, value in parts]
 
 
-def _shown(value: Any) -> tuple[str, bytes | None]:
+def _show(value: Any) -> tuple[str, bytes | None]:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         text = repr(value)

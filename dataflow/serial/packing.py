@@ -92,7 +92,7 @@ class _Packing:
         if kind is int:
             return value if value in _INTEGERS else msgpack.ExtType(Code.INTEGER, str(value).encode())
         if len(path) > MAX_LEVELS:
-            raise NotStorable(f"{_named(path[:3])} holds more than {MAX_LEVELS} levels of containers: flatten it")
+            raise NotStorable(f"{_place(path[:3])} holds more than {MAX_LEVELS} levels of containers: flatten it")
         if kind is list:
             return self._items(value, path)
         if kind is tuple:
@@ -113,7 +113,7 @@ class _Packing:
         if self._pickled:
             return msgpack.ExtType(Code.PICKLE, _pickle_of(value, path))
         raise NotStorable(
-            f"{_named(path)} is {_described(value)}, which has no form on disk. Make it an array, a number, text, "
+            f"{_place(path)} is {_describe(value)}, which has no form on disk. Make it an array, a number, text, "
             "bytes or containers of them (MapDataComponent), or save with pickle=True; then loading needs it, too"
         )
 
@@ -123,7 +123,7 @@ class _Packing:
     def _layout(self, array: NDArray[Any], path: tuple[Any, ...]) -> bytes:
         if not array.itemsize and array.size > MAX_SIZELESS:
             raise NotStorable(
-                f"{_named(path)} has {array.size} elements without a size, and {MAX_SIZELESS} are the most. Store its "
+                f"{_place(path)} has {array.size} elements without a size, and {MAX_SIZELESS} are the most. Store its "
                 "shape instead (MapDataComponent)"
             )
         fortran = array.flags.f_contiguous and not array.flags.c_contiguous
@@ -134,12 +134,12 @@ class _Packing:
         name = dtype_name(dtype)
         if name is None:
             raise NotStorable(
-                f"{_named(path)} has the dtype {dtype}, which numpy itself does not know by a name. View it as another "
+                f"{_place(path)} has the dtype {dtype}, which numpy itself does not know by a name. View it as another "
                 "dtype of the same size (MapDataComponent), such as uint16 for bfloat16"
             )
         if len(name) > MAX_NAME:
             raise NotStorable(
-                f"{_named(path)} has a dtype of {len(dtype.names or ())} fields, whose description takes {len(name)} "
+                f"{_place(path)} has a dtype of {len(dtype.names or ())} fields, whose description takes {len(name)} "
                 f"characters, and {MAX_NAME} are the most. Make one array of fields that are alike (MapDataComponent)"
             )
         return name
@@ -153,14 +153,14 @@ def _pickle_of(value: Any, path: tuple[Any, ...]) -> bytes:
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise NotStorable(f"{_named(path)} is {_described(value)}, which cannot be pickled: {error}") from error
+        raise NotStorable(f"{_place(path)} is {_describe(value)}, which cannot be pickled: {error}") from error
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, np.ndarray | np.generic) and value.dtype.hasobject:
         return f"an array of Python objects ({value.dtype})"
     return f"of type {type(value).__module__}.{type(value).__qualname__}".replace("type builtins.", "type ")
 
 
-def _named(path: tuple[Any, ...]) -> str:
+def _place(path: tuple[Any, ...]) -> str:
     return "component " + " / ".join(map(repr, path)) if path else "the datapoint"

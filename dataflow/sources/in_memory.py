@@ -80,7 +80,7 @@ class DataFromList(Source[T_co], RNGDataFlow[T_co]):
         if (cure := cure_of(lst) or _cure(lst)) is not None:
             raise TypeError(f"DataFromList expects a list of datapoints as lst, got {type(lst).__name__}: {cure}")
         packed = flag(self, "packed", packed)
-        self.lst: Sequence[Any] = _packed(lst) if packed else lst
+        self.lst: Sequence[Any] = _pack(lst) if packed else lst
         shuffle = self.shuffle = flag(self, "shuffle", shuffle)
         self._df_draws = shuffle or self._df_user_written
         self._df_own_root = root_seed(self, seed)
@@ -210,7 +210,7 @@ def _cure(lst: Any) -> str | None:
     return f"a {kind} has no positions 0, 1, 2, …: use list(lst), or DataFromIterable"
 
 
-def _packed(lst: Sequence[Any]) -> Sequence[Any]:
+def _pack(lst: Sequence[Any]) -> Sequence[Any]:
     from dataflow.memory.packed_list import PackedList  # imports shared memory, which only packed lists need
 
     return PackedList(lst[k] for k in range(len(lst)))

@@ -91,9 +91,9 @@ class DataFromQueue(Source[T_co]):
         return self.timeout is not None
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return pausing(self._received(state_of(self).session), self._df_waits)
+        return pausing(self._receive(state_of(self).session), self._df_waits)
 
-    def _received(self, session: Session) -> Iterator[Any]:
+    def _receive(self, session: Session) -> Iterator[Any]:
         while True:
             deadline = None if self.timeout is None else time.monotonic() + self.timeout
             while True:

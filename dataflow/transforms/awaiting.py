@@ -155,7 +155,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         self.func = coroutine_function(self, "func", func)
         self.num_concurrent = whole_number(self, "num_concurrent", num_concurrent, 1)
         self.ordered = flag(self, "ordered", ordered)
-        self.setup = _checked_setup(self, setup)
+        self.setup = _check_setup(self, setup)
         self.item_timeout = None if item_timeout is None else seconds(self, "item_timeout", item_timeout)
         self.timeout = None if timeout is None else seconds(self, "timeout", timeout)
         self.max_failures = count_or_fraction(self, "max_failures", max_failures)
@@ -217,7 +217,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         """The results of `calls` for all datapoints; with `taken`, without holes."""
         waits = self._df_waits
         steps = self._steps(calls, datapoints, waits, state_of(self).session, _Judge(self, calls, scope))
-        return pausing(steps if taken is None else _counted(steps, taken), waits)
+        return pausing(steps if taken is None else _count(steps, taken), waits)
 
     def _steps(
         self, calls: _Calls, datapoints: Iterator[Any], waits: bool, session: Session, judge: _Judge
@@ -289,7 +289,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         return True
 
 
-def _counted(results: Iterator[Any], taken: Taken) -> Iterator[Any]:
+def _count(results: Iterator[Any], taken: Taken) -> Iterator[Any]:
     """The results that are not dropped, counted as they are handed out."""
     for result in results:
         if result is not HOLE:
@@ -608,7 +608,7 @@ def _require_result(out: object, calls: _Calls) -> None:
         )
 
 
-def _checked_setup(owner: object, setup: Any) -> Any:
+def _check_setup(owner: object, setup: Any) -> Any:
     """Return `setup` if it may be a function that returns an async context manager, or None."""
     if setup is None:
         return None

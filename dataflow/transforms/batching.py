@@ -19,12 +19,12 @@ from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
 from dataflow.failures import Budget
 from dataflow.parameters import count_or_fraction, flag, function, whole_number
 from dataflow.passes import known_length, walk
-from dataflow.pauses import Pause, limited, paused, pausing, resumed
+from dataflow.pauses import Pause, limit, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
 from dataflow.transforms.arguments import integer_dtype
-from dataflow.transforms.gathering import NextGroup, ReusedMemory, owned
+from dataflow.transforms.gathering import NextGroup, ReusedMemory, copy_datapoint
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
 __all__ = ["BatchData", "BatchDataByShape", "GroupedData"]
@@ -95,7 +95,7 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         """The datapoints of which the batches of pass `p` are made."""
         own, below = self._begins(stream.begin)
         datapoints = self.ds._df_run_pass(p, replace(stream, begin=below) if stream.begin else stream)
-        return limited(datapoints, self._df_waits, None, own) if own else datapoints
+        return limit(datapoints, self._df_waits, None, own) if own else datapoints
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
@@ -364,9 +364,9 @@ class BatchDataByShape(ProxyDataFlow[T_co]):
 
     def _batches(self, stream: Stream, gathering: _Gathering) -> Iterator[Any]:
         waits = self._df_waits
-        return pausing(self._gathered(stream, gathering, waits), waits)
+        return pausing(self._gather(stream, gathering, waits), waits)
 
-    def _gathered(self, stream: Stream, gathering: _Gathering, waits: bool) -> Iterator[Any]:
+    def _gather(self, stream: Stream, gathering: _Gathering, waits: bool) -> Iterator[Any]:
         """The batches of pass after pass, with `_END` after those of each."""
         groups: dict[tuple[int, ...], list[Any]] = {}
         datapoints: Iterator[Any] | None = None  # the rest of pass `q` of the input; None between two passes
@@ -388,7 +388,7 @@ class BatchDataByShape(ProxyDataFlow[T_co]):
                     is_empty = False
                     shape = np.shape(component(dp, self.idx))
                     group = groups.setdefault(shape, [])
-                    group.append(owned(dp))
+                    group.append(copy_datapoint(dp))
                     if len(group) == self.batch_size:
                         break
                 else:
@@ -423,7 +423,7 @@ class BatchDataByShape(ProxyDataFlow[T_co]):
                 continue
             shape = np.shape(component(dp, self.idx))
             group = groups.setdefault(shape, [])
-            group.append(owned(dp))
+            group.append(copy_datapoint(dp))
             if len(group) == self.batch_size:
                 yield stack(groups.pop(shape))
         while groups:

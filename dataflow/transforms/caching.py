@@ -21,7 +21,7 @@ from dataflow.passes import walk
 from dataflow.pauses import Pause, paused, pausing
 from dataflow.seeding import Stream, Table, permutation, root_seed
 from dataflow.transforms.arguments import require_end
-from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
+from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reorder
 
 __all__ = ["CacheData"]
 
@@ -92,7 +92,7 @@ class CacheData(ProxyDataFlow[T_co]):
         n = len(slots.datapoints)
         passes, positions = passes_and_positions(self, indexes, n)
         if self.shuffle and len(indexes):
-            (positions,) = reordered(passes, positions, partial(self._order, stream, n))
+            (positions,) = reorder(passes, positions, partial(self._order, stream, n))
         if slots.num_unread:
             waits = self._df_waits
             return pausing(self._read_on(stream, slots, positions.tolist(), waits), waits)
@@ -131,9 +131,9 @@ class CacheData(ProxyDataFlow[T_co]):
         if recording.is_whole and not self.shuffle:
             return map(recording.copy, recording.datapoints)
         waits = self._df_waits
-        return pausing(self._played(p, stream, recording, waits), waits)
+        return pausing(self._play(p, stream, recording, waits), waits)
 
-    def _played(self, p: int, stream: Stream, recording: _Recording, waits: bool) -> Iterator[Any]:
+    def _play(self, p: int, stream: Stream, recording: _Recording, waits: bool) -> Iterator[Any]:
         positions: Iterator[int] = count()
         if self.shuffle:
             yield from _read_up_to(sys.maxsize, recording, waits)

@@ -66,20 +66,20 @@ class CheckedCalls:
         calls = self._calls
         calls.num_left -= 1
         if calls.promise is None:
-            out = self._returned(self._func(*args))
+            out = self._check_returned(self._func(*args))
         else:
-            out = self._called_watched(calls, calls.promise, args)
+            out = self._call_watched(calls, calls.promise, args)
         if calls.num_left <= 0:
             self._done(self._func)
         return out
 
-    def _called_watched(self, calls: FirstCalls, promise: Promise, args: tuple[Any, ...]) -> Any:
+    def _call_watched(self, calls: FirstCalls, promise: Promise, args: tuple[Any, ...]) -> Any:
         generators = {} if self._seeds or calls.has_warned else global_generators()
         if promise.shares_process and not mentions_globals(self._given):
             generators = {}  # other threads draw from them meanwhile
         held = held_generators(self._given)
         before, held_before = states_of(generators), states_of(held)
-        out = self._returned(self._func(*args))
+        out = self._check_returned(self._func(*args))
         names, held_names = drawn_from(before, states_of(generators)), drawn_from(held_before, states_of(held))
         if names:
             calls.has_warned = True
@@ -91,7 +91,7 @@ class CheckedCalls:
                 self._break(calls, promise, self._text_of_held(promise, held_names))
         return out
 
-    def _returned(self, out: Any) -> Any:
+    def _check_returned(self, out: Any) -> Any:
         if (found := deferred_result(out)) is not None:
             raise TypeError(f"{self.__qualname__}, the function of {self._owner}, has returned {found}")
         return out

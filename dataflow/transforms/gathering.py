@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["NextGroup", "ReusedMemory", "owned"]
+__all__ = ["NextGroup", "ReusedMemory", "copy_datapoint"]
 
 _SEQUENCES: Final = (list, tuple)
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
@@ -61,7 +61,7 @@ class NextGroup:
         elif memory.is_reused is None:
             self._take_and_compare(num, memory)
         elif memory.is_reused:
-            taken.extend(map(owned, islice(self._datapoints, num - len(taken))))
+            taken.extend(map(copy_datapoint, islice(self._datapoints, num - len(taken))))
         else:
             self._take_and_watch(num, memory)
         self._taken = []
@@ -71,7 +71,7 @@ class NextGroup:
         taken, originals = self._taken, self._originals
         for dp in islice(self._datapoints, num - len(taken)):
             originals.append(dp)
-            taken.append(owned(dp))
+            taken.append(copy_datapoint(dp))
         if len(taken) > 1:
             memory.is_reused = not all(map(_is_same, originals, taken))
         originals.clear()
@@ -81,7 +81,7 @@ class NextGroup:
         taken.extend(islice(self._datapoints, max(0, k - len(taken))))
         if len(taken) == k:
             for dp in islice(self._datapoints, 1):
-                self._copy = owned(dp)
+                self._copy = copy_datapoint(dp)
                 taken.append(dp)
         taken.extend(islice(self._datapoints, num - len(taken)))
         copy, self._copy = self._copy, None
@@ -95,7 +95,7 @@ class NextGroup:
             )
 
 
-def owned(value: Any) -> Any:
+def copy_datapoint(value: Any) -> Any:
     """A copy of a datapoint that is kept while its source makes others."""
     kind = type(value)
     if kind in _UNCHANGEABLE:
@@ -103,11 +103,11 @@ def owned(value: Any) -> Any:
     if kind is np.ndarray:
         return value.copy()
     if kind is list:
-        return value[:] if _UNCHANGEABLE.issuperset(map(type, value)) else [*map(owned, value)]
+        return value[:] if _UNCHANGEABLE.issuperset(map(type, value)) else [*map(copy_datapoint, value)]
     if kind is tuple:
-        return tuple(map(owned, value))
+        return tuple(map(copy_datapoint, value))
     if kind is dict:
-        return {key: owned(item) for key, item in value.items()}
+        return {key: copy_datapoint(item) for key, item in value.items()}
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "pass_by_index",
     "pass_from",
     "passes_and_positions",
-    "reordered",
+    "reorder",
 ]
 
 Indexes = NDArray[np.int64]
@@ -89,7 +89,7 @@ def passes_and_positions(df: DataFlow, indexes: Indexes, n: int) -> tuple[Indexe
     return passes, positions
 
 
-def reordered(
+def reorder(
     passes: Indexes, positions: Indexes, tables: Callable[[int], tuple[NDArray[Any], ...]]
 ) -> list[NDArray[np.int64]]:
     """The entries of each pass's tables at the positions: one array for each table."""

@@ -12,12 +12,12 @@ import numpy as np
 from dataflow.base import Blocks, DataFlow, T_co
 from dataflow.errors import ShapeMismatch, TimeoutError
 from dataflow.passes import known_length
-from dataflow.pauses import limited, paused, pausing, side_by_side
+from dataflow.pauses import limit, paused, pausing, side_by_side
 from dataflow.seeding import Stream
 from dataflow.transforms.arguments import require_end, require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passes_and_positions
 
-__all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleaved"]
+__all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleave"]
 
 
 class SeveralInputs(DataFlow[T_co]):
@@ -51,15 +51,15 @@ class SeveralInputs(DataFlow[T_co]):
             yield ds._df_run_pass(p, below)
 
 
-def interleaved(
+def interleave(
     flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes
 ) -> Iterator[Any]:
     """For each `k`, the datapoint at ``indexes[k]`` of the flow ``numbers[k]``."""
     waits = any(ds._df_waits for ds in flows)
-    return pausing(_interleaved(flows, streams, numbers, indexes, waits), waits)
+    return pausing(_interleave(flows, streams, numbers, indexes, waits), waits)
 
 
-def _interleaved(
+def _interleave(
     flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes, waits: bool
 ) -> Iterator[Any]:
     sources = [
@@ -117,8 +117,8 @@ class JoinData(SeveralInputs[T_co]):
             pass_from(ds, p, n, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)
         ]
         if self._df_waits:
-            return limited(map(_joined_row, side_by_side(passes, True)), True, n)
-        return islice(map(_joined, *passes), n)
+            return limit(map(_join_row, side_by_side(passes, True)), True, n)
+        return islice(map(_join, *passes), n)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, self._df_streams(stream), self._length()), blocks))
@@ -128,7 +128,7 @@ class JoinData(SeveralInputs[T_co]):
             none_dropped(ds._df_at([self._below(ds, indexes, n)], stream), self)
             for ds, stream in zip(self._df_flows, streams, strict=True)
         ]
-        return map(_joined_row, side_by_side(columns, True)) if self._df_waits else map(_joined, *columns)
+        return map(_join_row, side_by_side(columns, True)) if self._df_waits else map(_join, *columns)
 
     def _below(self, ds: DataFlow, indexes: Indexes, n: int | None) -> Indexes:
         if n is None:
@@ -185,14 +185,14 @@ class ConcatData(SeveralInputs[T_co]):
         passes, positions = passes_and_positions(self, indexes, int(ends[-1]))
         numbers = np.searchsorted(ends, positions, side="right")
         within = positions - (ends - lengths)[numbers]
-        return interleaved(self._df_flows, streams, numbers, passes * lengths[numbers] + within)
+        return interleave(self._df_flows, streams, numbers, passes * lengths[numbers] + within)
 
 
-def _joined_row(datapoints: tuple[Any, ...]) -> Any:
-    return _joined(*datapoints)
+def _join_row(datapoints: tuple[Any, ...]) -> Any:
+    return _join(*datapoints)
 
 
-def _joined(*datapoints: Any) -> Any:
+def _join(*datapoints: Any) -> Any:
     joined: list[Any] = []
     for dp in datapoints:
         if type(dp) is not list and not isinstance(dp, list | tuple):

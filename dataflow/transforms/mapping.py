@@ -85,12 +85,12 @@ class MapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         if self.ds._df_addressable and (self._df_draws or self.ds._df_endless):
             return order_by_index(self, p, stream)  # datapoints dropped below keep their positions
         if not self._df_draws:
-            applied = self._applied(stream, stream, lambda k: (p, k))
+            applied = self._apply(stream, stream, lambda k: (p, k))
             applied.is_counted = True
             return present(applied.over(self.ds._df_run_pass(p, stream)))
         if not self.ds._df_endless:
-            return self._numbered(p, p, stream)
-        return state_of(self).continued.take(stream, partial(self._numbered, 0, p, stream), self)
+            return self._number(p, p, stream)
+        return state_of(self).continued.take(stream, partial(self._number, 0, p, stream), self)
 
     def _df_num_below(self, num: int) -> int | None:
         return num
@@ -98,9 +98,9 @@ class MapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     def _df_origins(self, indexes: Indexes, stream: Stream) -> Indexes:
         return self.ds._df_origins(indexes, stream)
 
-    def _numbered(self, drawn_as: int, p: int, stream: Stream) -> Iterator[Any]:
+    def _number(self, drawn_as: int, p: int, stream: Stream) -> Iterator[Any]:
         rngs = self._df_index_rngs(stream, None)
-        applied = self._applied(stream, stream, lambda k: (p, k), partial(rngs.of, drawn_as), count())
+        applied = self._apply(stream, stream, lambda k: (p, k), partial(rngs.of, drawn_as), count())
         return present(applied.over(self.ds._df_run_pass(p, stream)))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -114,10 +114,10 @@ class MapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         requested = RequestedBlocks(blocks, partial(known_length, self.ds, stream.begin))
         # Separate from the budget of a pass: if a map below drops datapoints, positions in a pass differ from indexes.
         scope = stream if self._df_draws else (stream, RequestedBlocks)
-        applied = self._applied(stream, scope, requested.place, rng_at, indexes)
+        applied = self._apply(stream, scope, requested.place, rng_at, indexes)
         return applied.over(self.ds._df_at(requested.recorded(applied), stream))
 
-    def _applied(
+    def _apply(
         self,
         stream: Stream,
         scope: Hashable,

@@ -23,8 +23,8 @@ from dataflow.pauses import paused, pausing
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.state import state_of
 from dataflow.transforms.arguments import require_flows, require_one_list
-from dataflow.transforms.indexing import Indexes, order_by_index, pass_by_index, passes_and_positions, reordered
-from dataflow.transforms.joining import SeveralInputs, interleaved
+from dataflow.transforms.indexing import Indexes, order_by_index, pass_by_index, passes_and_positions, reorder
+from dataflow.transforms.joining import SeveralInputs, interleave
 
 __all__ = ["MixData", "RandomChooseData", "RandomMixData"]
 
@@ -73,7 +73,7 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
             return pass_by_index(self, p, stream)
         numbers, _ = self._order(lengths, stream, p)
         waits = self._df_waits
-        return pausing(_mixed(numbers, list(self._df_passes(p, stream)), waits), waits)
+        return pausing(_mix_flows(numbers, list(self._df_passes(p, stream)), waits), waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         lengths = tuple(map(len, self._df_flows))
@@ -85,8 +85,8 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
         passes, positions = passes_and_positions(self, indexes, sum(lengths))
         if not len(indexes):
             return iter(())
-        numbers, within = reordered(passes, positions, partial(self._order, lengths, stream))
-        return interleaved(self._df_flows, streams, numbers, passes * np.array(lengths)[numbers] + within)
+        numbers, within = reorder(passes, positions, partial(self._order, lengths, stream))
+        return interleave(self._df_flows, streams, numbers, passes * np.array(lengths)[numbers] + within)
 
     def _order(self, lengths: tuple[int, ...], stream: Stream, p: int) -> tuple[NDArray[Any], NDArray[Any]]:
         words = self._df_words(stream, p)
@@ -94,7 +94,7 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
         return order
 
 
-def _mixed(numbers: NDArray[Any], passes: list[Iterator[Any]], waits: bool) -> Iterator[Any]:
+def _mix_flows(numbers: NDArray[Any], passes: list[Iterator[Any]], waits: bool) -> Iterator[Any]:
     for j in chain.from_iterable(numbers[k : k + _CHUNK].tolist() for k in range(0, len(numbers), _CHUNK)):
         while True:
             try:
@@ -144,7 +144,7 @@ class RandomChooseData(SeveralInputs[T_co], RNGDataFlow[T_co]):
         require_one_list(df_lists, others, self)
         entries = df_lists if isinstance(df_lists, list | tuple) else require_flows(df_lists, self)
         if any(isinstance(entry, tuple | list) for entry in entries):
-            self.df_lists, self.probabilities = _weighted(list(entries))
+            self.df_lists, self.probabilities = _split_weights(list(entries))
         else:
             self.df_lists = require_flows(entries, self)
             self.probabilities = [1 / len(self.df_lists)] * len(self.df_lists)
@@ -163,9 +163,9 @@ class RandomChooseData(SeveralInputs[T_co], RNGDataFlow[T_co]):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits
-        return pausing(self._chosen(p, stream, waits), waits)
+        return pausing(self._choose(p, stream, waits), waits)
 
-    def _chosen(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
+    def _choose(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
         passes = list(self._df_passes(p, stream))
         ends = np.cumsum(self.probabilities)
         generator = rng(self._df_words(stream, p))
@@ -182,7 +182,7 @@ class RandomChooseData(SeveralInputs[T_co], RNGDataFlow[T_co]):
                     yield pause
 
 
-def _weighted(entries: list[Any]) -> tuple[list[Any], list[float]]:
+def _split_weights(entries: list[Any]) -> tuple[list[Any], list[float]]:
     if not all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries):
         raise TypeError("RandomChooseData: df_lists holds flows, or pairs (flow, probability), not some of each")
     for first, second in entries:
@@ -256,7 +256,7 @@ class MixData(SeveralInputs[T_co]):
         seed: int | None = None,
     ) -> None:
         self.df_lists = require_flows(dfs, self, "dfs")
-        schedule = _scheduled(weights, len(self.df_lists))
+        schedule = _make_schedule(weights, len(self.df_lists))
         phases = {begin: list(given) for begin, given in schedule}
         self.weights: list[float] | dict[int, list[float]] = phases if isinstance(weights, Mapping) else phases[0]
         self._df_own_root = root_seed(self, seed)
@@ -283,7 +283,7 @@ class MixData(SeveralInputs[T_co]):
         super().reset_state()
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        continued, schedule = state_of(self).continued, _scheduled(self.weights, len(self._df_flows))
+        continued, schedule = state_of(self).continued, _make_schedule(self.weights, len(self._df_flows))
         begun_with = continued.note(stream, lambda: schedule)
         if schedule != begun_with:
             raise ValueError(
@@ -327,11 +327,11 @@ class MixData(SeveralInputs[T_co]):
         begins = np.array([begin for begin, _ in schedule])
         in_phase = indexes - begins[np.searchsorted(begins, indexes, side="right") - 1]
         positions = in_phase % _BLOCK
-        numbers, below = reordered(indexes - positions, positions, partial(self._order, stream, schedule))
-        return interleaved(self._df_flows, streams, numbers, below)
+        numbers, below = reorder(indexes - positions, positions, partial(self._order, stream, schedule))
+        return interleave(self._df_flows, streams, numbers, below)
 
     def _schedule(self) -> Schedule:
-        return _scheduled(self.weights, len(self._df_flows))  # which the user may change between two passes
+        return _make_schedule(self.weights, len(self._df_flows))  # which the user may change between two passes
 
     def _order(self, stream: Stream, schedule: Schedule, start: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """For each position of the block that begins at `start`, the number of a flow and the index in that flow."""
@@ -400,14 +400,14 @@ def _starts(schedule: Schedule) -> Iterator[int]:
     yield from count(schedule[-1][0], _BLOCK)
 
 
-def _scheduled(weights: Any, num_flows: int) -> Schedule:
+def _make_schedule(weights: Any, num_flows: int) -> Schedule:
     """The phases, checked; one for a list of weights.
 
     Raises:
         TypeError, ValueError: As `MixData`.
     """
     if not isinstance(weights, Mapping):
-        return ((0, tuple(_checked(weights, num_flows))),)
+        return ((0, tuple(_check_weights(weights, num_flows))),)
     for begin in weights:
         if isinstance(begin, bool) or not isinstance(begin, Integral):
             raise TypeError(
@@ -425,7 +425,7 @@ def _scheduled(weights: Any, num_flows: int) -> Schedule:
     if begins[-1] > _LAST:
         raise ValueError(f"MixData: the positions of a schedule are at most {_LAST}, got {begins[-1]}")
     return tuple(
-        (begin, tuple(_checked(given, num_flows))) for begin, given in zip(begins, weights.values(), strict=True)
+        (begin, tuple(_check_weights(given, num_flows))) for begin, given in zip(begins, weights.values(), strict=True)
     )
 
 
@@ -515,7 +515,7 @@ def _sum_of_floors(n: int, m: int, a: int, b: int) -> int:
     return total
 
 
-def _checked(weights: Any, num_flows: int) -> list[float]:
+def _check_weights(weights: Any, num_flows: int) -> list[float]:
     """The weights as floats.
 
     Raises:

@@ -24,7 +24,7 @@ from dataflow.seeding import Stream
 from dataflow.transforms.applying import ToleratesFailures
 from dataflow.transforms.arguments import fits, integer_dtype
 from dataflow.transforms.batching import GroupedData
-from dataflow.transforms.gathering import owned
+from dataflow.transforms.gathering import copy_datapoint
 
 __all__ = ["BucketBatchData", "PadBatchData"]
 
@@ -90,7 +90,7 @@ class PadBatchData(GroupedData[T_co]):
         self.mask, self.int_dtype = padding.mask, padding.int_dtype
 
     def _df_combiner(self) -> Callable[[list[Any]], Any]:
-        return partial(_padded, node=self)
+        return partial(_pad_column, node=self)
 
 
 class BucketBatchData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
@@ -162,7 +162,7 @@ class BucketBatchData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         raise LengthUnknown("a pass of BucketBatchData has no known length: it depends on the length of each datapoint")
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        made = self._df_made(partial(_padded, node=self), lambda k: (p, k), stream)
+        made = self._df_made(partial(_pad_column, node=self), lambda k: (p, k), stream)
         waits = self._df_waits
         return present(made.over(pausing(self._full_buckets(p, stream, waits), waits)))
 
@@ -175,17 +175,17 @@ class BucketBatchData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         while True:
             try:
                 for k, dp in datapoints:
-                    buckets[k].append(owned(dp))
+                    buckets[k].append(copy_datapoint(dp))
                     del dp  # the receiver of a batch may reuse its memory
                     if len(buckets[k]) == self.batch_size:
-                        yield _emptied(buckets, k)
+                        yield _empty(buckets, k)
                 break
             except TimeoutError as error:
                 pause = paused(error, waits)
             yield pause
         for k in range(len(buckets)):
             if buckets[k]:
-                yield _emptied(buckets, k)
+                yield _empty(buckets, k)
 
     def _with_bucket(self, dp: Any) -> tuple[int, Any]:
         """The number of the bucket of a datapoint, and the datapoint."""
@@ -219,7 +219,7 @@ class _Padding:
         self.int_dtype = integer_dtype(owner, int_dtype)
 
 
-def _emptied(buckets: list[list[Any]], k: int) -> list[Any]:
+def _empty(buckets: list[list[Any]], k: int) -> list[Any]:
     full, buckets[k] = buckets[k], []
     return full
 
@@ -233,7 +233,7 @@ def _increasing(boundaries: Any) -> list[float]:
     return given
 
 
-def _padded(datapoints: list[Any], node: PadBatchData | BucketBatchData) -> Any:
+def _pad_column(datapoints: list[Any], node: PadBatchData | BucketBatchData) -> Any:
     """One batch, with the options of `node`."""
     columns = columns_of(datapoints)
     is_dict, owner = isinstance(datapoints[0], dict), type(node).__name__
@@ -314,7 +314,7 @@ def _pad(
             return empty(is_data.shape, node.int_dtype), lengths
         if isinstance(elements[0], _ELEMENTS):
             flat = stack_column(elements, key, node.int_dtype)
-            out = _filled(is_data.shape, flat, key, node, value)
+            out = _fill(is_data.shape, flat, key, node, value)
             out[is_data] = flat
             return out, lengths
     # Lists of lists, such as boxes, or of arrays; an empty one has no further axes.
@@ -328,7 +328,7 @@ def _pad(
             "axis is padded: bring the others to one size with MapDataComponent"
         )
     dtype = stack_column([np.zeros((), array.dtype) for array in present], key)
-    out = _filled((*is_data.shape, *inner), dtype, key, node, value)
+    out = _fill((*is_data.shape, *inner), dtype, key, node, value)
     for row, array, length in zip(out, arrays, lengths.tolist(), strict=True):
         if length:
             require_kept(array, dtype.dtype, key)
@@ -336,7 +336,7 @@ def _pad(
     return out, lengths
 
 
-def _filled(
+def _fill(
     shape: tuple[int, ...], like: NDArray[Any], key: Any, node: PadBatchData | BucketBatchData, value: Any
 ) -> NDArray[Any]:
     """An array full of the pad value of this component, with the dtype of `like`."""

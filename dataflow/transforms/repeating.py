@@ -15,7 +15,7 @@ from dataflow.datapoint import HOLE
 from dataflow.errors import Dropped, EmptyPass, LengthUnknown, NotReentrant, TimeoutError
 from dataflow.parameters import flag, hinting, whole_number
 from dataflow.passes import known_length, passes_on
-from dataflow.pauses import flattened, limited, paused, pausing, resumed
+from dataflow.pauses import flatten, limit, paused, pausing, resumed
 from dataflow.seeding import Stream
 from dataflow.state import state_of
 from dataflow.transforms.arguments import endless_input
@@ -135,7 +135,7 @@ class RepeatedDataPoint(ProxyDataFlow[T_co]):
         return self.ds._df_least_task * self.num
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return flattened(map(repeat, self.ds._df_run_pass(p, stream), repeat(self.num)), self._df_waits)
+        return flatten(map(repeat, self.ds._df_run_pass(p, stream), repeat(self.num)), self._df_waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, stream), blocks))
@@ -145,7 +145,7 @@ class RepeatedDataPoint(ProxyDataFlow[T_co]):
         below = indexes // self.num
         first = np.flatnonzero(np.diff(below, prepend=-1))
         lengths = np.diff(first, append=len(below))
-        return flattened(map(repeat, self.ds._df_at([below[first]], stream), lengths.tolist()), self._df_waits)
+        return flatten(map(repeat, self.ds._df_at([below[first]], stream), lengths.tolist()), self._df_waits)
 
 
 class _Place:
@@ -234,7 +234,7 @@ class FixedSizeData(ProxyDataFlow[T_co]):
             datapoints = state_of(self).continued.take(stream, begin_again, self)
         else:
             datapoints = passes_on(self.ds, stream, p * (-(-self._size // n) if n else self._size))
-        return limited(chain(datapoints, self._ended()), self._df_waits, self._size)
+        return limit(chain(datapoints, self._ended()), self._df_waits, self._size)
 
     def _present(self, begin: int, most: int, stream: Stream, place: _Place, generation: object) -> Iterator[Any]:
         """The datapoints from index `begin` that are present; ends after `most` holes in a row.

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import HOLE, present
 from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
-from dataflow.fingerprints import changed_code, described, difference
+from dataflow.fingerprints import changed_code, describe_flow, difference
 from dataflow.parameters import whole_number
 from dataflow.passes import known_length, picked_here, promise, root_stream, walk
 from dataflow.pauses import Pause, paused, pausing, resumed
@@ -82,7 +82,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         super().__init__(ds)
         _require_order(ds)
         # Checked now, because attributes of a user's node may change while it runs.
-        self._description = described(ds)
+        self._description = describe_flow(ds)
 
     def reset_state(self) -> None:
         """Prepare the flow in the process that iterates it. Optional: the first `iter` does it."""
@@ -297,7 +297,7 @@ class ResumableData(ProxyDataFlow[T_co]):
                 mark.p, mark.num_skipped, mark.begin, mark.num_before = self._place(mark)
                 flow_state.passes = max(flow_state.passes, mark.p + 1)
         if is_at_begin:
-            return self._counted(mark, stream)
+            return self._count(mark, stream)
         waits = self._df_waits
         return pausing(self._rest(mark, stream, waits), waits)
 
@@ -311,7 +311,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         first: Any = _NOTHING
         while first is _NOTHING:
             begin = mark.begin
-            datapoints = self._counted(mark, stream)
+            datapoints = self._count(mark, stream)
             first = Pause
             while first is Pause:
                 try:
@@ -328,7 +328,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         del first  # a reference would keep it in memory during the pass
         yield from resumed(datapoints, waits)
 
-    def _counted(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
+    def _count(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The datapoints from the bookmark to the end of its pass; the bookmark moves with them."""
         stream = replace(stream, begin=mark.begin, shared=self._has_ranks)
         if self.ds._df_addressable:

@@ -13,7 +13,7 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.datapoint import HOLE, selected
 from dataflow.errors import LengthUnknown, ShapeMismatch
 from dataflow.parameters import whole_number
-from dataflow.pauses import flattened
+from dataflow.pauses import flatten
 from dataflow.seeding import Stream
 from dataflow.transforms.indexing import Indexes
 
@@ -107,7 +107,7 @@ class FlattenData(ProxyDataFlow[T_co]):
         return len(self.ds) * self.num
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return flattened(map(self._split, self.ds._df_run_pass(p, stream)), self._df_waits)
+        return flatten(map(self._split, self.ds._df_run_pass(p, stream)), self._df_waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         if self.num is None:
@@ -119,7 +119,7 @@ class FlattenData(ProxyDataFlow[T_co]):
         below, components = np.divmod(indexes, num)
         first = np.flatnonzero(np.diff(below, prepend=-1))
         wanted = np.split(components, first[1:])
-        return flattened(map(self._pick, self.ds._df_at([below[first]], stream), wanted), self._df_waits)
+        return flatten(map(self._pick, self.ds._df_at([below[first]], stream), wanted), self._df_waits)
 
     def _pick(self, dp: Any, wanted: Indexes) -> list[Any]:
         if dp is HOLE:

@@ -22,7 +22,7 @@ from dataflow.pauses import Pause, paused, pausing
 from dataflow.seeding import Spread, Stream
 from dataflow.state import Promise, state_of
 from dataflow.transforms.batching import GroupedData
-from dataflow.transforms.gathering import owned
+from dataflow.transforms.gathering import copy_datapoint
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
 __all__ = ["ShardData", "Tail", "batches_of", "place"]
@@ -167,13 +167,13 @@ class ShardData(ProxyDataFlow[T_co]):
             try:
                 for dp in datapoints:
                     if num_read < num_kept:
-                        first.append(owned(dp))
+                        first.append(copy_datapoint(dp))
                     turn = (num_read - begin) % self.world_size
                     num_read += 1
                     if num_read <= begin:
                         continue
                     if turn == self.rank:
-                        mine = owned(dp) if copies and turn < self.world_size - 1 else dp
+                        mine = copy_datapoint(dp) if copies and turn < self.world_size - 1 else dp
                     if turn == self.world_size - 1:
                         del dp  # the receiver may reuse its memory
                         yield mine

@@ -15,11 +15,11 @@ from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow, T_co
 from dataflow.errors import TimeoutError
 from dataflow.parameters import hinting, whole_number
 from dataflow.passes import passes_on
-from dataflow.pauses import Pause, limited, paused, pausing, resumed
+from dataflow.pauses import Pause, limit, paused, pausing, resumed
 from dataflow.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.state import state_of
 from dataflow.transforms.arguments import require_addressable, require_end
-from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reordered
+from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reorder
 
 __all__ = ["LocallyShuffleData", "ShuffleData"]
 
@@ -76,7 +76,7 @@ class ShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
         passes, positions = passes_and_positions(self, indexes, n)
         if not len(indexes):
             return indexes
-        (order,) = reordered(passes, positions, partial(self._order, stream, n))
+        (order,) = reorder(passes, positions, partial(self._order, stream, n))
         return passes * n + order
 
     def _order(self, stream: Stream, n: int, p: int) -> tuple[NDArray[Any]]:
@@ -142,9 +142,9 @@ class LocallyShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
         return len(self.ds) * self.num_reuse
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return state_of(self).continued.take(stream, partial(self._shuffled, stream), self)
+        return state_of(self).continued.take(stream, partial(self._shuffle, stream), self)
 
-    def _shuffled(self, stream: Stream) -> Iterator[Any]:
+    def _shuffle(self, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits
         return pausing(self._steps(stream, waits), waits)
 
@@ -153,14 +153,14 @@ class LocallyShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
         buffer: deque[Any] = deque()
         datapoints = passes_on(self.ds, stream)
         interval = self.shuffle_interval
-        yield from self._through(buffer, limited(datapoints, waits, interval - 1), waits)
+        yield from self._through(buffer, limit(datapoints, waits, interval - 1), waits)
         # Each interval begins with a datapoint, because there is no shuffle after the last one.
         for dp in resumed(datapoints, True) if waits else datapoints:
             if type(dp) is Pause:
                 yield dp
                 continue
             buffer = deque(map(list(buffer).__getitem__, generator.permutation(len(buffer)).tolist()))
-            yield from self._through(buffer, chain((dp,), limited(datapoints, waits, interval - 1)), waits)
+            yield from self._through(buffer, chain((dp,), limit(datapoints, waits, interval - 1)), waits)
         _logger.warning("LocallyShuffleData ends, because a pass of %s was empty", type(self.ds).__name__)
 
     def _through(self, buffer: deque[Any], datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:

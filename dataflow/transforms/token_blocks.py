@@ -31,7 +31,7 @@ from dataflow.pauses import Pause, paused, pausing
 from dataflow.seeding import Stream, Table
 from dataflow.state import state_of
 from dataflow.transforms.arguments import fits
-from dataflow.transforms.gathering import owned
+from dataflow.transforms.gathering import copy_datapoint
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
 __all__ = ["PackData"]
@@ -118,13 +118,13 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
     ) -> None:
         super().__init__(ds)
         self._size = whole_number(self, "size", size, 1)
-        self.key = _checked_key(key)
+        self.key = _check_key(key)
         if policy not in get_args(Policy):
             raise ValueError(f'PackData: policy must be "split" or "fit", got {policy!r}')
         self.policy: Policy = policy
         self.window = whole_number(self, "window", window, 1)
-        self.pad_value = _checked_pad_values(pad_value, self._df_names)
-        self._lengths = None if lengths is None else self._checked_lengths(lengths)
+        self.pad_value = _check_pad_values(pad_value, self._df_names)
+        self._lengths = None if lengths is None else self._check_lengths(lengths)
         if self._lengths is not None:  # here, so that workers do not repeat it
             self._warn_of_empty(int((self._lengths == 0).sum()), len(self._lengths))
         self._tables = Table()
@@ -183,9 +183,9 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
 
     def _in_order(self, p: int, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits
-        return pausing(self._packed(p, stream, waits), waits)
+        return pausing(self._pack(p, stream, waits), waits)
 
-    def _packed(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
+    def _pack(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
         reader, num, num_empty = _Reader(self), 0, 0
         parts = _Parts(self)
         packer = _Split(parts) if self.policy == "split" else _Fit(parts, self.window)
@@ -308,7 +308,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
         order = np.flatnonzero(of_pass)
         return order, of_pass[order], np.cumsum(of_pass[order])
 
-    def _checked_lengths(self, lengths: Any) -> NDArray[np.int64]:
+    def _check_lengths(self, lengths: Any) -> NDArray[np.int64]:
         if self.policy != "split":
             raise ValueError('PackData: lengths= make blocks addressable with policy="split" only: leave them out')
         if self.ds._df_endless:
@@ -362,7 +362,7 @@ class _NextDocuments:
     def take(self, num: int) -> list[Any]:
         """The next `num` documents, or those that are left."""
         wanted = islice(self._documents, num - len(self._taken))
-        self._taken.extend(map(owned, wanted) if self._copies else wanted)
+        self._taken.extend(map(copy_datapoint, wanted) if self._copies else wanted)
         return self.left()
 
     def left(self) -> list[Any]:
@@ -686,7 +686,7 @@ class _Fit:
         self._parts.pad()
 
 
-def _checked_key(key: Any) -> Any:
+def _check_key(key: Any) -> Any:
     if not isinstance(key, list | tuple):
         keys = [] if key is None else [key]
     else:
@@ -702,7 +702,7 @@ def _checked_key(key: Any) -> Any:
     return key
 
 
-def _checked_pad_values(pad_value: Any, names: Sequence[Any]) -> float | dict[Any, float]:
+def _check_pad_values(pad_value: Any, names: Sequence[Any]) -> float | dict[Any, float]:
     for value in pad_value.values() if isinstance(pad_value, Mapping) else [pad_value]:
         if not isinstance(value, Real | np.bool_):
             raise TypeError(

@@ -114,14 +114,14 @@ def _limit_pools(limit: ThreadLimit) -> None:
 
 def find_pools() -> Sequence[Any]:
     """The controllers of the loaded libraries' thread pools; none if `threadpoolctl` is not installed."""
-    if _here.loaded is None or _here.loaded != _loaded():
+    if _here.loaded is None or _here.loaded != _loaded_libraries():
         try:
             from threadpoolctl import ThreadpoolController
         except ImportError:
             return ()
         with _searching:
             _here.pools = ThreadpoolController().lib_controllers
-        _here.loaded = _loaded()
+        _here.loaded = _loaded_libraries()
     return _here.pools
 
 
@@ -133,7 +133,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def _loaded() -> frozenset[str] | None:
+def _loaded_libraries() -> frozenset[str] | None:
     """The libraries in the memory of this process; None where the system does not tell.
 
     The dynamic linker could count them, too, but holds a lock while it calls back: a child that is forked meanwhile by

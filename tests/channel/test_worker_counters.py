@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dataflow.channel.flow_control import Credit, Window
-from dataflow.channel.worker_counters import NUM_NODES, InnerTotals, WorkerActivity, settled, sums_of, totals_of
+from dataflow.channel.worker_counters import NUM_NODES, InnerTotals, WorkerActivity, settle_counters, sums_of, totals_of
 
 
 def open_counters(worker=0, credit=None):
@@ -75,7 +75,7 @@ def test_settled_words_can_be_read_at_any_time():
     credit = Credit(1, shared=False)
     counters = credit.port(0).quota(Window(1)).counters
     counters.begin(10.0)
-    words = settled(credit.counters_of(0), 12.5)
+    words = settle_counters(credit.counters_of(0), 12.5)
     assert totals_of(words).seconds[WorkerActivity.BUSY] == pytest.approx(2.5)
     assert totals_of(words, 99.0) == totals_of(words)
 
@@ -89,7 +89,7 @@ def test_a_successor_that_begins_at_zero_is_added():
         counters.add_step(5.0, 1.0, 0.5, 0.0)
         counters.sample_node(3)
         counters.set_window(0.25 * pid)
-        words.append(settled(credit.counters_of(0), 5.0))
+        words.append(settle_counters(credit.counters_of(0), 5.0))
     totals = totals_of(sums_of(*words))
     assert (totals.datapoints, totals.nbytes, totals.messages, totals.nodes[3]) == (30, 200, 2, 2)
     assert totals.seconds[WorkerActivity.BLOCKED] == pytest.approx(1.0)

@@ -25,7 +25,7 @@ from dataflow import (
     ShuffleData,
     TooManyFailures,
 )
-from dataflow.fingerprints import describe, described
+from dataflow.fingerprints import describe, describe_flow
 from dataflow.formats import fetching
 from dataflow.urls import retry_after, transient_cause
 from tests.support.contract import check_node
@@ -507,10 +507,10 @@ def test_secrets_are_shown_nowhere(folder):
     given = {"token": "s3cret", "client_kwargs": {"password": "s3cret"}}
     df = FetchData(paths(folder), storage_options=given)
     other = FetchData(paths(folder), storage_options={**given, "token": "another"})
-    for text in (repr(df), describe(df), str(described(df)), repr(df._df_setup)):
+    for text in (repr(df), describe(df), str(describe_flow(df)), repr(df._df_setup)):
         assert "s3cret" not in text
     assert "storage_options=['client_kwargs', 'token']" in repr(df)
-    assert described(df) == described(other)  # a job may be resumed with new credentials
+    assert describe_flow(df) == describe_flow(other)  # a job may be resumed with new credentials
     assert describe(df) != describe(other)
 
 

@@ -13,7 +13,7 @@ import pytest
 from dataflow import FileDamaged, MissingExtra, NotStorable, PickleRefused
 from dataflow.formats import checksums, tfrecord
 from dataflow.formats.checksums import checksum, crc32c, masked_crc32c
-from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, marked_last
+from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, mark_last
 from tests.formats.files import FORMATS, FREE, TFRECORD, assert_same, by_name
 from tests.formats.hostile import msgpack_attacks
 
@@ -96,7 +96,7 @@ def test_a_checksum_notices_every_kind_of_small_change(size):
 def test_a_record_is_known_by_its_first_byte():
     record = RecordEncoder().encode([1])
     assert is_record(record) and not is_last(record)
-    last = marked_last(record)
+    last = mark_last(record)
     assert is_last(last)
     assert RecordDecoder("x").decode(last, 0) == RecordDecoder("x").decode(record, 0) == [1]
     assert not is_record(b"") and not is_record(pickle.dumps([1])) and not is_record(msgpack.packb([1]))

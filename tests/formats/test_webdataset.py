@@ -24,7 +24,7 @@ from dataflow import (
     TooManyFailures,
     WebDatasetData,
 )
-from dataflow.formats.brace_expansion import expanded
+from dataflow.formats.brace_expansion import expand_braces
 from dataflow.formats.index_files import write_index
 from dataflow.formats.positional import open_positional
 from tests.support.contract import check_node, plain, seeded
@@ -290,7 +290,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_expanded_as_webdataset_does_it(name):
     expand = pytest.importorskip("webdataset").shardlists.expand_urls
-    assert [one for part in name.split("::") for one in expanded(part)] == expand(name)
+    assert [one for part in name.split("::") for one in expand_braces(part)] == expand(name)
 
 
 def test_lists_steps_and_globs_stand_for_shards(shards, tmp_path, monkeypatch):

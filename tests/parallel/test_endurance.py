@@ -10,7 +10,7 @@ import pytest
 
 import dataflow
 from dataflow import BatchData, DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
-from dataflow.memory.arena import divided
+from dataflow.memory.arena import divide_memory
 from tests.support.waits import LIMIT
 
 MIB = 1 << 20
@@ -67,7 +67,7 @@ class Watched(MultiProcessRunnerZMQ):
     def _df_links(self):
         links = super()._df_links()
         self.limit = links.codec.memory_limit.limit
-        classes, _ = divided(self.limit)
+        classes, _ = divide_memory(self.limit)
         self.status_bytes = self.num_workers * -(-(classes[-1].status + 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         self.file = links.codec.port(0).arena.descriptors()[0].fd
         return links

@@ -21,7 +21,7 @@ from dataflow import (
     RepeatedDataPoint,
 )
 from dataflow.transforms import gathering
-from dataflow.transforms.gathering import owned
+from dataflow.transforms.gathering import copy_datapoint
 from tests.support.contract import check_node
 
 SHAPE = (2, 3)
@@ -146,7 +146,7 @@ def test_the_same_datapoint_several_times_is_no_mistake():
 
 def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypatch):
     copies = []
-    monkeypatch.setattr(gathering, "owned", lambda dp: copies.append(dp) or owned(dp))
+    monkeypatch.setattr(gathering, "copy_datapoint", lambda dp: copies.append(dp) or copy_datapoint(dp))
     shared = [np.ones(SHAPE), 1]
     batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
     assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
@@ -173,7 +173,7 @@ def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_ch
 
 
 def test_nothing_is_copied_where_no_code_can_use_memory_again(monkeypatch):
-    monkeypatch.setattr(gathering, "owned", None)
+    monkeypatch.setattr(gathering, "copy_datapoint", None)
     rows = DataFromList([[np.ones(SHAPE)] for _ in range(8)])
     assert len(list(BatchData(JoinData([rows, rows]), 4))) == 2
     with pytest.raises(TypeError):

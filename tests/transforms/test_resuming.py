@@ -44,7 +44,7 @@ from dataflow import (
     StateMismatch,
     TimeoutError,
 )
-from dataflow.fingerprints import described
+from dataflow.fingerprints import describe_flow
 from tests.support.chains import CHAINS, DROPPING, odd_only
 from tests.support.contract import plain, seeded
 from tests.support.pauses import Late, LateInOrder
@@ -550,7 +550,7 @@ def test_a_damaged_description_raises():
     ids=["one", "nested", "threads", "packed"],
 )
 def test_runners_and_packing_do_not_change_the_chain(make):
-    assert described(BatchData(make(), 2)) == described(BatchData(numbers(9), 2))
+    assert describe_flow(BatchData(make(), 2)) == describe_flow(BatchData(numbers(9), 2))
 
 
 def scaled(body, size=1):

@@ -33,7 +33,7 @@ def searches(monkeypatch):
 
 def test_libraries_are_searched_for_again_only_after_others_were_loaded(searches, monkeypatch):
     loaded = frozenset({"/one.so"})
-    monkeypatch.setattr(native_threads, "_loaded", lambda: loaded)
+    monkeypatch.setattr(native_threads, "_loaded_libraries", lambda: loaded)
     limit_for("share", 1)  # in the parent
     limit_threads(ThreadLimit(1, exact=False))
     limit_threads_again()
@@ -45,23 +45,23 @@ def test_libraries_are_searched_for_again_only_after_others_were_loaded(searches
 
 
 def test_where_nobody_knows_the_libraries_they_are_searched_for_every_time(searches, monkeypatch):
-    monkeypatch.setattr(native_threads, "_loaded", lambda: None)
+    monkeypatch.setattr(native_threads, "_loaded_libraries", lambda: None)
     limit_threads(ThreadLimit(1, exact=False))
     limit_threads_again()
     assert searches() == 2
 
 
 def test_a_library_that_is_loaded_is_noticed():
-    if native_threads._loaded() is None:
+    if native_threads._loaded_libraries() is None:
         pytest.skip("this system does not tell")
     code = """
 import sys
-from dataflow.workers.native_threads import _loaded
-before = _loaded()
-assert before == _loaded()
+from dataflow.workers.native_threads import _loaded_libraries
+before = _loaded_libraries()
+assert before == _loaded_libraries()
 assert "_sqlite3" not in sys.modules
 import _sqlite3
-assert before < _loaded(), before
+assert before < _loaded_libraries(), before
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)
 
