@@ -41,7 +41,7 @@ class Session:
         interrupted: Whether that error is an interrupt of the consumer, such as Ctrl-C, and nobody's failure.
         generation: Identifies the iteration that may step.
         iterating: The thread of the iteration of a flow that was begun last, by its ident, in a tuple of its own; None
-            between two iterations, and where the observer of workers knows it.
+            between two iterations, and where the metrics of workers have it.
     """
 
     # Slots: iterators read `closed` at every step, and a slot is read faster than an attribute.

@@ -114,7 +114,7 @@ class FlowState:
         self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated
         self.continued = Continued()  # iterators that outlive a pass
         self.resource: Closeable | None = None  # what close() must close: a runner's engine
-        self.observer: Any = None  # of the workers started last: where the time goes; it outlives them
+        self.metrics: Any = None  # of the workers started last: where the time goes; it outlives them
         self.sampler: Any = None  # of the thread that iterates this flow; None until figures were asked for
         self._finaliser: weakref.finalize[Any, Any] | None = None  # closes it when the flow is collected
         self._parts: dict[type, Any] = {}  # what else is remembered, each by its owner: see `part`

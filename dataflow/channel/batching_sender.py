@@ -32,7 +32,7 @@ from dataflow.session import forked_off
 
 if TYPE_CHECKING:
     from dataflow.channel.current_item import CurrentItem
-    from dataflow.channel.turns import Turn
+    from dataflow.channel.turns import JobToken
 
 __all__ = ["BatchingSender", "SenderFailed", "Stopped"]
 
@@ -108,10 +108,10 @@ class BatchingSender:
 
         Returns False if it has to stop.
         """
-        if self._quota.turn is None:
+        if self._quota.token is None:
             self._quota.wait_for_start()
         else:
-            self._take(self._quota.turn)
+            self._take(self._quota.token)
         return not self._quota.stopped
 
     @property
@@ -167,12 +167,12 @@ class BatchingSender:
         """
         self._kind = kind
         steps = iter(datapoints)
-        start, quota, turn = self._sent, self._quota, self._quota.turn
+        start, quota, token = self._sent, self._quota, self._quota.token
         ended = time.perf_counter()
         while True:
-            if turn is not None and turn.is_needed(ended):
+            if token is not None and token.is_needed(ended):
                 quota.counters.enter(WorkerActivity.NOTHING, ended)
-                self._take(turn)
+                self._take(token)
                 ended = time.perf_counter()
             room = quota.wait_for_room()
             if room is None:
@@ -290,8 +290,8 @@ class BatchingSender:
         self._closed.set()
         self._awake.set()
         self._quota.counters.end()
-        if self._quota.turn is not None:
-            self._quota.turn.end()
+        if self._quota.token is not None:
+            self._quota.token.end()
         if self._flusher is not None:
             self._flusher.join()
         self._sender.close(0.0 if self._quota.stopped else flush)
@@ -309,10 +309,10 @@ class BatchingSender:
         if self._target > 1 or self._encoder.keeps_memory or self._tick is not None:
             self._start_flusher()
 
-    def _take(self, turn: Turn) -> None:
-        """Wait for the worker's next turn."""
-        turn.wait()
-        self._start_flusher()  # which looks at the turn
+    def _take(self, token: JobToken) -> None:
+        """Wait for the worker's next token."""
+        token.wait()
+        self._start_flusher()  # which looks at the token
         self._awake.set()
 
     def _start_flusher(self) -> None:
@@ -352,13 +352,13 @@ class BatchingSender:
             self._quota.counters.enter(WorkerActivity.BUSY, ended)
 
     def _keep_flushing(self) -> None:
-        next_tick, turn = 0.0, self._quota.turn
+        next_tick, token = 0.0, self._quota.token
         while not self._closed.is_set():
-            is_idle = self._target == 1 and not self._encoder.keeps_memory and (turn is None or not turn.is_held)
+            is_idle = self._target == 1 and not self._encoder.keeps_memory and (token is None or not token.is_held)
             self._awake.wait(self._tick_interval if is_idle else _FLUSH_INTERVAL)
             self._awake.clear()
-            if turn is not None:
-                turn.check(time.perf_counter())
+            if token is not None:
+                token.check(time.perf_counter())
             try:
                 if self._tick is not None and (now := time.monotonic()) >= next_tick:
                     next_tick = now + self._tick_interval

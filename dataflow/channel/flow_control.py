@@ -33,7 +33,7 @@ from dataflow.descriptors import Descriptor, shared_mapping, shared_memory_file
 
 if TYPE_CHECKING:
     from dataflow.channel.current_item import CurrentItem
-    from dataflow.channel.turns import Turns
+    from dataflow.channel.turns import Jobserver
 
 __all__ = ["Credit", "CreditPort", "Quota", "Room", "Window"]
 
@@ -118,17 +118,17 @@ class Credit:
     Args:
         num_workers: The number of workers.
         shared: Whether they are processes.
-        turns: The turns that they take; None if all work at the same time.
+        jobserver: Says which of them work; None if all work at the same time.
     """
 
-    def __init__(self, num_workers: int, *, shared: bool, turns: Turns | None = None) -> None:
+    def __init__(self, num_workers: int, *, shared: bool, jobserver: Jobserver | None = None) -> None:
         self._counters = _CounterMemory((1 + num_workers) * _WORDS, shared=shared)
         self._num_workers = num_workers
-        self.turns = turns
+        self.jobserver = jobserver
 
     def port(self, worker: int) -> CreditPort:
         """The description of the counters of `worker`."""
-        return CreditPort(self._counters, worker, self.turns)
+        return CreditPort(self._counters, worker, self.jobserver)
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
         """Grant credit for `count` datapoints of `worker` that begin to be handed out.
@@ -156,8 +156,8 @@ class Credit:
     def started(self) -> None:
         """Record that all workers were started: those that wait for it begin to work."""
         self._counters.words[_STARTED] = 1
-        if self.turns is not None:
-            self.turns.begin()
+        if self.jobserver is not None:
+            self.jobserver.begin()
 
     def idle(self) -> None:
         """Record that the consumer has nothing to do and is about to wait."""
@@ -168,8 +168,8 @@ class Credit:
         words = self._counters.words
         for start in _starts(words):
             words[start + _STOP] = 1
-        if self.turns is not None:
-            self.turns.stop(self._num_workers)
+        if self.jobserver is not None:
+            self.jobserver.stop(self._num_workers)
 
     def item_of(self, worker: int) -> int:
         """What `worker` makes, in a word as in `current_item`."""
@@ -188,19 +188,19 @@ class Credit:
 
     def replaced(self) -> None:
         """Record that a worker has died and is replaced."""
-        if self.turns is not None:
-            self.turns.replace()
+        if self.jobserver is not None:
+            self.jobserver.replace()
 
     def waited_in_vain(self) -> None:
         """Record that the consumer has waited for a while, and nothing has come."""
-        if self.turns is not None:
-            self.turns.lend()
+        if self.jobserver is not None:
+            self.jobserver.lend()
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
         self._counters.close()
-        if self.turns is not None:
-            self.turns.close()
+        if self.jobserver is not None:
+            self.jobserver.close()
 
 
 def _start_of(worker: int) -> int:
@@ -216,20 +216,24 @@ def _starts(words: memoryview) -> range:
 class CreditPort:
     """Description of one worker's credit counters; picklable while a process is started."""
 
-    def __init__(self, counters: _CounterMemory, worker: int, turns: Turns | None) -> None:
+    def __init__(self, counters: _CounterMemory, worker: int, jobserver: Jobserver | None) -> None:
         self._counters = counters
         self._worker = worker
-        self._turns = turns
+        self._jobserver = jobserver
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
-        turns = () if self._turns is None else self._turns.descriptors()
-        return turns if self._counters.file is None else (self._counters.file, *turns)
+        jobserver = () if self._jobserver is None else self._jobserver.descriptors()
+        return jobserver if self._counters.file is None else (self._counters.file, *jobserver)
 
     def quota(self, window: Window) -> Quota:
         """Open the worker's side, in the worker."""
         return Quota(
-            self._counters.words, self._worker, window, yields=self._counters.file is not None, turns=self._turns
+            self._counters.words,
+            self._worker,
+            window,
+            yields=self._counters.file is not None,
+            jobserver=self._jobserver,
         )
 
 
@@ -242,17 +246,23 @@ class Quota:
         window: How far the worker may run ahead.
         yields: Whether the worker yields the processor to a consumer that is behind: one in another process of this
             machine.
-        turns: The turns that it takes; None if it takes none.
+        jobserver: Says when the worker works; None if always.
 
     Attributes:
         counters: Where the worker records what it has done.
-        turn: The worker's side of `turns`.
+        token: The worker's side of `jobserver`.
         waited: Seconds of the last wait for room.
         waited_for_memory: Whether messages filled the memory limit as it began.
     """
 
     def __init__(
-        self, words: memoryview, worker: int, window: Window, *, yields: bool = False, turns: Turns | None = None
+        self,
+        words: memoryview,
+        worker: int,
+        window: Window,
+        *,
+        yields: bool = False,
+        jobserver: Jobserver | None = None,
     ) -> None:
         self._all_words = words
         start = _start_of(worker)
@@ -260,7 +270,7 @@ class Quota:
         self.waited, self.waited_for_memory = 0.0, False
         self.counters = WorkerCounters(words[start + _CREDIT_WORDS : start + _WORDS])
         self._item = words, start + _ITEM
-        self.turn = None if turns is None else turns.open(self.counters)
+        self.token = None if jobserver is None else jobserver.open(self.counters)
         self._window = window
         self._yields = yields
         self._longest = max(_MAX_SLEEP, _MAX_SLEEP * (len(words) // _WORDS - 1) / _WORKERS_AWAKE)

@@ -146,7 +146,7 @@ def _words_at(memory: ArenaMemory, start: int) -> tuple[memoryview, int]:
     return memoryview(piece).cast("Q"), at // _WORD_BYTES
 
 
-_TURN_MS: Final = 200  # between two looks of a worker without a turn
+_LOOK_MS: Final = 200  # between two looks of a worker that takes no tasks
 
 
 @dataclass
@@ -177,15 +177,15 @@ class _SharedTaskReader:
         self._kept = b""  # a token that was read, while another task is done first
         self._decoder = ArrayDecoder((_Copies(arena),))
 
-    def has_turn(self) -> bool:
+    def may_take(self) -> bool:
         return bool(self._kept) or self._worker < self._ownership.num_taking()  # nobody else has the token
 
-    def wait_for_turn(self) -> bool:
+    def wait_until_may_take(self) -> bool:
         # A token wakes none of those that wait here: they watch the pipe only for its end.
         end = select.poll()
         end.register(self._end.fd, 0)
-        while not self.has_turn():
-            if end.poll(_TURN_MS):
+        while not self.may_take():
+            if end.poll(_LOOK_MS):
                 return False
         return True
 

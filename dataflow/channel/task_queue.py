@@ -73,10 +73,10 @@ class Task:
 class TaskReader(Protocol):
     """The worker's end."""
 
-    def has_turn(self) -> bool:
+    def may_take(self) -> bool:
         """Whether this worker is one of those that take tasks."""
 
-    def wait_for_turn(self) -> bool:
+    def wait_until_may_take(self) -> bool:
         """Wait until this worker is one of those that take tasks. Return False if the consumer has no more."""
 
     def is_full(self) -> bool:
@@ -292,13 +292,13 @@ class _ThreadTaskReader:
     def open(self) -> _ThreadTaskReader:
         return self
 
-    def has_turn(self) -> bool:
+    def may_take(self) -> bool:
         return self._worker < self._task_queue.num_taking
 
-    def wait_for_turn(self) -> bool:
+    def wait_until_may_take(self) -> bool:
         with self._task_queue.changed:
-            self._task_queue.changed.wait_for(lambda: self._task_queue.is_stopped or self.has_turn())
-        return self.has_turn()
+            self._task_queue.changed.wait_for(lambda: self._task_queue.is_stopped or self.may_take())
+        return self.may_take()
 
     def is_full(self) -> bool:
         return self._task_queue.is_full

@@ -189,10 +189,10 @@ class ActorTaskReader:
             self._is_stopped = True
             self._changed.notify()
 
-    def has_turn(self) -> bool:
+    def may_take(self) -> bool:
         return True
 
-    def wait_for_turn(self) -> bool:
+    def wait_until_may_take(self) -> bool:
         """Does not wait: tasks come only to those that should take them."""
         return True
 

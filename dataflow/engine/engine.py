@@ -40,7 +40,7 @@ from dataflow.channel.flow_control import Credit
 from dataflow.channel.messages import DATA_KINDS, RESULT_KINDS, Channel, Kind, Message, Port
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.codec.protocols import Codec, Undecodable
-from dataflow.engine.observer import Observer
+from dataflow.engine.observer import RunnerMetrics
 from dataflow.engine.schedules import NOT_WANTED, EndedItem, ItemEnd, Schedule
 from dataflow.engine.supervisor import Death, DiedError, Supervisor
 from dataflow.engine.worker_main import WorkerSpec
@@ -64,7 +64,7 @@ from dataflow.workers.worker_errors import (
 )
 
 if TYPE_CHECKING:
-    from dataflow.channel.turns import Turns
+    from dataflow.channel.turns import Jobserver
     from dataflow.engine.item_watch import LateWorkers
     from dataflow.engine.scaling import Scaling, WorkerCount
     from dataflow.workers.stacks import StackFile
@@ -194,11 +194,21 @@ _NO_THREAD: Final = "can't start new thread"  # the text by which Python says so
 class Engine(Generic[S]):
     """The running workers of one runner or map, and what has come from them.
 
+    What ends, and what is kept then:
+
+    | | called by | chunk | issued work | workers |
+    |---|---|---|---|---|
+    | `release_chunk` | a map, before it reads on | its memory, if all was taken | goes on | go on |
+    | `check_end_of_pass` | a mixture, after its last datapoint | kept for the next pass | goes on | deaths raise |
+    | `end_iteration` | a mixture, after that | kept for the next pass | goes on | go on |
+    | `abandon` | an iteration that was left | dropped | discarded | go on |
+    | `close` | the user, or a failure | dropped | discarded | stopped |
+
     Attributes:
         schedule: Its schedule. Its methods are called under `lock`.
         stream: The place in the chain of nodes for which the workers were started.
         session: Which process and which iteration may use the engine.
-        observer: Where the time goes.
+        metrics: Where the time goes.
         lock: Held for every step.
         is_free: Whether no pass is under way.
     """
@@ -212,8 +222,8 @@ class Engine(Generic[S]):
         self.stream = plan.stream
         self.session = Session(plan.owner)
         first = plan.specs[: len(plan.specs) - plan.num_reserved]
-        self.observer = Observer(plan.credit.counters_of, len(first), plan.codec.bytes_in_use)
-        self.observer.take_turns = plan.credit.turns is not None
+        self.metrics = RunnerMetrics(plan.credit.counters_of, len(first), plan.codec.bytes_in_use)
+        self.metrics.take_turns = plan.credit.jobserver is not None
         self.lock = threading.RLock()
         self.is_free = True
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
@@ -245,7 +255,7 @@ class Engine(Generic[S]):
             if plan.worker_count is not None:
                 from dataflow.engine.scaling import Scaling
 
-                self._scaling = Scaling(plan.worker_count, self.observer, self._processor_times)
+                self._scaling = Scaling(plan.worker_count, self.metrics, self._processor_times)
                 self._set_workers(plan.worker_count.num)
             plan.credit.started()  # now that the workers know which of them get work
             self._decoder = plan.codec.open_decoder()
@@ -264,9 +274,9 @@ class Engine(Generic[S]):
         return self._plan.tolerance
 
     @property
-    def turns(self) -> Turns | None:
-        """The turns that the workers take, if they do."""
-        return self._plan.credit.turns
+    def jobserver(self) -> Jobserver | None:
+        """Says which workers work, if they take turns."""
+        return self._plan.credit.jobserver
 
     # -- iterations ----------------------------------------------------------------------------------------------------
 
@@ -276,12 +286,14 @@ class Engine(Generic[S]):
         The previous iteration raises at its next step. `begin` is called under the lock.
         """
         self.session.check_process()
+        # Before the lock: the previous iteration holds it while it waits, then looks at the generation, and gives way.
         generation = self.session.supersede()
         with self.lock:
-            self.session.check(generation)
-            self.observer.end_iteration()
+            self.session.check(generation)  # of two that take over at the same time, the later wins
+            self.metrics.end_iteration()
             self._wait_timer.reset()
-            # The previous iteration may be in the middle of a chunk: take the rest away from it.
+            # The previous iteration may be in the middle of a chunk, which it steps without the lock. `list` empties
+            # that iterator in one step of the interpreter: each datapoint goes to one of the two.
             self._chunk = iter(list(self._chunk))
             if begin is not None:
                 begin()
@@ -306,7 +318,7 @@ class Engine(Generic[S]):
             return
         with self.lock:
             if self.session.generation is generation and not self.session.closed:
-                self.observer.end_iteration()
+                self.metrics.end_iteration()
                 self._discard_work()
                 self.is_free = True
 
@@ -326,10 +338,10 @@ class Engine(Generic[S]):
         try:
             return self._next_chunk(generation, timeout, wait)
         finally:
-            self.observer.leave()
+            self.metrics.leave()
 
     def _next_chunk(self, generation: object, timeout: float | None, wait: bool) -> Iterator[Any] | None:
-        supervisor, observer = self._supervisor, self.observer
+        supervisor, metrics = self._supervisor, self.metrics
         silent = False
         while True:
             now = time.monotonic()
@@ -338,14 +350,14 @@ class Engine(Generic[S]):
                 self._wait_timer.advance(now)
                 if operator.length_hint(self._chunk):
                     return self._check_chunk(now)
-                observer.enter()
+                metrics.enter()
                 self._finish_chunk()
                 if self._scaling is not None and now >= self._scaling.due:
                     self._scale(self._scaling, now)
                 ready = self._take_result()
                 over = ready is None and (supervisor.states.exhausted or self.schedule.exhausted)
                 if over and not supervisor.num_unreported_ends:
-                    observer.end_iteration()
+                    metrics.end_iteration()
                     return None
                 progressed = not ready and self._step(now, silent or over)
                 if progressed and ready is None:
@@ -363,7 +375,7 @@ class Engine(Generic[S]):
                     silent = not supervisor.wait(min(_POLL, timeout or _POLL))
                     if silent:
                         self._plan.credit.waited_in_vain()
-                    observer.waiting += time.monotonic() - now
+                    metrics.waiting += time.monotonic() - now
 
     def release_chunk(self) -> None:
         """Report the last chunk as used up, if it is: its memory may be needed for the next. Under the lock."""
@@ -373,9 +385,9 @@ class Engine(Generic[S]):
     def end_iteration(self, generation: object) -> None:
         """Record that this iteration is over: what its consumer does from now on has to do with other things."""
         if self.session.generation is generation:
-            self.observer.end_iteration()
+            self.metrics.end_iteration()
 
-    def end_pass(self, generation: object) -> None:
+    def check_end_of_pass(self, generation: object) -> None:
         """Check the workers at the end of a complete pass: a death that no restart covers is raised.
 
         `chunk` does so itself before it returns None. No-op if a later iteration took over, or the flow was closed.
@@ -406,18 +418,15 @@ class Engine(Generic[S]):
         if not self.session.is_own:
             self._inherited.append(self)
             return
+        # Before the lock: a thread that waits for datapoints holds it for one step at a time, and then finds this.
         was_closed, self.session.closed = self.session.closed, True
         with signals_deferred(), self.lock, ExitStack() as last:  # closes all, even if one of them raises
-            last.callback(self._plan.close)
-            last.callback(self.observer.freeze)
+            last.callback(self._plan.close)  # the last of the three: workers that stop still write to its memory
+            last.callback(self.metrics.freeze)  # reads the counters, so after the workers and before they are unmapped
             last.callback(self._supervisor.stop)
             list(self._chunk)  # an iteration in the middle of the chunk finds it empty, and asks for the next
         if not was_closed:
-            _log_end(self._plan.owner, self.observer)
-
-    def drop_chunk(self) -> None:
-        """Drop the current chunk, in a child forked from this process: these datapoints belong to the parent alone."""
-        list(self._chunk)
+            _log_end(self._plan.owner, self.metrics)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
@@ -484,8 +493,8 @@ class Engine(Generic[S]):
         datapoints: list[Any] = []
         error: BaseException | None = None
         if message.count:
-            self.observer.datapoints += message.count
-            self.observer.nbytes += message.nbytes
+            self.metrics.datapoints += message.count
+            self.metrics.nbytes += message.nbytes
             try:
                 datapoints = self._decoder.decode(worker, message.body)
             except Undecodable as broken:
@@ -538,7 +547,7 @@ class Engine(Generic[S]):
         if fatal is None and self._supervisor.restarts_left:
             self.schedule.replaced(worker)  # before its successor, under the same index, takes tasks
             self._supervisor.restart(worker, error)
-            self.observer.restarts += 1
+            self.metrics.restarts += 1
             self._plan.credit.replaced()
             self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != worker]
             return
@@ -578,7 +587,7 @@ class Engine(Generic[S]):
         try:
             while len(supervisor.workers) < num:
                 supervisor.add()
-                self.observer.add_worker()
+                self.metrics.add_worker()
         except (OSError, MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and _NO_THREAD not in str(error):
                 self._fail_here(error)
@@ -600,7 +609,7 @@ class Engine(Generic[S]):
 
     def _set_workers(self, num: int) -> None:
         self.schedule.set_workers(num, len(self.workers))
-        self.observer.num_with_work = num
+        self.metrics.num_with_work = num
 
     def _processor_times(self, worker: int) -> tuple[float, float] | None:
         task = self.workers[worker].task() if worker < len(self.workers) else None
@@ -639,10 +648,10 @@ class Engine(Generic[S]):
             del error  # as above
 
 
-def _log_end(owner: str, observer: Observer) -> None:
+def _log_end(owner: str, metrics: RunnerMetrics) -> None:
     if not _LOG.isEnabledFor(logging.INFO):
         return
-    figures, workers = observer.observed()
+    figures, workers = metrics.statistics()
     datapoints, seconds = figures.datapoints, figures.seconds
     _LOG.info("%s has stopped its workers, after %d datapoints in %.1f seconds", owner, datapoints, seconds)
     for k, worker in enumerate(workers):
@@ -661,8 +670,9 @@ _engines: Final[weakref.WeakSet[Engine[Any]]] = weakref.WeakSet()
 
 
 def _drop_chunks() -> None:
+    """Drop the current chunks, in a child forked from this process: these datapoints belong to the parent alone."""
     for engine in list(_engines):
-        engine.drop_chunk()
+        list(engine._chunk)
 
 
 if hasattr(os, "register_at_fork"):

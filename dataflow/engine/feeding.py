@@ -146,7 +146,7 @@ class Feeder:
                 pause = None
             if reading and late is None:
                 session.check_process()
-                self._engine.observer.enter()
+                self._engine.metrics.enter()
                 try:
                     reading, more = self._read()
                 except Exception as error:
@@ -158,7 +158,7 @@ class Feeder:
                     self._end_source()  # raises instead if the iteration was superseded or the flow is closed
                     failure, reading = error, False
                 except BaseException:  # Ctrl-C in the source: the loop is left
-                    self._engine.observer.end_iteration()
+                    self._engine.metrics.end_iteration()
                     raise
             try:
                 chunk = self._engine.chunk(self._generation, timeout, wait=not more)
@@ -216,7 +216,7 @@ class Feeder:
             session.check_process()
             now = time.perf_counter()
             took = now - began
-            engine.observer.read_source(took)
+            engine.metrics.read_source(took)
             if took > _SHORT:
                 self._num_at_once = max(1, int(max_count * _SHORT / took))
             elif self._num_at_once < 2 * max_count:

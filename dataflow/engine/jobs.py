@@ -115,9 +115,9 @@ class _Tasks(Job):
         pace, counters = 0.0, sender.counters
         ended = time.perf_counter()
         while True:
-            if not task_reader.has_turn():
+            if not task_reader.may_take():
                 counters.enter(WorkerActivity.NOTHING, ended)
-                if not task_reader.wait_for_turn():
+                if not task_reader.wait_until_may_take():
                     break
                 ended = time.perf_counter()
             # Read before the wait: the next task comes together with the end of this state.

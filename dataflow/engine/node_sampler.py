@@ -149,9 +149,9 @@ class NodeSampler:
         slot = 0
         for k, ref in self._runners:
             node = ref()
-            observer = None if node is None else state_of(node).observer
-            if observer is not None:
-                found, samples = observer.totals()
+            metrics = None if node is None else state_of(node).metrics
+            if metrics is not None:
+                found, samples = metrics.totals()
                 self._counters.set_inner(slot, replace(found, node=k))
                 self._counters.set_nodes_of_inner(self._inside[k], samples)
                 slot += 1

@@ -1,4 +1,4 @@
-"""Observer: where the time of a runner's consumer goes, and the counters of its workers over time.
+"""RunnerMetrics: where the time of a runner's consumer goes, and the counters of its workers over time.
 
 The engine calls it when the consumer enters and leaves, per chunk of datapoints. Reading is safe from any thread, also
 after the engine was closed: then the last figures stay. `figures_of` returns what statistics and reports show.
@@ -16,7 +16,7 @@ from dataflow.channel.worker_counters import InnerTotals, WorkerActivity, Worker
 from dataflow.machine import processor_times
 from dataflow.reports.figures import Moment, RunnerStatistics, WorkerMoment, WorkerStatistics
 
-__all__ = ["Observer", "figures_of"]
+__all__ = ["RunnerMetrics", "figures_of"]
 
 _MOMENT_SECONDS: Final = 0.1  # between two moments of the history, at first
 _MAX_MOMENTS: Final = 400  # then every second one is dropped, and the distance doubled
@@ -24,7 +24,7 @@ _WAITING: Final = frozenset({WorkerActivity.BLOCKED, WorkerActivity.MEMORY, Work
 _now: Final = time.perf_counter
 
 
-class Observer:
+class RunnerMetrics:
     """Observes one engine.
 
     Args:
@@ -137,7 +137,7 @@ class Observer:
             self._ended = now
             self.consumer = None
 
-    def observed(self) -> tuple[RunnerStatistics, tuple[WorkerTotals, ...]]:
+    def statistics(self) -> tuple[RunnerStatistics, tuple[WorkerTotals, ...]]:
         """The figures until now, and the totals of each worker; no totals if they cannot be read here.
 
         The figures are those of the consumer: without `workers`, `sending`, and what only the node knows.
@@ -176,7 +176,7 @@ class Observer:
 
     def totals(self) -> tuple[InnerTotals, Sequence[int]]:
         """The sums over all workers, for a worker around this runner, and the samples of their nodes."""
-        found, workers = self.observed()
+        found, workers = self.statistics()
         sums = [sum(worker.seconds[state] for worker in workers) for state in list(WorkerActivity)[1:]]
         sums += [sum(worker.cpu for worker in workers), sum(worker.delayed for worker in workers)]
         consumer = (found.waiting_seconds, found.receiving_seconds, found.source_seconds, found.working_seconds)
@@ -226,17 +226,19 @@ class Observer:
 # -- Figures -----------------------------------------------------------------------------------------------------------
 
 
-def figures_of(observer: Observer, nodes: Sequence[Any]) -> tuple[RunnerStatistics, list[int], list[RunnerStatistics]]:
+def figures_of(
+    metrics: RunnerMetrics, nodes: Sequence[Any]
+) -> tuple[RunnerStatistics, list[int], list[RunnerStatistics]]:
     """The figures of a runner, the samples of the nodes of its workers, and the figures of runners inside of these.
 
     Args:
-        observer: The observer of its engine.
+        metrics: The metrics of its engine.
         nodes: The nodes of its workers; runners inside are among them.
 
     Returns:
         The first without what only the node knows: name, backend and limits.
     """
-    figures, workers = observer.observed()
+    figures, workers = metrics.statistics()
     num_nodes = min(len(nodes), len(workers[0].nodes)) if workers else 0
     own = [sum(worker.nodes[j] for worker in workers) for j in range(num_nodes)]
     sending, other = sum(worker.sending for worker in workers), sum(worker.other for worker in workers)

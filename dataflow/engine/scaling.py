@@ -31,7 +31,7 @@ from math import ceil
 from typing import Final
 
 from dataflow.channel.worker_counters import WorkerActivity
-from dataflow.engine.observer import Observer
+from dataflow.engine.observer import RunnerMetrics
 from dataflow.machine import memory_is_short
 
 __all__ = ["Load", "Scaling", "WorkerCount"]
@@ -190,7 +190,7 @@ class Scaling:
 
     Args:
         count: Decides.
-        observer: Of the engine.
+        metrics: Of the engine.
         processor_times: Returns the seconds that worker `k` was on a core, and ready without one; None if only its
             counters know them.
 
@@ -199,11 +199,11 @@ class Scaling:
     """
 
     def __init__(
-        self, count: WorkerCount, observer: Observer, processor_times: Callable[[int], tuple[float, float] | None]
+        self, count: WorkerCount, metrics: RunnerMetrics, processor_times: Callable[[int], tuple[float, float] | None]
     ) -> None:
         self.count = count
         self.due = 0.0
-        self._observer = observer
+        self._metrics = metrics
         self._processor_times = processor_times
         self._before: Load | None = None  # totals at the beginning of the interval; None if it has not begun
 
@@ -230,7 +230,7 @@ class Scaling:
         return self.count.next(load)
 
     def _totals(self) -> Load:
-        figures, workers = self._observer.observed()
+        figures, workers = self._metrics.statistics()
         computing = delayed = 0.0
         for k, worker in enumerate(workers):
             times = self._processor_times(k) or (worker.cpu, worker.delayed)

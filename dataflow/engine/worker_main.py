@@ -139,7 +139,7 @@ class WorkerSpec:
             if not sender.wait_for_start():
                 return
             # A worker that gets no work yet leaves the cores to the others: it opens its flow when it gets some.
-            if tasks is not None and not tasks.wait_for_turn():
+            if tasks is not None and not tasks.wait_until_may_take():
                 return
             sender.calibrate_encoder()
             reporter = FailureReporter(self.budget, self.info.path, sender.report)

@@ -199,12 +199,12 @@ class ProcessBackend:
         # Messages and arrays together stay within the limit.
         channel = self._channel(n)
         codec = ArrayCodec(n, memory - queued_bytes(memory) - given)
-        turns = None
+        jobserver = None
         if tasks is Tasks.NONE and options.is_crowded:
-            from dataflow.channel.turns import Turns  # few runners need it
+            from dataflow.channel.turns import Jobserver  # few runners need it
 
-            turns = Turns(share_of_cores(1))
-        credit = Credit(n, shared=True, turns=turns)
+            jobserver = Jobserver(share_of_cores(1))
+        credit = Credit(n, shared=True, jobserver=jobserver)
         queue = None
         if tasks is Tasks.INDEXES:
             queue = SharedTaskQueue(_QUEUE_BYTES, _QUEUE_BYTES)

@@ -258,7 +258,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
             with counted(options.owner, backend.num_descriptors(options)):
                 engine = Engine(self._df_plan(stream, start, self._df_links()))
             state.own(self, engine)
-            state.observer = engine.observer
+            state.metrics = engine.metrics
             if _LOG.isEnabledFor(logging.INFO):
                 _LOG.info("%s", self._df_started(engine))
             return engine
@@ -268,14 +268,14 @@ class WorkerNode(ProxyDataFlow[T_co]):
         options, backend, window = self.options, self._df_backend, self._df_window()
         noun, way = backend.describe(options)
         n, memory, threads = len(engine.workers), backend.memory(options), backend.thread_limit(options)
-        turns = engine.turns
+        jobserver = engine.jobserver
         ahead = f" or {window.nbytes:,} bytes" if window.nbytes else ""
         pids = [str(worker.pid) for worker in engine.workers if worker.pid is not None] if backend.own_process else []
         limits = [
             *([] if memory is None else [f"at most {memory:,} bytes under way"]),
             *([] if window is UNBOUNDED else [f"{window.count:,} datapoints{ahead} ahead for each"]),
             *([] if threads is None else [f"native threads: {threads.count} each"]),
-            *([f"they take turns while they compute, {turns.num} at a time"] if turns is not None else []),
+            *([f"they take turns while they compute, {jobserver.num} at a time"] if jobserver is not None else []),
         ]
         if backend.name == "process":
             limits.insert(0, f"start method {context_of(options.context).get_start_method()}")
@@ -354,13 +354,13 @@ class WorkerNode(ProxyDataFlow[T_co]):
         return tolerance
 
     def _df_figures(self) -> Figures | None:
-        observer = state_of(self).observer
-        if observer is None:
+        metrics = state_of(self).metrics
+        if metrics is None:
             return None
         options, backend = self.options, self._df_backend
         # The nodes that a worker runs, in the order in which its samples count.
         nodes = list(walk(self.ds, everywhere=True)) if self._df_remote_inputs else [self]
-        statistics, samples, inner = figures_of(observer, nodes)
+        statistics, samples, inner = figures_of(metrics, nodes)
         tolerance = state_of(self).tolerance
         statistics = replace(
             statistics,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.channel.worker_counters import WorkerActivity, totals_of
-from dataflow.engine.observer import Observer
+from dataflow.engine.observer import RunnerMetrics
 from dataflow.reports.figures import RunnerStatistics, WorkerStatistics
 
 __all__ = ["ReceiverFigures", "pack_counters"]
@@ -31,11 +31,11 @@ class ReceiverFigures:
     """The figures of one receiver. Written under its lock; read from any thread, also after it was closed.
 
     Attributes:
-        observer: Where the consumer's time goes.
+        metrics: Where the consumer's time goes.
     """
 
     def __init__(self) -> None:
-        self.observer = Observer(lambda worker: (), 0)
+        self.metrics = RunnerMetrics(lambda worker: (), 0)
         self._senders: dict[str, WorkerStatistics] = {}  # by source: over all its passes
         self._before: dict[str, WorkerStatistics] = {}  # of the passes before the present one
         self._pass_of: dict[str, bytes] = {}  # the id of the sender that each source is at present
@@ -43,12 +43,12 @@ class ReceiverFigures:
     @property
     def consumer(self) -> int | None:
         """The thread that iterates, by its ident; None between two iterations."""
-        return self.observer.consumer
+        return self.metrics.consumer
 
     def received(self, source: str, count: int, nbytes: int) -> None:
         """Add a message with datapoints."""
-        self.observer.datapoints += count
-        self.observer.nbytes += nbytes
+        self.metrics.datapoints += count
+        self.metrics.nbytes += nbytes
         sender = self._sender(source)
         if sender is not None:
             self._senders[source] = replace(
@@ -79,7 +79,7 @@ class ReceiverFigures:
 
     def statistics(self, owner: str) -> RunnerStatistics:
         """The figures, with the senders as workers."""
-        statistics, _ = self.observer.observed()
+        statistics, _ = self.metrics.statistics()
         return replace(statistics, name=owner, backend="remote", workers=tuple(self._senders.values()))
 
     def _sender(self, source: str) -> WorkerStatistics | None:

@@ -182,11 +182,11 @@ class RemoteDataZMQ(Source[T_co]):
                 keys=keys,
             )
             state.own(self, receiver)
-            state.observer = receiver.figures
+            state.metrics = receiver.figures
             return receiver
 
     def _df_figures(self) -> Figures | None:
-        figures = state_of(self).observer
+        figures = state_of(self).metrics
         return None if figures is None else Figures(figures.statistics(type(self).__name__), (), (), ())
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
@@ -331,14 +331,14 @@ class ReceivingSocket:
 
     # A function of its own: in CPython 3.11, what a tracer raises at a `try` within a `with` leaves the `with` unended.
     def _observed_next(self) -> Iterator[Any] | None:
-        observer = self.figures.observer
-        observer.enter()
+        metrics = self.figures.metrics
+        metrics.enter()
         try:
             datapoints = self._next()
         finally:
-            observer.leave()
+            metrics.leave()
         if datapoints is None:
-            observer.end_iteration()
+            metrics.end_iteration()
         return datapoints
 
     def _next(self) -> Iterator[Any] | None:
@@ -353,7 +353,7 @@ class ReceivingSocket:
             if not self._step():
                 began = time.perf_counter()
                 self._router.wait(_POLL)
-                self.figures.observer.waiting += time.perf_counter() - began
+                self.figures.metrics.waiting += time.perf_counter() - began
         except BaseException as error:  # messages read from the socket may not be counted yet
             self._fail(error)
         return self._datapoints
@@ -487,7 +487,7 @@ class ReceivingSocket:
     def _close(self, why: str, number: int = 0) -> None:
         with signals_deferred():
             list(self._datapoints)  # an iteration in the middle of it finds it empty, and asks for the next
-            self.figures.observer.freeze()
+            self.figures.metrics.freeze()
             if self._router.socket.closed:
                 return
             try:

@@ -47,11 +47,11 @@ def consumer_shares(df: Any, *, wait: bool = False) -> dict[int, float]:
     try:
         state = state_of(df)
         nodes = list(walk(df))
-        if not any(map(_is_observed, nodes)):
+        if not any(map(_has_metrics, nodes)):
             nodes = list(walk(df, everywhere=True))  # without workers, runners have none of their own
     except Exception:  # a node whose __init__ was not completed
         return {}
-    if all(map(_is_observed, nodes)):
+    if all(map(_has_metrics, nodes)):
         return {}
     with state.lock:
         if state.sampler is None or not state.sampler.knows(nodes):
@@ -63,24 +63,24 @@ def consumer_shares(df: Any, *, wait: bool = False) -> dict[int, float]:
     return sampler.shares()
 
 
-def _is_observed(node: Any) -> bool:
-    """Whether the consumer's time in a node is known from an observer: a runner, a parallel map, or a receiver."""
-    return state_of(node).observer is not None
+def _has_metrics(node: Any) -> bool:
+    """Whether the consumer's time in a node is known from its metrics: a runner, a parallel map, or a receiver."""
+    return state_of(node).metrics is not None
 
 
 class ConsumerSampler:
     """Samples the thread that iterates a flow.
 
     Args:
-        nodes: The nodes that this thread runs, from the outside in, with those that have observers.
+        nodes: The nodes that this thread runs, from the outside in, with those that have all_metrics.
     """
 
     def __init__(self, nodes: list[Any]) -> None:
         self._owners = FrameOwners(nodes)
         # Not the nodes: the thread must not keep them alive.
         self._nodes = [weakref.ref(node) for node in nodes]
-        self._observed = [k for k, node in enumerate(nodes) if _is_observed(node)]
-        self._observers: list[Any] = []
+        self._observed = [k for k, node in enumerate(nodes) if _has_metrics(node)]
+        self._all_metrics: list[Any] = []
         self._counts = [0] * len(nodes)
         self._num = 0  # samples
         self._until = 0.0
@@ -90,8 +90,8 @@ class ConsumerSampler:
         self._enough = threading.Event()
 
     def knows(self, nodes: list[Any]) -> bool:
-        """Whether these are its nodes, and have the observers that they had."""
-        observed = [k for k, node in enumerate(nodes) if _is_observed(node)]
+        """Whether these are its nodes, and have the all_metrics that they had."""
+        observed = [k for k, node in enumerate(nodes) if _has_metrics(node)]
         return observed == self._observed and [id(ref()) for ref in self._nodes] == [id(node) for node in nodes]
 
     def request(self) -> None:
@@ -120,7 +120,7 @@ class ConsumerSampler:
             thread.join()
 
     def shares(self) -> dict[int, float]:
-        """Part of the samples of each node without an observer, by its id; empty if there are too few."""
+        """Part of the samples of each node without metrics, by its id; empty if there are too few."""
         num, counts = self._num, self._counts
         if num < _ENOUGH:
             return {}
@@ -151,16 +151,16 @@ class ConsumerSampler:
         if top is None:
             return None
         nodes = [self._nodes[k]() for k in self._observed]
-        observers = [state_of(node).observer for node in nodes if node is not None]
-        if observers != self._observers:  # workers were started
-            self._observers = observers
+        all_metrics = [state_of(node).metrics for node in nodes if node is not None]
+        if all_metrics != self._all_metrics:  # workers were started
+            self._all_metrics = all_metrics
             self._counts = [0] * len(self._counts)
             self._num = 0
             self._enough.clear()
         if not self._observed:  # without workers, the flow's own session says who iterates it
             iterating = state_of(top).session.iterating
             return None if iterating is None else iterating[0]
-        found = (observer.consumer for observer in observers if observer is not None)
+        found = (metrics.consumer for metrics in all_metrics if metrics is not None)
         return next((thread for thread in found if thread is not None), None)
 
     def _count(self, frame: FrameType | None) -> None:

@@ -272,7 +272,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         with flow_state.lock:
             mark = resumed_at.bookmark = resumed_at.bookmark or _begin_of(flow_state)
             if mark.num_skipped + num > _LARGEST:
-                raise ValueError(f"ResumableData: num is {num}, and positions go up to {_LARGEST}")
+                raise ValueError(f"ResumableData: num must be an integer ≤ {_LARGEST - mark.num_skipped}, got {num}")
             mark.num_skipped += num
 
     # -- node protocol -------------------------------------------------------------------------------------------------

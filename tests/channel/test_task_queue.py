@@ -143,9 +143,9 @@ def test_a_reader_that_keeps_a_token_has_a_turn_until_it_has_used_it():
     first.ask(7, 0, 1)
     stage.receive(1)
     stage.task_queue.let_take(0)
-    assert stage.readers[1].has_turn() and stage.readers[1].wait_for_turn()
+    assert stage.readers[1].may_take() and stage.readers[1].wait_until_may_take()
     assert stage.receive(1).number == 2
-    assert not stage.readers[1].has_turn()
+    assert not stage.readers[1].may_take()
     stage.task_queue.close()
 
 
@@ -243,9 +243,9 @@ def test_a_task_queue_that_was_never_opened_can_be_closed():
 
 
 def test_only_the_first_workers_have_a_turn_if_there_are_fewer_turns(stage):
-    assert all(reader.has_turn() for reader in stage.readers)
+    assert all(reader.may_take() for reader in stage.readers)
     stage.task_queue.let_take(1)
-    assert [reader.has_turn() for reader in stage.readers] == [True, False]
+    assert [reader.may_take() for reader in stage.readers] == [True, False]
     stage.put(0, "a")
     assert stage.receive().datapoints[0] == "a"
 
@@ -261,7 +261,7 @@ def test_a_worker_without_a_turn_waits_until_it_has_one_or_there_are_no_more_tas
     stage.task_queue.let_take(1)
     stage.put(0, "a")
     found = []
-    thread = threading.Thread(target=lambda: found.append(stage.readers[1].wait_for_turn()), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(stage.readers[1].wait_until_may_take()), daemon=True)
     thread.start()
     thread.join(0.5)
     assert thread.is_alive()  # a task does not end its wait

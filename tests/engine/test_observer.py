@@ -1,4 +1,4 @@
-"""The observer divides the consumer's time, and forgets what workers wait between two iterations."""
+"""The metrics divides the consumer's time, and forgets what workers wait between two iterations."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from dataflow.channel.flow_control import Credit, Window
 from dataflow.channel.worker_counters import WorkerActivity
 from dataflow.engine import observer as module
-from dataflow.engine.observer import Observer
+from dataflow.engine.observer import RunnerMetrics
 
 
 class Clock:
@@ -27,25 +27,25 @@ def clock(monkeypatch):
 def observe(num_workers=1):
     credit = Credit(num_workers, shared=False)
     counters = [credit.port(k).quota(Window(1)).counters for k in range(num_workers)]
-    return Observer(credit.counters_of, num_workers), counters, credit
+    return RunnerMetrics(credit.counters_of, num_workers), counters, credit
 
 
 def test_the_consumers_time_is_divided(clock):
-    observer, _, _ = observe()
+    metrics, _, _ = observe()
     clock.pass_by(5)  # before the first iteration: nobody waits
     for _ in range(2):
-        observer.enter()
-        observer.enter()  # as a map does, which reads its input first
+        metrics.enter()
+        metrics.enter()  # as a map does, which reads its input first
         clock.pass_by(1)
-        observer.read_source(1)
+        metrics.read_source(1)
         clock.pass_by(3)
-        observer.waiting += 3
+        metrics.waiting += 3
         clock.pass_by(0.5)
-        observer.datapoints += 4
-        observer.nbytes += 100
-        observer.leave()
+        metrics.datapoints += 4
+        metrics.nbytes += 100
+        metrics.leave()
         clock.pass_by(2)
-    found, _ = observer.observed()
+    found, _ = metrics.statistics()
     times = (found.waiting_seconds, found.source_seconds, found.receiving_seconds, found.working_seconds)
     assert times == pytest.approx((6, 2, 1, 4))
     assert (found.datapoints, found.nbytes, found.seconds) == (8, 200, pytest.approx(18))
@@ -54,18 +54,18 @@ def test_the_consumers_time_is_divided(clock):
 def test_the_processor_time_of_the_consumers_thread_is_read_at_times(clock, monkeypatch):
     times = [0.0, 0.0]
     monkeypatch.setattr(module, "processor_times", lambda thread: tuple(times))
-    observer, _, _ = observe()
+    metrics, _, _ = observe()
 
     def iterate():
-        observer.enter()
+        metrics.enter()
         for _ in range(3):
             times[0] += 1
             times[1] += 0.25
             clock.pass_by(2)
-            observer.leave()
-            observer.enter()
-        observer.leave()
-        observer.end_iteration()
+            metrics.leave()
+            metrics.enter()
+        metrics.leave()
+        metrics.end_iteration()
 
     for _ in range(2):
         iterate()
@@ -73,28 +73,28 @@ def test_the_processor_time_of_the_consumers_thread_is_read_at_times(clock, monk
     thread = threading.Thread(target=iterate)
     thread.start()
     thread.join()
-    observer.end_iteration()
-    found, _ = observer.observed()
+    metrics.end_iteration()
+    found, _ = metrics.statistics()
     assert (found.consumer_cpu_seconds, found.consumer_delayed_seconds) == (9, 2.25)
 
 
 def test_time_between_two_iterations_is_no_work_of_the_consumer(clock):
-    observer, (counters,), _ = observe()
+    metrics, (counters,), _ = observe()
     counters.begin(clock.now)
     for _ in range(2):
         counters.enter(WorkerActivity.BLOCKED, clock.now)
         clock.pass_by(100)
-        observer.enter()
+        metrics.enter()
         clock.pass_by(1)
         counters.add_step(clock.now, 0.5, 100.5, 0)
-        observer.leave()
+        metrics.leave()
         clock.pass_by(1)
         counters.add_step(clock.now, 1, 0, 0)
-        observer.enter()
-        observer.leave()
-        observer.end_iteration()
+        metrics.enter()
+        metrics.leave()
+        metrics.end_iteration()
     clock.pass_by(50)
-    found, workers = observer.observed()
+    found, workers = metrics.statistics()
     assert found.working_seconds == pytest.approx(2)
     (worker,) = workers
     assert worker.seconds[WorkerActivity.BLOCKED] == pytest.approx(1)  # while the consumer was there
@@ -102,46 +102,46 @@ def test_time_between_two_iterations_is_no_work_of_the_consumer(clock):
 
 
 def test_a_consumer_that_waits_now_is_seen_to_wait(clock):
-    observer, _, _ = observe()
-    observer.enter()
+    metrics, _, _ = observe()
+    metrics.enter()
     clock.pass_by(7)
-    assert observer.observed()[0].waiting_seconds == pytest.approx(7)
-    observer.waiting += 7
-    observer.leave()
+    assert metrics.statistics()[0].waiting_seconds == pytest.approx(7)
+    metrics.waiting += 7
+    metrics.leave()
     clock.pass_by(3)
-    assert observer.observed()[0].waiting_seconds == pytest.approx(7)
-    assert observer.observed()[0].working_seconds == pytest.approx(3)
+    assert metrics.statistics()[0].waiting_seconds == pytest.approx(7)
+    assert metrics.statistics()[0].working_seconds == pytest.approx(3)
 
 
 def test_the_last_figures_stay(clock):
-    observer, (counters,), credit = observe()
-    observer.enter()
+    metrics, (counters,), credit = observe()
+    metrics.enter()
     counters.add_message(3, 30)
-    observer.datapoints += 3
-    observer.nbytes += 30
-    observer.leave()
-    observer.freeze()
-    observer.freeze()
+    metrics.datapoints += 3
+    metrics.nbytes += 30
+    metrics.leave()
+    metrics.freeze()
+    metrics.freeze()
     credit.close()
     clock.pass_by(100)
-    found, workers = observer.observed()
+    found, workers = metrics.statistics()
     assert found.seconds == pytest.approx(0)
     assert workers[0].datapoints == 3
     assert found.history[-1].datapoints == 3
-    totals, samples = observer.totals()
+    totals, samples = metrics.totals()
     assert (totals.datapoints, len(samples)) == (3, 64)
 
 
 def test_the_history_stays_short_and_complete(clock):
-    observer, _, _ = observe()
+    metrics, _, _ = observe()
     for _ in range(3000):
-        observer.enter()
+        metrics.enter()
         clock.pass_by(0.06)
-        observer.datapoints += 1
-        observer.nbytes += 1
-        observer.leave()
+        metrics.datapoints += 1
+        metrics.nbytes += 1
+        metrics.leave()
         clock.pass_by(0.06)
-    history = observer.observed()[0].history
+    history = metrics.statistics()[0].history
     seconds = [moment.seconds for moment in history]
     assert 100 <= len(history) <= 400
     assert seconds == sorted(seconds)

@@ -158,5 +158,5 @@ def test_others_take_no_turns(num_workers, options, caplog):
         MultiProcessRunnerZMQ(numbers, num_workers, timeout=LIMIT, **options) as df,
     ):
         next(iter(df))
-        assert state_of(df).resource.turns is None
+        assert state_of(df).resource.jobserver is None
     assert "take turns" not in caplog.text
