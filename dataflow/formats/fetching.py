@@ -291,7 +291,11 @@ class _Client:
 
     def _open_cache(self, folder: str) -> None:
         # Assigned by the thread: a cancelled `run` returns nothing, and the lock file would stay open.
-        self._cache = FileCache(folder, self._settings.cache_bytes)
+        try:
+            self._cache = FileCache(folder, self._settings.cache_bytes)
+        except OSError as error:
+            error.add_note(f"the cache {folder} cannot be made: give another folder as cache=, or leave it out")
+            raise
         if self._is_left:  # the thread was left behind; whichever of both sees it closes the file
             self._cache.close()
 

@@ -167,6 +167,23 @@ def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_els
     assert other.calls[2:] == [("add_task", 0), ("add_task", 2)]
 
 
+def test_a_part_of_a_task_is_the_only_task_of_its_worker():
+    """So that a worker that dies has died in it."""
+    one, other = FakeActor(), FakeActor()
+    task_queue = queue_for(one, other)
+    slots = put(task_queue, 0, 1, 2, 3)
+    assert slots[2].may_have_begun(0) and not slots[0].may_have_begun(0) and not slots[2].may_have_begun(1)
+    slots[0].ask(4, 1, 2)  # the worker has task 2, too
+    assert one.calls == [("add_task", 0), ("add_task", 2)]
+    slots[2].discard()
+    task_queue.pump()
+    put(task_queue, 5)
+    assert one.calls[2:] == [("add_task", 4)] and slots[0].taken_by == 0
+    slots[0].discard()
+    task_queue.pump()
+    assert one.calls[3:] == [("add_task", 5)]
+
+
 def test_tasks_are_bounded_in_bytes_unless_one_is_alone():
     actor = FakeActor()
     task_queue = queue_for(actor, max_bytes=1000)

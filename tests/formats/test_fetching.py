@@ -474,7 +474,8 @@ def raise_error(error):
 def test_a_cache_that_cannot_be_made_is_named(folder):
     with FetchData(paths(folder), cache=folder / "1.bin" / "c") as df, pytest.raises(NotADirectoryError) as caught:
         list(df)
-    assert caught.value.__notes__ == ["raised by setup of FetchData: the cache and the connections"]
+    assert f"the cache {folder / '1.bin' / 'c'} cannot be made: give another folder" in caught.value.__notes__[0]
+    assert caught.value.__notes__[1:] == ["raised by setup of FetchData: the cache and the connections"]
     assert not threads()
 
 
