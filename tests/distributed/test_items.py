@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import sys
 import threading
 from collections import Counter
 
@@ -10,7 +11,6 @@ import pytest
 from dataflow import BatchData, DataFromGenerator, MapData, RayMapData, RayRunner, WorkerDied
 from dataflow.errors import WorkerTraceback
 from dataflow.state import state_of
-from tests.distributed.fake_cluster import FakeActor
 from tests.parallel.test_items import BAD, HANGS, STRIKES, N, Planted, expected, found_in, numbers
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT
@@ -38,7 +38,8 @@ def stage(fake):
 
 
 def actor_here():
-    return FakeActor.here.actor
+    # Not by a global variable: what a function can reach is looked through at its first call, and that is everything.
+    return sys.modules["tests.distributed.fake_cluster"].FakeActor.here.actor
 
 
 def hang():
@@ -188,13 +189,14 @@ def test_a_reset_in_which_nothing_else_can_run_does_not_count(stage, monkeypatch
         assert found_in(df, "runner") == list(range(N))
 
 
-def test_a_hang_in_a_pass_that_was_left_is_held_against_no_other(stage):
+def test_a_hang_in_a_pass_that_was_left_is_held_against_no_other(stage, caplog):
     """The actor still makes a datapoint that nobody wants when it gets tasks of the next pass."""
     with PLACES["map"](Stroke(hang, (5,), times=1), 1, **OPTIONS | {"max_restarts": 1}) as df, deadline(LIMIT):
         assert [k for (k,) in itertools.islice(df, 5)] == [k * k for k in range(5)]
         for _ in range(2):
             assert found_in(df, "map") == [k * k for k in range(N)]
         assert df.failures == [] and restarts_left(df) == 0
+    assert [message for message in caplog.messages if "was making a datapoint, spent" in message]
 
 
 def test_a_default_runner_takes_no_item_timeout(fake):
