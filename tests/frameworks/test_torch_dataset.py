@@ -443,6 +443,53 @@ def test_a_job_continues_on_another_number_of_ranks(source, new):
     assert passes[1] == whole[1][: 53 // per_step * per_step]
 
 
+@OF_TORCHDATA
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("shard", ["to_torch", "drop", "keep", "repeat"])
+def test_the_steps_of_two_passes_do_not_depend_on_ranks_workers_and_tails(shard, num_workers):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def build(make, rank, world_size):
+        if shard == "to_torch":
+            dataset = in_batches(rank, world_size, 12 // world_size)
+        else:
+            ds = ShardData(RandomMapData(shuffled(53), drawn), rank, world_size, shard)
+            dataset = to_torch(BatchData(ds, 12 // world_size), rank=0, world_size=1)
+        return make(dataset, None, num_workers=num_workers, multiprocessing_context="fork" if num_workers else None)
+
+    with seeded(3):
+        df = RandomMapData(shuffled(53), drawn)
+        whole = [[tuple(map(int, dp[1:])) for dp in df] for _ in range(2)]
+        for make, world_size in [(data.DataLoader, 1), (data.DataLoader, 3), (stateful, 2)]:
+            loaders = [build(make, rank, world_size) for rank in range(world_size)]
+            for p in range(2):
+                steps = list(zip(*map(list, loaders), strict=shard in {"to_torch", "drop"}))
+                assert len(steps) >= 4
+                for s, step in enumerate(steps[:4]):
+                    assert sorted(rows(step)) == sorted(whole[p][12 * s : 12 * s + 12])
+
+
+@OF_TORCHDATA
+def test_stateful_data_loader_continues_on_another_number_of_ranks():
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def build(rank, world_size):
+        return stateful(in_batches(rank, world_size, 12 // world_size), batch_size=None)
+
+    with seeded(3):
+        whole = [tuple(map(int, dp[1:])) for dp in RandomMapData(shuffled(53), drawn)]
+        loaders = [build(rank, 3) for rank in range(3)]
+        states = []
+        for loader in loaders:
+            next(iter(loader))
+            states.append(pickle.loads(pickle.dumps(loader.state_dict())))
+        loaders = [build(rank, 2) for rank in range(2)]
+        for loader, state in zip(loaders, states, strict=False):
+            loader.load_state_dict(state)
+        assert [row for step in zip(*loaders, strict=True) for row in rows(step)] == whole[12:48]
+
+
 def test_what_saves_in_a_worker_is_not_loaded_with_another_number_of_workers():
     state = {**to_torch(shuffled()).state_dict(), "workers": 2}
     with pytest.raises(StateMismatch, match=r"one of 2 workers of a DataLoader.*num_workers=0"):
