@@ -258,6 +258,33 @@ def test_many_chains_continue_on_any_number_of_ranks(first):
         check_chain(seed)
 
 
+@pytest.mark.parametrize("tail", ["drop", "keep", "repeat"])
+@pytest.mark.parametrize("wrap", [lambda ds: ds, lambda ds: FilterData(ds, len)], ids=["by index", "whole passes"])
+@pytest.mark.parametrize("world_size", [1, 4, 7, 20])
+def test_a_tail_is_that_of_what_is_left_after_a_change(tail, wrap, world_size):
+    def make(rank, world_size):
+        return ResumableData(ShardData(wrap(numbers(23, shuffle=True)), rank, world_size, tail))
+
+    with seeded(6):
+        alone = make(0, 1)
+        first, second = ([dp[0] for dp in alone] for _ in range(2))
+        ranks = [make(rank, world_size) for rank in range(world_size)]
+        state = saved(make(1, 2), 4)
+        for df in ranks:
+            df.load_state_dict(state)
+        for whole, position in ((first, 8), (second, 0)):
+            left = whole[position:]
+            num_equal = len(left) // world_size * world_size
+            if tail == "drop":
+                left = left[:num_equal]
+            elif tail == "repeat" and num_equal < len(left):
+                left += whole[: num_equal + world_size - len(left)]
+            shares = [left[rank::world_size] for rank in range(world_size)]
+            if not all(shares):
+                return  # a rank that has nothing left goes on with the next pass
+            assert [[dp[0] for dp in df] for df in ranks] == shares
+
+
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 
