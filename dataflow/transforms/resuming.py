@@ -93,7 +93,8 @@ class ResumableData(ProxyDataFlow[T_co]):
         """The position of the flow, as JSON: version, root seed, pass and offset of the next datapoint, and the chain.
 
         `offset` counts what the loop receives in the pass; `position` counts what all ranks together have taken from
-        what they divide, and is None where that is undefined. With several iterations, it is the position of the most
+        what they divide, and is None where that is undefined, such as while datapoints of a pass without a length are
+        still to be skipped. With several iterations, it is the position of the most
         recent one. After the same step, it is the same on every rank.
 
         Raises:
@@ -103,6 +104,8 @@ class ResumableData(ProxyDataFlow[T_co]):
         with flow_state.lock:
             mark = flow_state.part(Resumed).bookmark or _begin_of(flow_state)
             p, num, begin, num_before = self._place(mark, on_any_rank=True)
+            # Where the pass ends is not known, and other ranks have steps of other sizes until there.
+            is_ahead = mark.num_asked_left > 0 and known_length(self) is None and not self.ds._df_endless
         division = division_of(self.ds)
         is_defined = division.broken is None and (self.ds._df_addressable or not has_dropped_above_shard(self.ds))
         return {
@@ -110,7 +113,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             "root": str(self._root_of_all_ranks(mark)),
             "pass": p,
             "offset": num_before + num,
-            "position": begin + num * division.per_step if is_defined else None,
+            "position": begin + num * division.per_step if is_defined and not is_ahead else None,
             "flow": self._description,
         }
 
@@ -203,9 +206,10 @@ class ResumableData(ProxyDataFlow[T_co]):
             raise _another_chain(found, division)
         if position is None:
             raise StateMismatch(
-                f"{found}, and the state does not say how far all ranks were: it has version 1, or a map above "
-                "the shard has dropped datapoints, and only the rank that did so knows. Use the same number of ranks; "
-                "filter below the shard"
+                f"{found}, and the state does not say how far all ranks were: it has version 1; or a map above "
+                "the shard has dropped datapoints, and only the rank that did so knows; or datapoints were still to be "
+                "skipped, of a pass without a length. Use the same number of ranks; filter below the shard; save after "
+                "the step that follows skip()"
             )
         return change
 
@@ -274,6 +278,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             if mark.num_skipped + num > _LARGEST:
                 raise ValueError(f"ResumableData: num must be an integer ≤ {_LARGEST - mark.num_skipped}, got {num}")
             mark.num_skipped += num
+            mark.num_asked += num
 
     # -- node protocol -------------------------------------------------------------------------------------------------
 
@@ -286,6 +291,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             before = resumed_at.bookmark
             mark = resumed_at.bookmark = _Bookmark(p, stream)
             if before is not None:
+                mark.num_asked = before.num_asked_left
                 mark.num_skipped, before.num_skipped = before.num_skipped, 0
                 # The one pass of an endless flow has no end: a loop continues where the last one stopped.
                 goes_on = (self.ds._df_endless and self.ds._df_addressable) or (before.loaded and before.p == p)
@@ -370,9 +376,15 @@ class _Bookmark:
         self.offset = offset
         self.loaded = loaded  # from a saved state: pass `p` begins here
         self.num_skipped = 0  # still to be left out, of this pass or of those that follow
+        self.num_asked = 0  # by the user, of these or of those that were left out
         self.begin = 0  # the position of what the ranks divide at which they begin this pass
         self.num_before = 0  # the offset there
         self.was_empty = False  # the pass that ended last
+
+    @property
+    def num_asked_left(self) -> int:
+        """How many are still to be left out because the user has asked for it, rather than to come to a position."""
+        return min(self.num_skipped, self.num_asked)
 
     def advance(self, dp: Any) -> Any:
         """Count `dp` as yielded, and return it; end the `map` that calls this if it is skipped."""

@@ -577,6 +577,32 @@ def test_what_a_map_above_a_shard_drops_of_whole_passes_leaves_no_position(dropp
         assert saved(make(2), 1)["position"] == 4, "nothing was dropped so far"
 
 
+def test_what_is_still_to_be_skipped_of_a_pass_without_a_length_leaves_no_position():
+    def make(world_size):
+        ds = ShardData(FilterData(numbers(30), lambda dp: True), 0, world_size)
+        return ResumableData(BatchData(ds, 2, use_list=True))
+
+    df = make(2)
+    df.skip(9)  # two more than a pass has
+    state = df.state_dict()
+    assert state["position"] is None
+    with pytest.raises(
+        StateMismatch, match=r"still to be skipped, of a pass without a length.* save after the step that follows"
+    ):
+        make(3).load_state_dict(state)
+    same = make(2)
+    same.load_state_dict(state)
+    assert next(iter(same))[0] == next(iter(df))[0] == [8, 10]
+    state = df.state_dict()
+    assert (state["pass"], state["position"]) == (1, 12)
+    other = make(3)
+    other.load_state_dict(state)
+    assert other.state_dict()["position"] == 12
+    begun = iter(other)  # what is read again to come to a position is not skipped
+    assert other.state_dict()["position"] == 12
+    assert next(begun)[0] == [12, 15]
+
+
 def wanted_only(dp):
     return dp if dp[0] < 6 or is_wanted(dp) else None
 
