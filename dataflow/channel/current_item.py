@@ -62,6 +62,7 @@ class CurrentItem:
         self._position = position
         low = position % _UNKNOWN
         begun = int(_now() * 1000) & ((1 << _TIME_BITS) - 1)
+        # One word, stored at once: the consumer never reads the position of one datapoint with the time of another.
         self._words[self._index] = _ANY | low << _TIME_BITS | begun
 
     def end(self) -> bool:

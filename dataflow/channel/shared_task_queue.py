@@ -379,7 +379,7 @@ class SharedTaskQueue:
             words, at = _words_at(self._writer.memory, place)
             words[at + _NUMBER] = _NO_TASK  # a worker that reads it meanwhile skips it
             words[at + _START], words[at + _STOP] = start, stop
-            words[at + _NUMBER] = number
+            words[at + _NUMBER] = number  # after the part: a worker that reads this number reads its part
             self.ownership.add_asked(number, place)
 
     def free(self, blocks: Sequence[Block]) -> None:
@@ -408,7 +408,7 @@ class SharedTaskQueue:
 
     def stop(self) -> None:
         self._tokens.clear()
-        self._write.close()
+        self._write.close()  # workers that wait for a token read the end of the file
 
     def close(self) -> None:
         self.stop()

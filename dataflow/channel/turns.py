@@ -64,6 +64,7 @@ class Jobserver:
         """Let one more worker have a token, once, if all tokens are taken."""
         left = select.poll()
         left.register(self._read.fd, select.POLLIN)
+        # Race: a worker may give a token back after the look. Then there is one too many, but a lent one is used once.
         if not left.poll(0):
             self._put(_LENT)
 
@@ -144,6 +145,7 @@ class JobToken:
     def end(self) -> None:
         """Give back the token, if the worker has one."""
         with suppress(IndexError):  # it has none
+            # `pop` is one step of the interpreter: if both threads give the token back, one finds the list empty.
             if self._held.pop() == _OWN:
                 os.write(self._write.fd, _OWN)
 

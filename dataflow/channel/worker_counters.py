@@ -239,6 +239,7 @@ def settle_counters(words: Sequence[int], now: float) -> list[int]:
     found = list(words)
     state = found[_STATE]
     if state:
+        # The copy was made before or after `now` was read: the state may have begun since.
         found[_TIMES + state] += max(0, int(now * _NS) - found[_SINCE])
     found[_STATE] = WorkerActivity.NOTHING
     return found

@@ -141,7 +141,7 @@ class WorkerPool:
         Args:
             timeout: Seconds; None for `grace()`. The workers were asked to stop before.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid:  # a forked child: the workers are those of the parent
             return
         with signals_deferred():
             try:
