@@ -29,11 +29,12 @@ import importlib.machinery
 import logging
 import os
 import pickle
+import random
 import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from functools import partial
 from itertools import repeat
@@ -43,10 +44,11 @@ import numpy as np
 
 from dataflow.base import OF_THIS_PROCESS, DataFlow
 from dataflow.passes import flows_in, holds_only_inputs, known_length, walk
-from dataflow.pickling import found_in
+from dataflow.pickling import found_in, name_where_found
 from dataflow.references import (
     MAX_ITEMS,
     MISSING,
+    changed_by_methods,
     defined_by,
     globals_of,
     held_by,
@@ -55,9 +57,9 @@ from dataflow.references import (
     library_of,
     made_of,
     reads_of,
+    unchanged_held,
 )
 from dataflow.seeding import Table
-from dataflow.urls import is_url, states_below
 from dataflow.user_nodes import made_in_passes
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "changed_code",
     "describe",
     "describe_flow",
+    "describe_imported",
     "difference",
     "digest",
     "is_description",
@@ -226,6 +229,8 @@ def describe(df: DataFlow) -> str:
 
 def _states_of(path: str) -> Iterator[str]:
     """The size of a file, and when it was changed; of a folder, those of all files in it."""
+    from dataflow.urls import is_url, states_below  # slow to import
+
     if is_url(path):
         yield from (f"{size} bytes, state {changed}" for size, changed in states_below(path))
     elif os.path.isdir(path):
@@ -481,8 +486,11 @@ class _Walker:
             return self._atom(value)
         if self._level >= _MAX_SETS:
             raise _Indescribable("sets in objects in sets")
-        alone = _Walker(values=self._values, level=self._level + 1)
+        alone = self._for_element()
         return _hash("\n".join([alone.text(value), *alone.definitions()]))
+
+    def _for_element(self) -> _Walker:
+        return _Walker(values=self._values, level=self._level + 1)
 
     def _of_numpy(self, value: Any) -> str:
         if isinstance(value, np.dtype):
@@ -687,6 +695,116 @@ class _Walker:
         except Exception:
             raise _Indescribable(f"a tensor of layout {tensor.layout}") from None
         return f"{plain.dtype} {tuple(plain.shape)} {tensor.requires_grad} {self._array(data)}"
+
+
+# -- what another process imports --------------------------------------------------------------------------------------
+
+_MAX_VALUES: Final = 1_000_000
+_MAX_BYTES: Final = 1 << 30
+_GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+
+
+def describe_imported(value: Any, names: Set[str], assigned: Set[str] = frozenset()) -> str | None:
+    """A text for what a module has: the same in each process that imports the module, until the value is changed.
+
+    Functions and classes that are found under their names count by these. Attributes that an object's methods change
+    while they run are left out. Generators, locks, objects of libraries that hold a lock (pools, connections), open
+    files, and others that cannot be described, count by their classes.
+
+    Args:
+        value: What the module has.
+        names: The names in code that runs; see `references.changed_by_methods`.
+        assigned: Further attributes that are left out.
+
+    Returns:
+        The text; None if the value is too large: it has more than a million parts, or more than a gigabyte in arrays.
+    """
+    walker = _ImportWalker(names, assigned)
+    try:
+        return "\n".join([walker.text(value), *walker.definitions()])
+    except OverflowError:
+        return None
+
+
+class _ImportWalker(_Walker):
+    """Describes what modules have, and raises OverflowError if it is too much."""
+
+    def __init__(self, names: Set[str], assigned: Set[str], level: int = 0) -> None:
+        super().__init__(values=True, level=level)
+        self._names = names
+        self._assigned = assigned
+        self._num_left = _MAX_VALUES
+        self._bytes_left = _MAX_BYTES
+
+    def _for_element(self) -> _Walker:
+        return _ImportWalker(self._names, self._assigned, self._level + 1)
+
+    def text(self, value: Any) -> str:
+        self._num_left -= 1
+        if self._num_left < 0:
+            raise OverflowError
+        kind = type(value)
+        if (name := name_where_found(value)) is not None:
+            return name
+        try:
+            return super().text(value)
+        except _Indescribable:
+            found = getattr(value, "__dict__", None)
+            if not isinstance(found, dict) or is_of_library(kind):
+                return kind.__qualname__
+            return self._defined(value, f"a {kind.__qualname__}", partial(self._lines_of_attributes, kind, found))
+
+    def _array(self, array: Any) -> str:
+        self._bytes_left -= array.nbytes
+        if self._bytes_left < 0:
+            raise OverflowError
+        return super()._array(array)
+
+    def _of_numpy(self, value: Any) -> str:
+        if isinstance(value, np.memmap) and value.filename is not None:  # each process reads the file
+            return f"memmap {value.filename} {value.offset} {value.dtype} {value.shape}"
+        return super()._of_numpy(value)
+
+    def _module(self, module: types.ModuleType) -> str:
+        return f"module {module.__name__}"
+
+    def _lines_of_function(self, function: types.FunctionType, label: str) -> Iterator[str]:
+        yield f"code {_code(function.__code__, _Walker(values=True).text)}"
+        yield from (self._line(label, *held) for held in unchanged_held(function))
+
+    def _object(self, value: Any, kind: type) -> str:
+        generators = (*_GENERATORS, _loaded("torch", "Generator") or random.Random)
+        if isinstance(value, generators) or (is_of_library(kind) and _has_lock(value)):
+            return kind.__qualname__
+        return super()._object(value, kind)
+
+    def _lines_of_flow(self, df: DataFlow, label: str) -> Iterator[str]:
+        ignored = df._df_run_settings
+        found = {name: item for name, item in vars(df).items() if name not in ignored and not name.startswith("_df_")}
+        yield from self._lines_of_attributes(type(df), found, label)
+
+    def _lines_of_object(self, kind: type, reduced: tuple[Any, ...], label: str) -> Iterator[str]:
+        make, arguments, state, *rest = *reduced, None
+        if isinstance(state, tuple) and len(state) == 2:
+            state = self._unchanged(kind, state[0]), self._unchanged(kind, state[1])
+        else:
+            state = self._unchanged(kind, state)
+        yield from super()._lines_of_object(kind, (make, arguments, state, *rest), label)
+
+    def _lines_of_attributes(self, kind: type, found: dict[str, Any], label: str) -> Iterator[str]:
+        yield self._line(label, "the class", kind)
+        yield from self._lines_of_state(label, self._unchanged(kind, found))
+
+    def _unchanged(self, kind: type, state: Any) -> Any:
+        if not isinstance(state, dict):
+            return state
+        changed = self._assigned | changed_by_methods(kind, self._names)
+        return {name: item for name, item in state.items() if name not in changed}
+
+
+def _has_lock(value: Any) -> bool:
+    """Whether threads change an object, as those of pools, queues and connections."""
+    return any(isinstance(item, _LOCKS) for item in getattr(value, "__dict__", {}).values())
 
 
 def _reduce(value: Any, kind: type) -> Any:

@@ -32,11 +32,8 @@ from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, Protocol
 
-from dataflow.errors import NotPicklable
-
 __all__ = [
     "ForkedMain",
-    "GlobalVariable",
     "ImportedMain",
     "MainModule",
     "ReturnPickler",
@@ -49,7 +46,7 @@ __all__ = [
     "inherited_by_fork",
     "loads",
     "main_importable",
-    "require_equal",
+    "name_where_found",
     "shorten_notes",
 ]
 
@@ -345,29 +342,6 @@ def _class_at(address: int, module: str, qualname: str) -> type:
 # -- the main module ---------------------------------------------------------------------------------------------------
 
 
-GlobalVariable = tuple[str, str, str, Any]
-"""A global variable that a function reads: the function in words, its module, the name, and the value here."""
-
-
-def require_equal(variables: Iterable[GlobalVariable]) -> None:
-    """Raise in a worker if a global variable has another value here than in the process that has sent the function.
-
-    A worker that was not forked imports the module of a function: what the program has assigned since then is missing.
-
-    Raises:
-        NotPicklable: One has; the message names it, and both values.
-    """
-    for where, module, name, value in variables:
-        here = getattr(sys.modules.get(module), name, value)
-        if type(here) is not type(value) or here != value:
-            raise NotPicklable(
-                f"{where} reads the global variable {name} of {module}, which is {value!r:.100} in the consumer, but "
-                f"{here!r:.100} in the worker, which has imported {module} itself: under spawn and forkserver, what "
-                f"was assigned after the import is not sent. Pass the value to the function, as in "
-                f"functools.partial(func, {name.lower()}={name}), or start the workers by fork"
-            )
-
-
 def imported_main() -> ImportedMain | None:
     """The main module of a worker that is spawned, or started by a fork server; None if it imports none.
 
@@ -487,6 +461,16 @@ def found_in(module: types.ModuleType | None, qualname: str) -> Any:
     for name in filter(None, qualname.split(".")):
         found = getattr(found, name, None)
     return found
+
+
+def name_where_found(value: Any) -> str | None:
+    """Module and name of a function or class that its module has under its name; None for other values."""
+    if not isinstance(value, type | types.FunctionType):
+        return None
+    module, name = value.__module__, value.__qualname__
+    if not isinstance(module, str) or found_in(sys.modules.get(module), name) is not value:
+        return None
+    return f"{'__main__' if module in _MAIN_NAMES else module}.{name}"
 
 
 def _main_namespaces() -> list[dict[str, Any]]:

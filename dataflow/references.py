@@ -19,7 +19,7 @@ import os
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -31,6 +31,7 @@ __all__ = [
     "MAX_ITEMS",
     "MISSING",
     "Variable",
+    "changed_by_methods",
     "defined_by",
     "globals_of",
     "held_by",
@@ -38,9 +39,11 @@ __all__ = [
     "is_of_library",
     "library_of",
     "made_of",
+    "names_in",
     "parts",
     "reached",
     "reads_of",
+    "unchanged_held",
 ]
 
 MAX_ITEMS: Final = 32  # a longer list is data: its elements are not followed
@@ -124,6 +127,12 @@ def _distributions() -> Mapping[str, list[str]]:
 
 _LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_OF_ITEMS: Final = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
+_OF_ATTRIBUTES: Final = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_CHANGING: Final = frozenset(  # methods of containers
+    {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "popleft"}
+    | {"remove", "reverse", "setdefault", "sort", "update"}
+)
 _ALL_GLOBALS: Final = frozenset({"globals", "eval", "exec"})  # functions that may read them
 _UNFOLLOWED: Final = frozenset(  # with these, code finds others, or reads what is left out of their description
     {"__import__", "import_module", "__subclasses__", "__globals__", "f_globals", "__annotations__", "get_type_hints"}
@@ -149,6 +158,7 @@ class Reads(NamedTuple):
     names: frozenset[str]  # all that are in it, also of attributes and of what is imported
     chains: tuple[Chain, ...]
     assigned: frozenset[str]  # global names
+    changed: frozenset[Chain]  # whose items or attributes it changes; "" is the first argument, such as `self`
     imports: tuple[_Import, ...]
     unfollowed: str  # a name with which it reads others; empty if there is none
 
@@ -176,14 +186,90 @@ def reads_of(code: CodeType) -> Reads:
                 imports.update(dict.fromkeys(_Import(module, level, _attributes(found, n), True) for n in uses))
             else:
                 imports[_Import(module, level, (), found[k + 1].opname != "IMPORT_FROM")] = None
+    changed = {*_changed_by(found, code)}
     inside = [reads_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     for inner in inside:
         chains.update(dict.fromkeys(inner.chains))
         imports.update(dict.fromkeys(inner.imports))
         unfollowed = unfollowed or inner.unfollowed
+        changed.update(chain for chain in inner.changed if chain[0])
     names = frozenset(code.co_names).union(*(inner.names for inner in inside))
     assigned = assigned.union(*(inner.assigned for inner in inside))
-    return Reads(names, tuple(chains), frozenset(assigned), tuple(imports), unfollowed)
+    return Reads(names, tuple(chains), frozenset(assigned), frozenset(changed), tuple(imports), unfollowed)
+
+
+def _changed_by(found: Sequence[dis.Instruction], code: CodeType) -> Iterator[Chain]:
+    """What the instructions change: `a.b[k] = v`, `a.b.c = v` and `a.b.append(v)` change ``a.b`` and ``a.b.c``."""
+    first = code.co_varnames[0] if code.co_argcount else None
+    at: dict[object, Chain] = {}  # where in the source each chain begins
+    for k, item in enumerate(found):
+        if item.opname in _LOADS or item.opname == "LOAD_DEREF":
+            name, begins = "" if item.argval == first else item.argval, item
+        elif first is not None and _loads(item, first):
+            # Of an instruction that loads two, the second is at the place of what is done with it.
+            name, is_second = "", isinstance(item.argval, tuple) and item.argval[1] == first
+            begins = found[k + 1] if is_second else item
+            if is_second and begins.opname in _OF_ITEMS:  # a key
+                continue
+        elif item.opname == "STORE_DEREF":
+            yield (item.argval,)
+            continue
+        else:
+            if item.opname in _OF_ITEMS | _OF_ATTRIBUTES and (chain := at.get(_place(item), ())):
+                yield (*chain, item.argval) if item.opname in _OF_ATTRIBUTES else chain
+            continue
+        chain = at[_place(begins)] = (name, *_attributes(found, k))
+        if chain[-1] in _CHANGING and len(chain) > 1:
+            yield chain[:-1]
+
+
+def _place(item: dis.Instruction) -> object:
+    """Where it begins in the source; a place of its own if that is not known."""
+    found = item.positions
+    return object() if found is None or found.col_offset is None else (found.lineno, found.col_offset)
+
+
+_PREPARING: Final = frozenset(  # methods that run while an object is made or changed, not while it is used
+    {"__init__", "__new__", "__post_init__", "__setstate__", "__setattr__", "__delattr__", "__setitem__", "__delitem__"}
+)
+
+
+def names_in(functions: Iterable[FunctionType], names: Iterable[str] = ()) -> frozenset[str]:
+    """All names in the code of those functions that may run; code that is not among them names `names`.
+
+    A method may run if its name is found in code that runs, or begins with underscores; a method with which the program
+    prepares an object beforehand does not.
+    """
+    found, left = frozenset(names), [*functions]
+    while running := [function for function in left if _may_run(function, found)]:
+        left = [function for function in left if function not in running]
+        found = found.union(*(reads_of(function.__code__).names for function in running))
+    return found
+
+
+def _may_run(function: FunctionType, names: Set[str]) -> bool:
+    name = function.__name__
+    is_method = function.__qualname__.rpartition(".")[0].rpartition(".")[2] not in {"", "<locals>"}
+    return name in names or not is_method or (name.startswith("__") and name not in _PREPARING)
+
+
+def changed_by_methods(cls: type, names: Iterable[str]) -> frozenset[str]:
+    """The attributes that methods of a class change while they run, such as caches; none of libraries.
+
+    Args:
+        cls: The class.
+        names: Those in code that runs, which name the methods.
+    """
+    ours = [kind for kind in cls.__mro__ if not is_of_library(kind)]
+    functions = [item for kind in ours for item in vars(kind).values() if isinstance(item, FunctionType)]
+    names = names_in(functions, names)
+    return frozenset(
+        chain[1]
+        for function in functions
+        if function.__name__ not in _PREPARING and _may_run(function, names)
+        for chain in reads_of(function.__code__).changed
+        if chain[0] == "" and len(chain) > 1
+    )
 
 
 def _attributes(instructions: Sequence[dis.Instruction], k: int) -> Chain:
@@ -296,6 +382,12 @@ def held_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
             except ValueError:
                 yield name, MISSING
     yield from ((f".{name}", value) for name, value in sorted(vars(function).items()) if name not in skipped)
+
+
+def unchanged_held(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """`held_by`, without what the function changes itself, such as the dictionary of a decorator that remembers."""
+    changed = {chain[0] for chain in reads_of(function.__code__).changed}
+    yield from ((name, value) for name, value in held_by(function) if name not in changed)
 
 
 def defined_by(cls: type) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -22,7 +22,7 @@ from dataflow.engine.node_sampler import NodeSampler
 from dataflow.failures import Budget, FailureReporter, reporting_to
 from dataflow.machine import memory_share
 from dataflow.passes import holds_only_inputs
-from dataflow.pickling import GlobalVariable, dumps, imported_main, require_equal
+from dataflow.pickling import dumps, imported_main
 from dataflow.seeding import derived, seed
 from dataflow.workers.info import WorkerInfo
 from dataflow.workers.native_threads import ThreadLimit, limit_threads
@@ -103,7 +103,8 @@ class WorkerSpec:
         task_queue: Its end of the task queue; None if its job takes no tasks.
         budget: How many failures of single items the runner tolerates, for nodes without a budget of their own.
         threads: How many threads native libraries get in its process; None leaves them unchanged.
-        variables: Global variables that must have the same values in its process; see `pickling.require_equal`.
+        check_imports: Raises if what its process has imported differs from what the consumer has; None if it inherits
+            all.
         item_timeout: Seconds that it may spend on one datapoint, which somebody watches; None for no limit.
         stacks: Where it writes the stacks of its threads when it is asked; None if it is not asked.
     """
@@ -122,7 +123,7 @@ class WorkerSpec:
     task_queue: TaskQueuePort | None = None
     budget: Budget | None = None
     threads: ThreadLimit | None = None
-    variables: Sequence[GlobalVariable] = ()
+    check_imports: Callable[[], None] | None = None
     item_timeout: float | None = None
     stacks: StackFile | None = None
 
@@ -166,7 +167,8 @@ class WorkerSpec:
                 if self.reseed:
                     seed(derived(self.seed))
                 job = self.payload.load()
-                require_equal(self.variables)
+                if self.check_imports is not None:
+                    self.check_imports()
                 self._watch(job, sender)
                 job.run(sender, tasks)
         except (Stopped, ConsumerGone):

@@ -7,35 +7,50 @@ its workers, and compares it with the flow at the beginning of each pass.
 A snapshot holds references and plain values; nothing is copied or hashed, so it costs a few microseconds per node.
 Elements of long lists and of arrays are not part of it, only how many there are.
 
-Global variables that a function names need a second look: `pickling.require_equal` compares them in the workers.
+Workers that are not forked import modules anew, so what the program has changed in a module since it was imported is
+missing there: global variables, their contents, attributes of classes, defaults and closures of functions. For such
+workers a snapshot also describes what the code reads of modules, whole (`fingerprints.describe_imported`), and each
+worker compares that with what it has imported (`Imported`).
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
+import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
 from itertools import zip_longest
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from dataflow.base import OF_THIS_PROCESS, DataFlow
+from dataflow.errors import NotPicklable
 from dataflow.passes import known_length
-from dataflow.pickling import GlobalVariable, found_in
+from dataflow.pickling import found_in, name_where_found
 from dataflow.references import (
     MISSING,
+    Variable,
+    changed_by_methods,
+    defined_by,
     globals_of,
     held_by,
     imports_of,
     is_of_library,
+    library_of,
+    names_in,
     parts,
     reached,
     reads_of,
+    unchanged_held,
 )
 from dataflow.user_nodes import made_in_passes
 
-__all__ = ["Snapshot"]
+__all__ = ["Imported", "Snapshot"]
 
 _VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
 _PLAIN: Final = _VALUES | {MethodType, np.dtype}
@@ -45,19 +60,29 @@ class Snapshot:
     """The nodes of a flow, their lengths and attributes, and what those refer to, at one moment.
 
     Attributes:
-        variables: Global variables with plain values that are read by functions which are pickled by name.
+        imported: What the code reads of modules, for workers that import them.
 
     Args:
         nodes: The nodes.
         owner: The node that keeps this snapshot, if it is one of them: a reference would keep it alive.
         attributes: Compare the attributes of the nodes.
         deep: Compare also what functions, objects and their classes refer to. Needed where workers have copies of them.
+        imported: Describe what is read of modules. Needed where workers import them; takes a microsecond for each
+            number or string, and a second for a gigabyte of arrays.
+
+    Raises:
+        NotPicklable: What is read of a module is too large to be compared; names it.
     """
 
     def __init__(
-        self, nodes: Iterable[DataFlow], owner: DataFlow | None = None, *, attributes: bool = True, deep: bool = True
+        self,
+        nodes: Iterable[DataFlow],
+        owner: DataFlow | None = None,
+        *,
+        attributes: bool = True,
+        deep: bool = True,
+        imported: bool = False,
     ) -> None:
-        self.variables: list[GlobalVariable] = []
         self._entries: list[tuple[str, Any]] = []
         self._deep = deep
         nodes = [*nodes]
@@ -69,8 +94,14 @@ class Snapshot:
             if attributes:
                 self._entries.append((f"len of {name}", known_length(node)))
                 roots += _of_node(name, node)
+        code: list[tuple[str, Any]] = []
         for where, value in reached(roots, self._parts):
             self._entries += [(where, value), *_size(where, value)]
+            if imported and _is_of_program(value):
+                code.append((where, value))
+        self.imported = Imported(code) if code else None
+        if self.imported is not None:
+            self._entries += self.imported.entries()
         self._entries = [(where, None if value is owner else value) for where, value in self._entries]
 
     def difference(self, now: Snapshot) -> str | None:
@@ -98,12 +129,9 @@ class Snapshot:
         yield from ((f"{name} in {where}", value) for name, value in held_by(function))
         if is_of_library(function):
             return
-        by_name, assigned = _is_pickled_by_name(function), reads_of(function.__code__).assigned
-        for name, value, module in [*globals_of(function), *imports_of(function, load=False)]:
+        assigned = reads_of(function.__code__).assigned
+        for name, value, _ in [*globals_of(function), *imports_of(function, load=False)]:
             if name not in assigned:  # a counter
-                attribute = name.rpartition(".")[2]
-                if by_name and type(value) in _VALUES and not attribute.startswith("__"):
-                    self.variables.append((where, module, attribute, value))
                 yield f"{name} in {where}", value
 
 
@@ -136,3 +164,189 @@ def _is_pickled_by_name(function: FunctionType) -> bool:
     while found is not function and hasattr(found, "__wrapped__"):
         found = found.__wrapped__
     return found is function
+
+
+# -- what workers import -----------------------------------------------------------------------------------------------
+
+
+class _Import(NamedTuple):
+    """What a module has under a name, in the process that sends functions which read it."""
+
+    where: str  # the function or class, in words
+    module: str
+    name: str  # with dots for an attribute of a class
+    is_held: bool  # it is a function, and this is what it holds
+    text: str
+    shown: str
+
+    def __str__(self) -> str:
+        if self.is_held:
+            return f"{self.where} has defaults, a closure or attributes: {self.name} of {self.module}"
+        noun = "" if "." in self.name else "the global variable "
+        return f"{self.where} reads {noun}{self.name} of {self.module}"
+
+
+class Imported:
+    """What code of the user's program reads of modules that workers import; called in a worker, it compares that.
+
+    Compared are global variables, attributes of classes, and what functions hold, as far as the sent code names them:
+    containers and arrays by their contents, objects by their attributes, functions and classes by their names.
+
+    Left out is what that code itself changes, so that it differs by nature: variables that it assigns, containers that
+    it fills (``CACHE[key] = value``), attributes that methods assign while they run; and what the clock gave when the
+    module was imported.
+
+    Args:
+        code: Functions, classes and whole modules that workers need, in words and by themselves.
+    """
+
+    def __init__(self, code: Iterable[tuple[str, Any]]) -> None:
+        found = {id(item): (where, item) for where, item in code}.values()
+        functions = [(where, item) for where, item in found if isinstance(item, FunctionType)]
+        self._names = names_in(item for _, item in functions)
+        variables: dict[tuple[str, str], tuple[str, Any]] = {}
+        changed: set[tuple[str, str]] = set()  # names in modules, in classes and, without a holder, in objects
+        for where, function in functions:
+            for name, value, module in _read_by(function):
+                variables.setdefault((module, name), (where, value))
+            changed.update(_changed_by(function))
+        for where, item in found:
+            if isinstance(item, ModuleType):
+                variables.update({(item.__name__, name): (where, value) for name, value in _public(item)})
+            elif isinstance(item, type) and name_where_found(item):
+                own = changed_by_methods(item, self._names)
+                for name, value in defined_by(item):
+                    if name not in own and not name.startswith("__") and (item.__qualname__, name) not in changed:
+                        variables[item.__module__, f"{item.__qualname__}.{name}"] = where, value
+        self._assigned = frozenset(name for holder, name in changed if not holder)
+        self._found = [
+            self._described(where, module, name, False, value)
+            for (module, name), (where, value) in variables.items()
+            if (module, name) not in changed
+        ]
+        for where, function in functions:
+            if (held := dict(unchanged_held(function))) and name_where_found(function):
+                self._found.append(self._described(where, function.__module__, function.__qualname__, True, held))
+
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """For a snapshot: what is compared, and its text."""
+        yield from ((str(item), item.text) for item in self._found)
+
+    def __call__(self) -> None:
+        """Compare with what this process has imported.
+
+        Raises:
+            NotPicklable: Something differs. The message names it, and both values.
+        """
+        for item in self._found:
+            value = _value_of(item)
+            if value is MISSING:  # it was sent by value, or the code raises NameError
+                continue
+            here = self._described(*item[:4], value)
+            if here.text != item.text and not _is_time_of_import(item.module, item.name):
+                there, found = item.shown, here.shown
+                if there == found:
+                    lines = zip_longest(item.text.splitlines(), here.text.splitlines(), fillvalue="nothing more")
+                    there, found = next((f"{a:.100}", f"{b:.100}") for a, b in lines if a != b)
+                raise NotPicklable(
+                    f"{item}, which is {there} in the consumer, but {found} in the worker, which has imported "
+                    f"{item.module} itself: under spawn and forkserver, what was changed after the import is not sent. "
+                    "Pass the value to the function, as in functools.partial(func, "
+                    f"{item.name.rpartition('.')[2].lower()}={item.name}), or start the workers by fork"
+                )
+
+    def _described(self, where: str, module: str, name: str, is_held: bool, value: Any) -> _Import:
+        if type(value) in _VALUES:
+            text: str | None = f"{type(value).__name__} {value!r}"
+            return _Import(where, module, name, is_held, str(text), f"{value!r:.100}")
+        text = _name_of(value)
+        if text is None:
+            from dataflow.fingerprints import describe_imported  # which is needed for containers and objects only
+
+            text = describe_imported(value, self._names, self._assigned)
+        has_contents = isinstance(value, list | tuple | dict | set | frozenset | np.ndarray)
+        shown = reprlib.repr(value) if has_contents else type(value).__qualname__
+        found = _Import(where, module, name, is_held, text or "", shown)
+        if text is None:
+            raise NotPicklable(
+                f"{found}, which is too large to be compared in a worker that imports {module} itself. Pass it to the "
+                "function, for example by functools.partial, map the file of an array into memory "
+                "(numpy.load(path, mmap_mode='r')), or start the workers by fork"
+            )
+        return found
+
+
+def _read_by(function: FunctionType) -> Iterator[Variable]:
+    """What a function reads of modules that a worker imports."""
+    own = function.__globals__.get("__name__")
+    by_name = _is_pickled_by_name(function)
+    for name, value, module in [*globals_of(function), *imports_of(function, load=False)]:
+        last = name.rpartition(".")[2]
+        if (by_name or module != own) and not last.startswith("__") and value is not MISSING:
+            yield Variable(last, value, module)
+
+
+def _is_of_program(value: Any) -> bool:
+    if isinstance(value, ModuleType):
+        return library_of(value.__name__) is None
+    return isinstance(value, FunctionType | type) and not is_of_library(value)
+
+
+def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    yield from ((name, value) for name, value in vars(module).copy().items() if name[0] != "_")
+
+
+def _changed_by(function: FunctionType) -> Iterator[tuple[str, str]]:
+    """What a function changes: the module or class, or nothing for an object; and the name there."""
+    namespace = function.__globals__
+    for first, *rest in reads_of(function.__code__).changed:
+        value = namespace.get(first)
+        if not rest:
+            yield str(namespace.get("__name__")), first
+        elif isinstance(value, ModuleType):
+            yield value.__name__, rest[0]
+        elif isinstance(value, type):
+            yield value.__qualname__, rest[0]
+        elif first:
+            yield "", rest[0]
+    yield from ((str(namespace.get("__name__")), name) for name in reads_of(function.__code__).assigned)
+
+
+def _value_of(item: _Import) -> Any:
+    if item.module not in sys.modules:
+        with suppress(ImportError):  # of a module that was sent by value
+            importlib.import_module(item.module)  # as the function will
+    holder, _, last = item.name.rpartition(".")
+    found = getattr(found_in(sys.modules.get(item.module), holder), "__dict__", {}).get(last, MISSING)
+    if not item.is_held:
+        return found
+    return dict(unchanged_held(found)) if isinstance(found, FunctionType) else MISSING
+
+
+def _name_of(value: Any) -> str | None:
+    """A name that says all of a value that has one."""
+    if isinstance(value, ModuleType):
+        return f"module {value.__name__}"
+    return name_where_found(value)
+
+
+_CLOCKS: Final = frozenset(
+    {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "now", "utcnow", "today"}
+)
+
+
+def _is_time_of_import(module: str, name: str) -> bool:
+    """Whether a module assigns a variable once, and that is what a clock returns, such as ``START = time.time()``."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    bound = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+            called = node.value.func
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if [target.id for target in targets if isinstance(target, ast.Name)] == [name]:
+                is_clock = getattr(called, "attr", getattr(called, "id", None)) in _CLOCKS
+                return is_clock and [found.id for found in bound].count(name) == 1
+    return False

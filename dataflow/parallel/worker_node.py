@@ -236,7 +236,8 @@ class WorkerNode(ProxyDataFlow[T_co]):
         from dataflow.parallel.changes import Snapshot  # which workers do not need
 
         nodes = self._df_nodes_of_workers()
-        return Snapshot(nodes, self, attributes=self._df_is_copied, deep=self._df_backend.own_process)
+        deep, forks = self._df_backend.own_process, self._df_backend.is_forked(self.options)
+        return Snapshot(nodes, self, attributes=self._df_is_copied, deep=deep, imported=deep and not forks)
 
     def _df_start(self, stream: Stream) -> Engine[Any]:
         """Stop the workers, if there are any, and start new ones. A failed or interrupted start leaves nothing behind.
@@ -291,8 +292,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
         n, memory, window = options.num_workers, backend.memory(options), self._df_window()
         threads = backend.thread_limit(options)
         infos = [worker_info_of(k, n) for k in range(n)]
-        snapshot = None if backend.is_forked(options) else self._df_snapshot
-        variables = () if snapshot is None else tuple(snapshot.variables)
+        imported = None if self._df_snapshot is None else self._df_snapshot.imported
         tolerance = self._df_begin_failures()
         promised = Promise(options.owner, not backend.own_process) if options.strict else None
         specs = [
@@ -311,7 +311,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
                 task_queue=None if links.task_queue is None else links.task_queue.port(k),
                 budget=tolerance.inherited,
                 threads=threads,
-                variables=variables,
+                check_imports=imported,
                 item_timeout=options.item_timeout,
                 stacks=links.stacks,
             )
