@@ -182,6 +182,9 @@ class RunningCall(RunningCode):
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
         if stream.shared and stream.drawn:
             _require_seed(df)
+        promised = state_of(self.df).part(FirstCalls).promise
+        if promised is not None and promised.refuses:
+            _require_order(df, f"{promised.owner}: in the function of {type(self.df).__name__}, ")
         reason = "" if is_new else _in_any_order(type(self.df).__name__)
         return _NextPass(0, stream.at(self._index, standalone=reason), stream, is_new=is_new)
 
@@ -225,12 +228,12 @@ def _in_any_order(owner: str) -> str:
     )
 
 
-def _require_order(df: Node) -> None:
+def _require_order(df: Node, where: str = "") -> None:
     for node in walk(df, everywhere=True):
         if not node._df_reproducible:
             raise NotReproducible(
-                f"the order of the datapoints of {type(node).__name__} is not defined, so a pass of it cannot be made "
-                "again. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
+                f"{where}the order of the datapoints of {type(node).__name__} is not defined, so a pass of it cannot "
+                "be made again. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
             )
 
 

@@ -7,9 +7,11 @@ import pickle
 import pytest
 
 from dataflow import (
+    BatchData,
     CacheData,
     DataFlow,
     DataFromGenerator,
+    DataFromList,
     DataFromQueue,
     FixedSizeData,
     JoinData,
@@ -24,6 +26,7 @@ from dataflow import (
     RepeatedData,
     ResumableData,
     RNGDataFlow,
+    ShardData,
     ShuffleData,
     seed,
 )
@@ -211,6 +214,36 @@ def test_an_undefined_order_in_code_is_refused():
     mixed = DataFromGenerator(lambda: MultiThreadRunner(shuffled, 3, 2))
     with pytest.raises(NotReproducible, match="the order of the datapoints of MultiThreadRunner is not defined"):
         list(ResumableData(mixed))
+
+
+def numbers_of_mixed_workers(dp):
+    with MultiThreadRunner(lambda: shuffled(4), 2, 2) as mixed:
+        return [*dp, *(next(iter(mixed)))]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ds, func: ResumableData(MapData(ds, func)),
+        lambda ds, func: ShardData(MapData(ds, func), 0, 2),
+        lambda ds, func: MultiThreadRunner(lambda: MapData(ds, func), 5, 2, strict=True),
+        lambda ds, func: MultiThreadMapData(ds, 1, func, strict=True),
+        lambda ds, func: MultiProcessMapData(ds, 1, func, strict=True),
+        lambda ds, func: ResumableData(MultiThreadMapData(ds, 1, func, strict=True)),
+        lambda ds, func: ResumableData(BatchData(ds, 2, collate=lambda group: func(group[0]))),
+    ],
+    ids=["resumable", "shard", "runner", "threads", "processes", "resumable threads", "collate"],
+)
+def test_an_undefined_order_in_a_function_is_refused_at_its_first_datapoint(make):
+    seed(1)
+    with make(DataFromList([[k] for k in range(6)], shuffle=False), numbers_of_mixed_workers) as df:
+        with pytest.raises(NotReproducible, match=r"of MultiThreadRunner is not defined.* strict=True") as caught:
+            next(iter(df))
+        assert "in the function of" in str(caught.value)
+
+
+def test_an_undefined_order_in_a_function_is_the_users_affair_where_nothing_is_promised():
+    assert len(list(MapData(DataFromList([[1], [2]], shuffle=False), numbers_of_mixed_workers))) == 2
 
 
 class Counting(DataFlow):
