@@ -773,7 +773,7 @@ class _ImportWalker(_Walker):
         yield from (self._line(label, *held) for held in unchanged_held(function))
 
     def _object(self, value: Any, kind: type) -> str:
-        generators = (*_GENERATORS, _loaded("torch", "Generator") or random.Random)
+        generators = (*_GENERATORS, _find_loaded("torch", "Generator") or random.Random)
         if isinstance(value, generators) or (is_of_library(kind) and _has_lock(value)):
             return kind.__qualname__
         return super()._object(value, kind)

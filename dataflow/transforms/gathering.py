@@ -5,10 +5,12 @@ Guarantees:
 - In each process, the datapoints of the first batch are copied as they arrive, and compared at its end with what the
   source has made of them since. A source that has written into any of them, in one buffer or in several by turns, has
   each copied from then on: its batches are right.
-- A source that begins later raises, because a datapoint has changed at the end of its batch. One of each batch is
-  compared: another one each time, so a source that goes on is found out wherever in the batch it writes.
+- A source that begins later raises, because a datapoint has changed at the end of its batch. Compared is the one before
+  the last: if the source has one buffer, the first batch that would be wrong raises, except an incomplete one at the
+  end of a pass. In every fourth batch another one is compared, too, so what several buffers do is found out, perhaps
+  after some batches.
 - Where no code of the user makes or changes datapoints (`GroupedData._df_copies`), nothing is looked at.
-- Other sources pay for a copy of one datapoint per batch, not of all.
+- Other sources pay for a copy of one datapoint per batch, or two, not of all.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(No
 )
 
 
+_BATCHES_PER_TURN: Final = 4
+
+
 class ReusedMemory:
     """Whether the input writes datapoints into the memory of earlier ones of a batch."""
 
     is_reused: bool | None = None  # None before the first batch
-    watched = 0  # the place in the next batch of the datapoint that is compared
+    watched = 0  # the number of batches of which some datapoints were compared
 
 
 class NextGroup:
@@ -47,7 +52,7 @@ class NextGroup:
         self._memory = memory
         self._taken: list[Any] = []
         self._originals: list[Any] = []  # of what was copied, to be compared
-        self._copy: Any = None  # of the datapoint that is compared
+        self._copies: list[Any] = []  # of the datapoints that are compared
 
     def take(self, num: int) -> list[Any]:
         """The next `num` datapoints, or those that are left.
@@ -77,20 +82,25 @@ class NextGroup:
         originals.clear()
 
     def _take_and_watch(self, num: int, memory: ReusedMemory) -> None:
-        taken, k = self._taken, memory.watched % (num - 1)
-        taken.extend(islice(self._datapoints, max(0, k - len(taken))))
-        if len(taken) == k:
+        taken, copies = self._taken, self._copies
+        turn, is_left = divmod(memory.watched, _BATCHES_PER_TURN)
+        watched = [num - 2] if is_left or turn % (num - 1) == num - 2 else [turn % (num - 1), num - 2]
+        for k in watched[len(copies) :]:
+            taken.extend(islice(self._datapoints, k - len(taken)))
+            if len(taken) < k:
+                break
             for dp in islice(self._datapoints, 1):
-                self._copy = copy_datapoint(dp)
+                copies.append(copy_datapoint(dp))
                 taken.append(dp)
         taken.extend(islice(self._datapoints, num - len(taken)))
-        copy, self._copy = self._copy, None
+        self._copies = []
         memory.watched += 1
-        if copy is not None and not _is_same(taken[k], copy):
+        changed = next((k for k, copy in zip(watched, copies, strict=False) if not _is_same(taken[k], copy)), None)
+        if changed is not None:
             memory.is_reused = True
             raise ValueError(
-                f"datapoint {k} of a batch has changed while the batch was made: its source has begun to write later "
-                "datapoints into the same memory, so this batch, and perhaps those before, would be wrong. Yield "
+                f"datapoint {changed} of a batch has changed while the batch was made: its source has begun to write "
+                "later datapoints into the same memory, so this batch, and perhaps those before, would be wrong. Yield "
                 "copies (array.copy())"
             )
 

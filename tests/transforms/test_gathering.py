@@ -136,6 +136,24 @@ def test_a_source_that_begins_to_use_memory_again_is_found_out(size, start):
     assert plain(df) == expected
 
 
+@pytest.mark.parametrize("size", [2, 3, 8, 33])
+def test_no_batch_is_wrong_before_one_buffer_is_found_out(size):
+    for start in range(size, 2 * size):
+
+        def late(start=start):
+            buffer = np.zeros(SHAPE)
+            for k in range(4 * size):
+                array = buffer if k >= start else np.zeros(SHAPE)
+                array[:] = k
+                yield [array]
+
+        right, found = plain(BatchData(kept(late), size)), []
+        batches = iter(BatchData(DataFromGenerator(late), size))
+        with pytest.raises(ValueError, match="has changed while the batch"):
+            found.extend(plain([batch]) for batch in batches)
+        assert [dp for batch in found for dp in batch] == right[: len(found)]
+
+
 def test_the_same_datapoint_several_times_is_no_mistake():
     dp = [np.ones(SHAPE), 1]
     assert [batch[1].tolist() for batch in BatchData(DataFromList([dp] * 4), 2)] == [[1, 1]] * 2
@@ -150,7 +168,7 @@ def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypa
     shared = [np.ones(SHAPE), 1]
     batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
     assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
-    assert sum(type(dp) is list for dp in copies) == 10 + 3
+    assert sum(type(dp) is list for dp in copies) == 10 + 3 + 1
 
 
 def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_change():
