@@ -10,7 +10,7 @@ Elements of long lists and of arrays are not part of it, only how many there are
 Workers that are not forked import modules anew, so what the program has changed in a module since it was imported is
 missing there: global variables, their contents, attributes of classes, defaults and closures of functions. For such
 workers a snapshot also describes what the code reads of modules, whole (`fingerprints.describe_imported`), and each
-worker compares that with what it has imported (`Imported`).
+worker compares that with what it has imported (`ImportCheck`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from dataflow.references import (
 )
 from dataflow.user_nodes import made_in_passes
 
-__all__ = ["Imported", "Snapshot"]
+__all__ = ["ImportCheck", "Snapshot"]
 
 _VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
 _PLAIN: Final = _VALUES | {MethodType, np.dtype}
@@ -99,7 +99,7 @@ class Snapshot:
             self._entries += [(where, value), *_size(where, value)]
             if imported and _is_of_program(value):
                 code.append((where, value))
-        self.imported = Imported(code) if code else None
+        self.imported = ImportCheck(code) if code else None
         if self.imported is not None:
             self._entries += self.imported.entries()
         self._entries = [(where, None if value is owner else value) for where, value in self._entries]
@@ -169,7 +169,7 @@ def _is_pickled_by_name(function: FunctionType) -> bool:
 # -- what workers import -----------------------------------------------------------------------------------------------
 
 
-class _Import(NamedTuple):
+class _ModuleItem(NamedTuple):
     """What a module has under a name, in the process that sends functions which read it."""
 
     where: str  # the function or class, in words
@@ -186,7 +186,7 @@ class _Import(NamedTuple):
         return f"{self.where} reads {noun}{self.name} of {self.module}"
 
 
-class Imported:
+class ImportCheck:
     """What code of the user's program reads of modules that workers import; called in a worker, it compares that.
 
     Compared are global variables, attributes of classes, and what functions hold, as far as the sent code names them:
@@ -255,10 +255,10 @@ class Imported:
                     f"{item.name.rpartition('.')[2].lower()}={item.name}), or start the workers by fork"
                 )
 
-    def _described(self, where: str, module: str, name: str, is_held: bool, value: Any) -> _Import:
+    def _described(self, where: str, module: str, name: str, is_held: bool, value: Any) -> _ModuleItem:
         if type(value) in _VALUES:
             text: str | None = f"{type(value).__name__} {value!r}"
-            return _Import(where, module, name, is_held, str(text), f"{value!r:.100}")
+            return _ModuleItem(where, module, name, is_held, str(text), f"{value!r:.100}")
         text = _name_of(value)
         if text is None:
             from dataflow.fingerprints import describe_imported  # which is needed for containers and objects only
@@ -266,7 +266,7 @@ class Imported:
             text = describe_imported(value, self._names, self._assigned)
         has_contents = isinstance(value, list | tuple | dict | set | frozenset | np.ndarray)
         shown = reprlib.repr(value) if has_contents else type(value).__qualname__
-        found = _Import(where, module, name, is_held, text or "", shown)
+        found = _ModuleItem(where, module, name, is_held, text or "", shown)
         if text is None:
             raise NotPicklable(
                 f"{found}, which is too large to be compared in a worker that imports {module} itself. Pass it to the "
@@ -312,7 +312,7 @@ def _changed_by(function: FunctionType) -> Iterator[tuple[str, str]]:
     yield from ((str(namespace.get("__name__")), name) for name in reads_of(function.__code__).assigned)
 
 
-def _value_of(item: _Import) -> Any:
+def _value_of(item: _ModuleItem) -> Any:
     if item.module not in sys.modules:
         with suppress(ImportError):  # of a module that was sent by value
             importlib.import_module(item.module)  # as the function will
