@@ -131,6 +131,9 @@ class BatchingSender:
             interval: Seconds between two calls, at least.
         """
         self._tick, self._tick_interval = tick, max(interval, _FLUSH_INTERVAL)
+        if self._item is not None:
+            # Before the first datapoint: the signal that asks for stacks needs a thread that does not block it.
+            self._start_flusher()
 
     def calibrate_encoder(self) -> None:
         """Calibrate the encoder by encoding sample datapoints on this path, without sending them."""

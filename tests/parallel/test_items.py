@@ -149,6 +149,7 @@ CASES = list(itertools.product(STRIKES, PLACES, METHODS, (1, 2)))
 QUICK = {
     (name, [*PLACES][k % 6], METHODS[0] if k % 4 else METHODS[1 + k % 8 // 4], 2) for k, name in enumerate(STRIKES)
 }
+QUICK.add(("deaf", "batches", "fork", 1))  # the first datapoint of a worker blocks the signals of its only thread
 
 
 @pytest.mark.slow
