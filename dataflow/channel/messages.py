@@ -86,7 +86,8 @@ class Message:
         nbytes: What the sender counted against its window.
         body: A list of frames of bytes; or, between threads, a tuple of objects.
         task: Number of the task that the results belong to.
-        pace: Seconds per datapoint of this worker's last task, in the first message of a task; otherwise 0.
+        pace: Seconds per datapoint of this worker's last task, in the first message of a task; of a command pool, the
+            seconds that the command took; otherwise 0.
     """
 
     kind: Kind

@@ -44,7 +44,6 @@ MAX_COMMAND_BYTES: Final = 64 << 10
 """Maximum size of one command: the socket buffer takes that many bytes from a sender, so sending never blocks."""
 
 _PREFIX: Final = struct.Struct("<I")  # length of a command
-_SECONDS: Final = struct.Struct("<d")  # the body of an acknowledgement: how long the command took
 _DESCRIPTORS: Final = 8  # descriptors that this process needs for a pool
 _PER_WORKER: Final = 8  # and for each of its workers, while they start
 _GRACE: Final = 0.25  # fraction of the usual grace period: results still in progress are not needed
@@ -157,7 +156,7 @@ class CommandPool:
         while (message := self._supervisor.receive_nowait(now)) is not None:
             found, worker = True, message.worker
             if message.kind is Kind.DATA:
-                self.acknowledged[worker].append(_SECONDS.unpack(message.body[0])[0])
+                self.acknowledged[worker].append(message.pace)
             elif message.kind is Kind.ERROR:
                 self.failures[worker] = unpack_failure(message.body[0])
             elif message.kind is Kind.LEFT:
@@ -281,8 +280,7 @@ class _CommandLoop:
                 began = time.perf_counter()
                 with ending_if_forked():
                     run(*command)
-                took = _SECONDS.pack(time.perf_counter() - began)
-                sender.send(Message(Kind.DATA, self.worker, count=1, body=[took]))
+                sender.send(Message(Kind.DATA, self.worker, count=1, pace=time.perf_counter() - began))
         except ConsumerGone:
             raise
         except SystemExit as exit:
