@@ -103,7 +103,7 @@ class PullChannel:
         actor = self._actors[worker]
         if actor.lost is None:
             return died(owner, worker, num_workers, pid, exitcode, received)
-        when = "before anything came from it" if received is None else f"after {received} datapoints"
+        when = f"after {received} datapoints" if received else "before its first datapoint"
         reason = str(actor.lost).strip().rpartition("\n")[2].strip()
         return WorkerDied(
             f"worker {worker} of {num_workers} of {owner} ({actor.state()}) is lost {when}, before it finished its "

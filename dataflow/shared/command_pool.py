@@ -29,14 +29,14 @@ from dataflow.channel.messages import ConsumerGone, Kind, Message, Port, Sender
 from dataflow.codec.exceptions import pack_failure, unpack_failure
 from dataflow.descriptors import Descriptor, closed_on_error, counted
 from dataflow.engine.supervisor import Supervisor
-from dataflow.errors import TimeoutError, WorkerDied
+from dataflow.errors import TimeoutError
 from dataflow.interrupts import signals_deferred
 from dataflow.seeding import derived, seed
 from dataflow.workers.cleanup import close_at_exit
 from dataflow.workers.info import worker_info_of
 from dataflow.workers.pool import grace
 from dataflow.workers.process import Payload, ProcessWorker, context_of, end_if_main_is_imported
-from dataflow.workers.worker_errors import ending_if_forked, exit_code, explanation
+from dataflow.workers.worker_errors import died, ending_if_forked, exit_code, late
 
 __all__ = ["MAX_COMMAND_BYTES", "CommandPool", "Skill"]
 
@@ -46,6 +46,7 @@ MAX_COMMAND_BYTES: Final = 64 << 10
 _PREFIX: Final = struct.Struct("<I")  # length of a command
 _DESCRIPTORS: Final = 8  # descriptors that this process needs for a pool
 _PER_WORKER: Final = 8  # and for each of its workers, while they start
+_DIED: Final = partial(died, workers_name="n_proc", work="the target", made="result")
 _GRACE: Final = 0.25  # fraction of the usual grace period: results still in progress are not needed
 
 
@@ -107,7 +108,7 @@ class CommandPool:
                 factories.append(
                     partial(ProcessWorker, context, info, own, loop, loop.descriptors(), loop.close_in_parent)
                 )
-            self._supervisor = Supervisor(owner, channel, factories, request_stop=self._close_sockets, died=_died)
+            self._supervisor = Supervisor(owner, channel, factories, request_stop=self._close_sockets, died=_DIED)
             try:
                 close_at_exit(self)
             except BaseException:
@@ -134,11 +135,8 @@ class CommandPool:
 
     def late(self, timeout: float) -> TimeoutError:
         """Return the error for `timeout` seconds without a result."""
-        states = "; ".join(f"worker {k}: {state}" for k, state in enumerate(self._supervisor.descriptions()))
-        return TimeoutError(
-            f"no result from {self._owner} for {timeout:g} seconds ({states}). It stays usable: call get again, with a "
-            "longer timeout, or look at a worker with py-spy dump --pid PID"
-        )
+        again = "It stays usable: call get again, with a longer timeout"
+        return late(self._owner, timeout, self._supervisor.descriptions(), made="result", again=again)
 
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; no-op in a forked child."""
@@ -163,22 +161,6 @@ class CommandPool:
                 self.failures[worker] = self._supervisor.left(message).error
                 self.failures[worker].__cause__ = unpack_failure(message.body[0])  # its traceback shows where
         return found
-
-
-def _died(
-    owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
-) -> WorkerDied:
-    """Make the error for a worker that ended without an exception; the arguments are those of `worker_errors.died`."""
-    connected = received is not None
-    happened, cure = explanation(exitcode, has_connected=connected, work="the target", inline="n_proc=0", less="n_proc")
-    when = f"after {received} results" if received else "before its first result"
-    return WorkerDied(
-        f"worker {worker} of {num_workers} of {owner} (pid {pid}) {happened} {when}; {cure}",
-        worker=worker,
-        num_workers=num_workers,
-        pid=pid,
-        exitcode=exitcode,
-    )
 
 
 class _CommandSocket:

@@ -21,7 +21,6 @@ __all__ = [
     "ending_if_forked",
     "ends_of_item",
     "exit_code",
-    "explanation",
     "how_it_ended",
     "late",
     "late_in",
@@ -47,13 +46,8 @@ class LostWorker(Exception):
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
 
 
-def explanation(
-    exitcode: int | None,
-    *,
-    has_connected: bool,
-    work: str = "the flow",
-    inline: str = "num_proc=0",
-    less: str = "num_proc",
+def _explanation(
+    exitcode: int | None, *, has_connected: bool, work: str = "the flow", workers_name: str = "num_proc"
 ) -> tuple[str, str]:
     """Explain what happened, and how to fix it.
 
@@ -61,8 +55,7 @@ def explanation(
         exitcode: Exit code of the worker, negative for a signal; None if unknown.
         has_connected: Whether the worker has sent anything.
         work: The user's word for what ran in the worker.
-        inline: The argument that runs it in the consumer.
-        less: What to lower so that less memory is used.
+        workers_name: The parameter for the number of workers.
     """
     if exitcode == NO_GUARD and not has_connected:
         return (
@@ -87,12 +80,12 @@ def explanation(
     if number.name in _CRASHES:
         return (
             f"was killed by {number.name}",
-            f"a native library crashed in it. Run with {inline} under python -X faulthandler to see where",
+            f"a native library crashed in it. Run with {workers_name}=0 under python -X faulthandler to see where",
         )
     if number.name == "SIGKILL":
         return (
             "was killed by SIGKILL",
-            f"the kernel may have run out of memory. Lower {less} or the buffer size, or see dmesg",
+            f"the kernel may have run out of memory. Lower {workers_name} or the buffer size, or see dmesg",
         )
     return f"was killed by {number.name}", "a user or another process on this machine sent it; see dmesg"
 
@@ -106,6 +99,8 @@ def died(
     received: int | None,
     *,
     workers_name: str = "num_proc",
+    work: str = "the flow",
+    made: str = "datapoint",
 ) -> WorkerDied:
     """Make the error for a worker that ended without an exception.
 
@@ -117,20 +112,20 @@ def died(
         exitcode: Its exit code, negative for a signal.
         received: Datapoints received from it; None if it ended before it connected.
         workers_name: The runner's parameter for the number of workers.
+        work: The user's word for what ran in the worker.
+        made: The user's word for one thing that a worker makes.
     """
     worker_name = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
-    happened, cure = explanation(
-        exitcode, has_connected=received is not None, inline=f"{workers_name}=0", less=workers_name
-    )
-    silent = received is None
-    when = "before anything came from it" if silent else f"after {received} datapoints, before it finished its work"
+    has_connected = received is not None
+    happened, cure = _explanation(exitcode, has_connected=has_connected, work=work, workers_name=workers_name)
+    when = f"after {received} {made}s, before it finished its work" if received else f"before its first {made}"
     message = f"{worker_name} {happened} {when}; {cure}"
     return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
 
 
 def how_it_ended(exitcode: int | None) -> str:
     """What happened to a worker, as the end of a sentence about it."""
-    return explanation(exitcode, has_connected=True)[0]
+    return _explanation(exitcode, has_connected=True)[0]
 
 
 def late_in(owner: str, died: WorkerDied, reason: str, item: object, stack: str) -> WorkerDied:
@@ -196,12 +191,27 @@ def unreadable(owner: str, worker: int, num_workers: int, position: int, broken:
     return error
 
 
-def late(owner: str, timeout: float | None, states: Sequence[str]) -> TimeoutError:
-    """Make the error for `timeout` seconds without a datapoint; `states` describes what each worker is doing."""
+def late(
+    owner: str,
+    timeout: float | None,
+    states: Sequence[str],
+    *,
+    made: str = "datapoint",
+    again: str = "The same iterator waits again: continue with it, raise timeout=",
+) -> TimeoutError:
+    """Make the error for `timeout` seconds without a datapoint.
+
+    Args:
+        owner: Name of the runner's class.
+        timeout: Seconds.
+        states: What each worker is doing.
+        made: The user's word for what did not come.
+        again: How to wait again, as the beginning of a sentence.
+    """
     workers = "; ".join(f"worker {k}: {state}" for k, state in enumerate(states))
     return TimeoutError(
-        f"no datapoint from {owner} for {timeout:g} seconds ({workers}). The same iterator waits "
-        "again: continue with it, raise timeout=, or look at a worker with py-spy dump --pid PID"
+        f"no {made} from {owner} for {timeout:g} seconds ({workers}). {again}, or look at a worker with py-spy dump "
+        "--pid PID"
     )
 
 
