@@ -108,7 +108,19 @@ def run_apart(session):
     with tempfile.TemporaryDirectory() as directory:
         reports, output = os.path.join(directory, "reports"), os.path.join(directory, "output")
         environment = {**os.environ, **ENVIRONMENT, REPORTS: reports}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *names]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:randomly",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "",
+            *names,
+        ]
         with open(output, "w") as out:
             child = subprocess.Popen(
                 command, cwd=session.config.rootpath, env=environment, stdout=out, stderr=out, start_new_session=True
