@@ -99,6 +99,8 @@ def _not_a_datapoint(value: Any) -> TypeError:
 
 def component(dp: Any, key: Any) -> Any:
     """One component, by index or by key; the error lists the available ones."""
+    if isinstance(dp, str | bytes):  # its characters are no components
+        raise _not_a_datapoint(dp)
     try:
         return dp[key]
     except (KeyError, IndexError, TypeError) as error:

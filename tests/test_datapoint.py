@@ -58,6 +58,12 @@ def test_what_has_no_components_is_named(dp):
             look_inside(dp)
 
 
+@pytest.mark.parametrize("dp", ["name.png", b"bytes"])
+def test_characters_are_no_components(dp):
+    with pytest.raises(TypeError, match=rf"got {type(dp).__name__}: wrap it as \[value\]"):
+        component(dp, 0)
+
+
 @pytest.mark.parametrize(
     ("dp", "key", "error", "text"),
     [
