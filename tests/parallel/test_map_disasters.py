@@ -20,6 +20,7 @@ from dataflow import (
 from dataflow.errors import NotPicklable
 from tests.support.fakes import METHODS, Forever
 from tests.support.faults import (
+    BLOCKED,
     BY_NAME,
     FAULTS,
     GOOD,
@@ -121,17 +122,17 @@ def check_datapoints(case: Case, datapoints: list[Any]) -> None:
 
 
 def struck_at_last(case: Case, df: DataFlow) -> BaseException:
-    """The error. A map that is late stays usable: it is asked again until all workers are stopped, and then once more.
+    """The error. A map that is late stays usable: it is asked until all workers are stopped or blocked, and then once more.
 
     So its timeout need not be longer than workers take to start, or to meet what stops them.
     """
-    is_over = not case.fault.is_lateness or case.method == "thread"
+    is_over = not case.fault.is_lateness
     while True:
         datapoints, error = struck(df, case.fault)
         check_datapoints(case, datapoints)
         if is_over:
             return error
-        is_over = all_stopped(df)
+        is_over = len(BLOCKED) == case.num if case.method == "thread" else all_stopped(df)
 
 
 @pytest.mark.parametrize("case", cases())

@@ -150,9 +150,11 @@ def stop() -> None:
 
 
 RELEASE = threading.Event()  # set by `released`, for threads that cannot be killed
+BLOCKED = set[int]()  # identifiers of the threads that wait for it
 
 
 def block() -> None:
+    BLOCKED.add(threading.get_ident())
     RELEASE.wait(2 * LIMIT)
 
 
@@ -241,7 +243,7 @@ FAULTS = (
     died("SIGSEGV", crash, "SIGSEGV", CRASH, -signal.SIGSEGV, complete=False, in_threads=False),
     died("SIGABRT", abort, "SIGABRT", CRASH, -signal.SIGABRT, complete=False, in_threads=False),
     Fault("SIGSTOP", stop, DataFlowTimeout, ("stopped by a signal",), complete=False, timeout=0.2, in_threads=False),
-    Fault("blocked", block, DataFlowTimeout, ("timeout=",), timeout=0.2, in_processes=False),
+    Fault("blocked", block, DataFlowTimeout, ("timeout=",), complete=False, timeout=0.2, in_processes=False),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
@@ -326,6 +328,7 @@ def struck(df: DataFlow, fault: Fault) -> tuple[list[Any], BaseException]:
 def released() -> Iterator[None]:
     """Lets go, at the end, of threads that are blocked."""
     RELEASE.clear()
+    BLOCKED.clear()
     yield
     RELEASE.set()
 
