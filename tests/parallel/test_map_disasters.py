@@ -122,7 +122,7 @@ def check_datapoints(case: Case, datapoints: list[Any]) -> None:
 
 
 def struck_at_last(case: Case, df: DataFlow) -> BaseException:
-    """The error. A map that is late stays usable: it is asked until all workers are stopped or blocked, and then once more.
+    """The error. A map that is late stays usable: it is asked until all its workers stand still, and once more.
 
     So its timeout need not be longer than workers take to start, or to meet what stops them.
     """
