@@ -21,6 +21,7 @@ __all__ = [
     "ending_if_forked",
     "ends_of_item",
     "exit_code",
+    "explanation",
     "how_it_ended",
     "late",
     "late_in",
@@ -46,7 +47,7 @@ class LostWorker(Exception):
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
 
 
-def _explanation(
+def explanation(
     exitcode: int | None, *, has_connected: bool, work: str = "the flow", workers_name: str = "num_proc"
 ) -> tuple[str, str]:
     """Explain what happened, and how to fix it.
@@ -117,7 +118,7 @@ def died(
     """
     worker_name = f"worker {worker} of {num_workers} of {owner} ({'a thread' if pid is None else f'pid {pid}'})"
     has_connected = received is not None
-    happened, cure = _explanation(exitcode, has_connected=has_connected, work=work, workers_name=workers_name)
+    happened, cure = explanation(exitcode, has_connected=has_connected, work=work, workers_name=workers_name)
     when = f"after {received} {made}s, before it finished its work" if received else f"before its first {made}"
     message = f"{worker_name} {happened} {when}; {cure}"
     return WorkerDied(message, worker=worker, num_workers=num_workers, pid=pid, exitcode=exitcode)
@@ -125,7 +126,7 @@ def died(
 
 def how_it_ended(exitcode: int | None) -> str:
     """What happened to a worker, as the end of a sentence about it."""
-    return _explanation(exitcode, has_connected=True)[0]
+    return explanation(exitcode, has_connected=True)[0]
 
 
 def late_in(owner: str, died: WorkerDied, reason: str, item: object, stack: str) -> WorkerDied:
