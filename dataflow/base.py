@@ -604,7 +604,7 @@ class DataFlow(GenericIn[T_co]):
 
     def __getstate__(self) -> Any:
         if self._df_user_written:
-            found_inputs(self)  # which notes in the node what its passes have made
+            found_inputs(self)  # which notes in the node what its code has made
         found: Any = super().__getstate__()
         attributes, slots = found if isinstance(found, tuple) else (found, None)
         state = {name: value for name, value in (attributes or {}).items() if name not in OF_THIS_PROCESS}

@@ -60,7 +60,7 @@ from dataflow.references import (
     unchanged_held,
 )
 from dataflow.seeding import Table
-from dataflow.user_nodes import made_in_passes
+from dataflow.user_nodes import made_by_code
 
 __all__ = [
     "Description",
@@ -349,7 +349,7 @@ class _Walker:
         states = [state for path in df._df_files for state in _states_of(path)]
         yield from (f"{indent}  file {state}" for state in _few(states))
         below = {id(ds) for ds in df._df_inputs}
-        ignored = df._df_run_settings.union(OF_THIS_PROCESS, made_in_passes(df))
+        ignored = df._df_run_settings.union(OF_THIS_PROCESS, made_by_code(df))
         counted = {name.removeprefix("_df_"): value for name, value in vars(df).items() if name not in ignored}
         for name, value in sorted(counted.items()):
             if not isinstance(value, Table) and not holds_only_inputs(value, below):

@@ -105,11 +105,10 @@ _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ f
 class Token:
     """Identifies one run of the code of a node in the flows that it makes."""
 
-    __slots__ = ("makes_inputs", "owner")
+    __slots__ = ("owner",)
 
     def __init__(self, owner: FlowState) -> None:
         self.owner = ref(owner)
-        self.makes_inputs = False  # in `reset_state`, which every process calls before its first pass
 
 
 class UserCode:
@@ -639,7 +638,7 @@ def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
         if id(node) not in seen:
             seen.add(id(node))
             yield node
-            # Read only now: the caller may have reset the node, and a reset may make inputs.
+            # Read only now: the caller may have reset the node, and a reset may assign inputs.
             waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
 
 

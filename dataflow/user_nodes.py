@@ -30,9 +30,9 @@ from dataflow.passes import (
 from dataflow.seeding import Stream, current_root
 from dataflow.state import FlowState, state_of
 
-__all__ = ["found_inputs", "made_in_passes", "super_pass", "tracked_reset", "wrap_user_node"]
+__all__ = ["found_inputs", "made_by_code", "super_pass", "tracked_reset", "wrap_user_node"]
 
-_MADE_IN_PASSES: Final = "_df_made_in_passes"
+_MADE_BY_CODE: Final = "_df_made_by_code"
 
 
 def wrap_user_node(cls: Any) -> None:
@@ -81,30 +81,30 @@ def _of_mixin(cls: Any) -> Callable[[Any], Iterable[Any]] | None:
 def found_inputs(df: Any) -> tuple[Any, ...]:
     """The flows among the attributes of a user's node, in order, each once.
 
-    An attribute that a pass of the node has assigned, to a flow that it has made, holds no input, but what the code
-    begins: in a process that resumes, that pass has not run, so the flow must have its place and pass from the code.
-    Such names are kept in the node, for its copies in workers.
+    An attribute that holds a flow which the node's own code has made, in a pass or in `reset_state`, is no input, but
+    what that code begins: before the code has run, in another process or in the consumer of a runner, nobody can know
+    of it, so the places in the chain must not depend on it. The names are kept in the node, for its copies in workers.
     """
     found: dict[int, Any] = {}
-    made = vars(df).get(_MADE_IN_PASSES, ())
+    made = vars(df).get(_MADE_BY_CODE, ())
     for name, value in list(vars(df).items()):
         flows = flows_in(value)
         if flows and name not in made and any(_has_made(df, flow) for flow in flows):
-            vars(df)[_MADE_IN_PASSES] = made = (*made, name)
+            vars(df)[_MADE_BY_CODE] = made = (*made, name)
         if name not in made:
             found.update((id(flow), flow) for flow in flows)
     return tuple(found.values())
 
 
-def made_in_passes(df: Any) -> tuple[str, ...]:
-    """The attributes in which a user's node keeps flows that its passes have made, and the one that lists them."""
-    names = vars(df).get(_MADE_IN_PASSES)
-    return () if names is None else (_MADE_IN_PASSES, *names)
+def made_by_code(df: Any) -> tuple[str, ...]:
+    """The attributes in which a user's node keeps flows that its code has made, and the one that lists them."""
+    names = vars(df).get(_MADE_BY_CODE)
+    return () if names is None else (_MADE_BY_CODE, *names)
 
 
 def _has_made(df: Any, flow: Any) -> bool:
     token = state_of(flow).part(UserCode).made_in
-    return token is not None and not token.makes_inputs and token.owner() is state_of(df)
+    return token is not None and token.owner() is state_of(df)
 
 
 def tracked_reset(reset: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -155,7 +155,6 @@ def _code_of_reset(df: Any) -> RunningPass:
     code = state.part(UserCode)
     if code.reset_code is None:
         code.reset_code = RunningPass(df, 0, state.stream or Stream(state.root()))
-        code.reset_code.token.makes_inputs = True
     return code.reset_code
 
 

@@ -48,7 +48,7 @@ from dataflow.references import (
     reads_of,
     unchanged_held,
 )
-from dataflow.user_nodes import made_in_passes
+from dataflow.user_nodes import made_by_code
 
 __all__ = ["ImportCheck", "Snapshot"]
 
@@ -137,7 +137,7 @@ class Snapshot:
 
 def _of_node(where: str, node: DataFlow) -> Iterator[tuple[str, Any]]:
     yield f"the class of {where}", type(node)
-    skipped = node._df_run_settings.union(OF_THIS_PROCESS, made_in_passes(node))
+    skipped = node._df_run_settings.union(OF_THIS_PROCESS, made_by_code(node))
     for name, value in vars(node).copy().items():
         # Private attributes of built-in nodes are tables that follow from the others.
         if name not in skipped and (node._df_user_written or name[0] != "_"):

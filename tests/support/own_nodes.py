@@ -107,6 +107,14 @@ class _MadeInReset(_Made):
         yield from self.kept["flow"][0]
 
 
+class _MadeInResetAsInput(_Made):
+    def reset_state(self):
+        self.kept = self.make()
+
+    def __iter__(self):
+        yield from self.kept
+
+
 class _Endless(_Made):
     def __iter__(self):
         yield from itertools.islice(RepeatedData(self.make(), -1), 7)
@@ -196,6 +204,7 @@ SHAPES = {
     "made once": _MadeOnce,
     "made once, as an input": _MadeOnceAsInput,
     "made in reset_state": _MadeInReset,
+    "made in reset_state, as an input": _MadeInResetAsInput,
     "endless": _Endless,
     "beside an input": lambda make: _Beside(shuffled(), make),
     "nested": lambda make: _Made(lambda: _Made(lambda: _closure(make))),
