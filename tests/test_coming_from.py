@@ -441,6 +441,7 @@ def plain(value: Any) -> Any:
 CASES = [(library, row) for library in LIBRARIES for row in COMPARED[library]]
 
 
+@pytest.mark.usefixtures("unseeded")
 @pytest.mark.parametrize(("library", "start"), CASES)
 def test_both_sides_of_a_row_give_the_same(library, start, tmp_path, monkeypatch):
     module = pytest.importorskip(MODULES[library])

@@ -31,7 +31,7 @@ import numpy as np
 from dataflow.base import OF_THIS_PROCESS, DataFlow
 from dataflow.errors import NotPicklable
 from dataflow.passes import known_length
-from dataflow.pickling import found_in, name_where_found
+from dataflow.pickling import found_in, imported_main, name_where_found
 from dataflow.references import (
     MISSING,
     Variable,
@@ -222,10 +222,14 @@ class ImportCheck:
         self._found = [
             self._described(where, module, name, False, value)
             for (module, name), (where, value) in variables.items()
-            if (module, name) not in changed
+            if (module, name) not in changed and _is_imported(module)
         ]
         for where, function in functions:
-            if (held := dict(unchanged_held(function))) and name_where_found(function):
+            if (
+                (held := dict(unchanged_held(function)))
+                and name_where_found(function)
+                and _is_imported(function.__module__)
+            ):
                 self._found.append(self._described(where, function.__module__, function.__qualname__, True, held))
 
     def entries(self) -> Iterator[tuple[str, str]]:
@@ -310,6 +314,11 @@ def _changed_by(function: FunctionType) -> Iterator[tuple[str, str]]:
         elif first:
             yield "", rest[0]
     yield from ((str(namespace.get("__name__")), name) for name in reads_of(function.__code__).assigned)
+
+
+def _is_imported(module: str) -> bool:
+    """Whether workers import the module; what the main module of a notebook defines is sent by value."""
+    return module != "__main__" or imported_main() is not None
 
 
 def _value_of(item: _ModuleItem) -> Any:
